@@ -1,0 +1,1 @@
+//! libscore.a

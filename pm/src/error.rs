@@ -1,0 +1,72 @@
+//! What PM functions answer. One value per errno, so that the C ABI maps one to one.
+
+use thiserror::Error;
+
+/// The result of a PM function.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a PM function did not do what was asked. The manual page of each function says which
+/// event gives which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
+pub enum Error {
+    /// EINVAL: an argument is out of range, or the context is not usable in this process.
+    #[error("invalid argument")]
+    Invalid,
+    /// ENOBUFS: no message, or no room for one, at the moment.
+    #[error("no buffer is available")]
+    NoBuffers,
+    /// EBUSY: another thread holds the context, or something is not done yet.
+    #[error("context is busy")]
+    Busy,
+    /// EIO: called out of order, or an unrecoverable error of the link.
+    #[error("input/output error")]
+    Io,
+    /// EPIPE: the link was reset.
+    #[error("link was reset")]
+    Pipe,
+    /// ENODEV: no such device, or not on this machine.
+    #[error("no such device")]
+    NoDevice,
+    /// ENOSYS: this object does not offer the operation.
+    #[error("operation not supported")]
+    NoSys,
+    /// ENOMEM.
+    #[error("not enough memory")]
+    NoMemory,
+    /// ENOSPC: an array is too small, or a table is full.
+    #[error("no space")]
+    NoSpace,
+    /// ENOENT: nothing there.
+    #[error("no such entry")]
+    NoEntry,
+    /// EMFILE: no descriptor left.
+    #[error("too many open files")]
+    TooManyFiles,
+    /// EPERM: reserved for SCore-D.
+    #[error("operation not permitted")]
+    Permission,
+    /// EAGAIN: try later.
+    #[error("try again")]
+    Again,
+}
+
+impl Error {
+    /// The positive errno value of the C ABI.
+    pub fn errno(self) -> i32 {
+        match self {
+            Error::Invalid => libc::EINVAL,
+            Error::NoBuffers => libc::ENOBUFS,
+            Error::Busy => libc::EBUSY,
+            Error::Io => libc::EIO,
+            Error::Pipe => libc::EPIPE,
+            Error::NoDevice => libc::ENODEV,
+            Error::NoSys => libc::ENOSYS,
+            Error::NoMemory => libc::ENOMEM,
+            Error::NoSpace => libc::ENOSPC,
+            Error::NoEntry => libc::ENOENT,
+            Error::TooManyFiles => libc::EMFILE,
+            Error::Permission => libc::EPERM,
+            Error::Again => libc::EAGAIN,
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! PMv2.
+pub mod error;
+pub use error::{Error, Result};

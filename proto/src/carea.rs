@@ -1,0 +1,136 @@
+//! The C-Area (manual 1.5): the memory that a process shares with its shepherd.
+//!
+//! Two objects, both memfds sealed against resizing:
+//! - the **board**, one per host and job, written by the shepherd alone (sealed against later
+//!   writable mappings) and read by every process;
+//! - the **C-Area**, one per host and parallel process, written by the processes: one
+//!   [`AREA_BYTES`] area each, indexed by process number on the host.
+//!
+//! All fields are little-endian integers that are only ever read and written as one atomic load
+//! or store. All zero is the valid initial state of an area. A reader takes each word once and
+//! validates the copy: nothing here can be trusted, since the process may write anything.
+//! The message counters belong to PM and stand in the PM segment (`pm::device::shmem::layout`).
+
+/// First word of the board: "SCorBrd1".
+pub const BOARD_MAGIC: u64 = u64::from_le_bytes(*b"SCorBrd1");
+/// Size of the board in bytes.
+pub const BOARD_BYTES: usize = 4096;
+
+/// Byte offsets in the board.
+pub mod board {
+    /// u64, [`super::BOARD_MAGIC`].
+    pub const MAGIC: usize = 0;
+    /// u32, [`crate::PROTOCOL_VERSION`].
+    pub const VERSION: usize = 8;
+    /// u32, bits [`OVERSUBSCRIBED`].
+    pub const FLAGS: usize = 12;
+    /// u64: how long the job has been stopped in all, in nanoseconds. Job time is
+    /// CLOCK_MONOTONIC minus this.
+    pub const STOPPED_NS: usize = 64;
+    /// u64: number of stops so far; odd while the job is stopped.
+    pub const STOP_COUNT: usize = 72;
+    /// u64: CLOCK_MONOTONIC at the last start of the job (rebased at restart), nanoseconds.
+    pub const STARTED_NS: usize = 80;
+    /// Flag: more runnable processes than processors; spin less.
+    pub const OVERSUBSCRIBED: u32 = 1;
+}
+
+/// First word of a process's area once it has attached: "SCorArea".
+pub const AREA_MAGIC: u64 = u64::from_le_bytes(*b"SCorArea");
+/// Size of one process's area in bytes.
+pub const AREA_BYTES: usize = 4096;
+/// Thread slots of a process. A thread beyond keeps its process busy for ever, which is safe.
+pub const THREAD_SLOTS: usize = 56;
+
+/// Byte offsets in a process's area.
+pub mod area {
+    /// u64, [`super::AREA_MAGIC`], written last by score_initialize.
+    pub const MAGIC: usize = 0;
+    /// u32, [`crate::PROTOCOL_VERSION`].
+    pub const VERSION: usize = 8;
+    /// u32: 1 + the highest thread slot ever used.
+    pub const SLOTS_USED: usize = 12;
+    /// u32: threads that found no slot. Above 0 the process counts as busy.
+    pub const OVERFLOW: usize = 16;
+    /// u8: user monitor 0 (manual 3.5.3).
+    pub const USR0: usize = 20;
+    /// u8: user monitor 1.
+    pub const USR1: usize = 21;
+    /// u32: depth of uncheckpointable regions (manual 3.2).
+    pub const UNCHECKPOINTABLE: usize = 24;
+    /// u64, own cache line: idle -> busy transitions of all threads. Counted before the thread
+    /// does anything else.
+    pub const BUSY_TRANSITIONS: usize = 64;
+    /// u32, own line: threads of this process that are idle now (libpm reads it on pmSend).
+    pub const IDLE_THREADS: usize = 128;
+    /// First thread slot.
+    pub const SLOTS: usize = 512;
+    /// Distance between thread slots.
+    pub const SLOT_BYTES: usize = 64;
+
+    /// Byte offsets in a thread slot.
+    pub mod slot {
+        /// u32: Linux thread id in the process's own pid namespace, 0 = free.
+        pub const TID: usize = 0;
+        /// u32: [`super::super::BUSY`] or [`super::super::IDLE`].
+        pub const STATE: usize = 4;
+        /// u32: a [`super::super::WaitingFor`] code.
+        pub const WAITING_FOR: usize = 8;
+        /// u64: CLOCK_MONOTONIC nanoseconds of the last change to idle.
+        pub const IDLE_SINCE_NS: usize = 16;
+    }
+}
+
+const _: () = assert!(area::SLOTS + THREAD_SLOTS * area::SLOT_BYTES <= AREA_BYTES);
+
+/// Thread state: has something to do.
+pub const BUSY: u32 = 0;
+/// Thread state: waits for a message and has nothing to do (manual 3.5.2).
+pub const IDLE: u32 = 1;
+
+/// What a thread waits for, as the C-Area says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WaitingFor {
+    /// Nothing that SCore knows of.
+    Nothing = 0,
+    /// A message.
+    Message = 1,
+    /// Room to send.
+    SendRoom = 2,
+    /// sc_barrier.
+    Barrier = 3,
+    /// sc_flush (counts as busy).
+    Flush = 4,
+    /// sc_sleep (counts as busy).
+    Sleep = 5,
+    /// The other processes, in score_initialize.
+    Start = 6,
+    /// select or poll, after pmBeforeSelect.
+    Select = 7,
+    /// A process manager's key-value fence.
+    Pmi = 8,
+}
+
+impl WaitingFor {
+    /// The code's meaning, or `None` for a value that no library writes.
+    pub fn from_code(code: u32) -> Option<Self> {
+        use WaitingFor::*;
+        [Nothing, Message, SendRoom, Barrier, Flush, Sleep, Start, Select, Pmi]
+            .into_iter()
+            .find(|known| *known as u32 == code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_round_trip_and_others_are_refused() {
+        for code in 0..9 {
+            assert_eq!(WaitingFor::from_code(code).unwrap() as u32, code);
+        }
+        assert_eq!(WaitingFor::from_code(9), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! Length-prefixed frames on a byte stream: four bytes of length, little-endian, then a
+//! [postcard] body. Sans I/O: bytes in, messages out.
+
+use serde::{Serialize, de::DeserializeOwned};
+use thiserror::Error;
+
+/// The longest body that is accepted; a peer that announces more is cut off.
+pub const MAX_BODY: usize = 1 << 20;
+
+/// Why a stream of frames cannot be read any further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// The announced length is above [`MAX_BODY`].
+    #[error("a frame of {0} bytes exceeds the limit of {MAX_BODY}")]
+    TooLong(usize),
+    /// The body is not a message of the expected type.
+    #[error("a frame does not decode as the expected message")]
+    Malformed,
+}
+
+/// Appends `message` as one frame to `out`.
+///
+/// # Errors
+/// [`FrameError::TooLong`] when the body exceeds [`MAX_BODY`]; `out` is then unchanged.
+pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let taken = std::mem::take(out);
+    let mut filled = match postcard::to_extend(message, taken) {
+        Ok(filled) => filled,
+        Err(_) => return Err(FrameError::Malformed),
+    };
+    let body = filled.len() - start - 4;
+    if body > MAX_BODY {
+        filled.truncate(start);
+        *out = filled;
+        return Err(FrameError::TooLong(body));
+    }
+    filled[start..start + 4].copy_from_slice(&(body as u32).to_le_bytes());
+    *out = filled;
+    Ok(())
+}
+
+/// Cuts a byte stream into messages.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Decoder {
+    /// Adds bytes as they came from the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 && self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.start = 0;
+        } else if self.start > MAX_BODY {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole message, or `None` until more bytes have come.
+    ///
+    /// # Errors
+    /// See [`FrameError`]; the stream is unusable afterwards.
+    pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
+        let rest = &self.bytes[self.start..];
+        let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_le_bytes(*head) as usize;
+        if len > MAX_BODY {
+            return Err(FrameError::TooLong(len));
+        }
+        let Some(body) = rest.get(4..4 + len) else { return Ok(None) };
+        let message = decode_datagram(body)?;
+        self.start += 4 + len;
+        Ok(Some(message))
+    }
+
+    /// Bytes that have come and not yet been taken as messages.
+    pub fn pending(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+}
+
+/// Encodes a message for a socket that keeps boundaries (no length prefix).
+///
+/// # Errors
+/// [`FrameError::TooLong`] when the body exceeds [`MAX_BODY`].
+pub fn encode_datagram<M: Serialize>(message: &M) -> Result<Vec<u8>, FrameError> {
+    let body = postcard::to_stdvec(message).map_err(|_| FrameError::Malformed)?;
+    if body.len() > MAX_BODY { Err(FrameError::TooLong(body.len())) } else { Ok(body) }
+}
+
+/// Decodes one whole body; bytes left over are an error.
+///
+/// # Errors
+/// [`FrameError::Malformed`].
+pub fn decode_datagram<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError> {
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(FrameError::Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Down, Up};
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_survive_any_cutting_of_the_stream() {
+        let sent = vec![Down::Signal(2), Down::Stdin(vec![7; 70_000]), Down::StdinEof];
+        let mut stream = Vec::new();
+        for message in &sent {
+            encode(message, &mut stream).unwrap();
+        }
+        for step in [1, 3, 4, 5, 1000, stream.len()] {
+            let (mut decoder, mut got) = (Decoder::default(), Vec::new());
+            for piece in stream.chunks(step) {
+                decoder.push(piece);
+                while let Some(message) = decoder.next::<Down>().unwrap() {
+                    got.push(message);
+                }
+            }
+            assert_eq!(got, sent);
+            assert_eq!(decoder.pending(), 0);
+        }
+    }
+
+    #[test]
+    fn an_announced_gigabyte_is_refused_before_it_comes() {
+        let mut decoder = Decoder::default();
+        decoder.push(&(1u32 << 30).to_le_bytes());
+        assert_eq!(decoder.next::<Down>(), Err(FrameError::TooLong(1 << 30)));
+    }
+
+    #[test]
+    fn a_message_above_the_limit_is_not_sent_and_leaves_the_stream_whole() {
+        let mut stream = vec![1, 2, 3];
+        let long = Down::Stdin(vec![0; MAX_BODY + 1]);
+        assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong(_))));
+        assert_eq!(stream, [1, 2, 3]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let mut decoder = Decoder::default();
+            decoder.push(&bytes);
+            while let Ok(Some(_)) = decoder.next::<Down>() {}
+            let _ = decode_datagram::<Up>(&bytes);
+        }
+    }
+}

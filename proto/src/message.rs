@@ -1,0 +1,361 @@
+//! The control messages. One pair of enums serves both hops of a job's stream, scrun <-> scored
+//! and scored <-> shepherd ([`Down`] away from the user, [`Up`] towards the user); [`Call`] and
+//! [`Reply`] travel between a process and its shepherd.
+//!
+//! Everything here is data: what a sender may send in which state is told in
+//! docs/ARCHITECTURE.md, "A job's life", and checked by the receivers.
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes of output or input in one message at most; leaves room for the frame's own fields.
+pub const CHUNK: usize = 64 * 1024;
+
+/// Standard input that may be under way to a shepherd without its leave, in bytes.
+pub const STDIN_WINDOW: u64 = 256 * 1024;
+
+/// Output that may be under way to scrun without its acknowledgement, in bytes.
+pub const OUTPUT_WINDOW: u64 = 1024 * 1024;
+
+/// Towards the processes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Down {
+    /// First on every stream: [`crate::PROTOCOL_VERSION`].
+    Hello {
+        /// The sender's protocol version.
+        version: u32,
+    },
+    /// The job; once.
+    Submit(JobSpec),
+    /// The next bytes of scrun's standard input, at most [`CHUNK`]; only within the window that
+    /// [`Up::StdinWindow`] has opened.
+    Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// scrun's standard input has ended.
+    StdinEof,
+    /// That many bytes of [`Up::Output`] have been written (or dropped after EPIPE) by scrun.
+    OutputTaken(u64),
+    /// Everything before [`Up::Flush`] with this token has been written by scrun.
+    Flushed(u64),
+    /// The reader of scrun's stdout (false) or stderr (true) has gone: close that stream at the
+    /// processes, so that they see SIGPIPE as in a pipeline.
+    OutputClosed(Stream),
+    /// Broadcast this signal to every process of the job (manual, table 3.1).
+    Signal(i32),
+    /// Stop every process of the job (^Z).
+    Suspend,
+    /// Continue them (fg).
+    Resume,
+    /// End the job at once: every process is killed.
+    Kill,
+}
+
+/// Towards the user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Up {
+    /// Answer to [`Down::Hello`].
+    Hello {
+        /// The sender's protocol version.
+        version: u32,
+    },
+    /// The job has been accepted under this number (what `sc_getpid` gives). `dir` is the job's
+    /// directory on this host, which scrun removes if scored dies.
+    Accepted {
+        /// Job number, from 1.
+        job: u32,
+        /// Absolute path of the job's directory.
+        dir: String,
+    },
+    /// Not accepted; nothing was started. `code` is scrun's exit code.
+    Refused {
+        /// One line that names what is at fault.
+        reason: String,
+        /// Exit code.
+        code: u8,
+    },
+    /// scrun may send that many more bytes of standard input.
+    StdinWindow(u64),
+    /// Node 0 has closed its standard input: no more is wanted.
+    StdinClosed,
+    /// Bytes for scrun's standard output or error.
+    Output {
+        /// Which of the two.
+        stream: Stream,
+        /// At most [`CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Answer with [`Down::Flushed`] once everything before has been written.
+    Flush(u64),
+    /// A line for the user, without newline.
+    Notice {
+        /// What `message=concise` and `message=quiet` filter by.
+        level: Level,
+        /// The line.
+        text: String,
+    },
+    /// All processes of the job have ended and everything has been reclaimed. Last message.
+    Finished(JobEnd),
+}
+
+/// One of the two output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// How loud a line is (manual, scrun(1), `message`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Level {
+    /// Suppressed by `concise` and `quiet`.
+    Info,
+    /// Suppressed by `quiet`.
+    Warning,
+    /// Always shown.
+    Error,
+}
+
+/// A parallel job: stages run one after the other (`::`), each a pipeline (`==`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Hosts and processes per host.
+    pub hosts: u32,
+    /// Processes of every parallel process on each host.
+    pub procs: u32,
+    /// Stages in order; at least one.
+    pub stages: Vec<StageSpec>,
+    /// scrun's environment as NAME=VALUE bytes.
+    pub environment: Vec<EnvVar>,
+    /// scrun's working directory.
+    pub directory: OsBytes,
+    /// scrun's umask.
+    pub umask: u32,
+    /// All options as given, leftmost first: what `score_get_opt` looks in.
+    pub options: Vec<(String, Option<String>)>,
+    /// Whether Finished shall carry per-node figures (`stat`).
+    pub statistics: bool,
+    /// Whether scrun's standard input is to be asked for at all.
+    pub stdin: bool,
+}
+
+impl JobSpec {
+    /// Nodes of every parallel process.
+    pub fn nodes(&self) -> u32 {
+        self.hosts.saturating_mul(self.procs)
+    }
+}
+
+/// Bytes that the operating system gave: a path or an argument, not necessarily UTF-8.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OsBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+impl std::fmt::Debug for OsBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// One NAME=VALUE string.
+pub type EnvVar = OsBytes;
+
+/// A pipeline: parallel processes whose equal node numbers are joined by pipes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageSpec {
+    /// From left to right; at least one.
+    pub elements: Vec<ElementSpec>,
+}
+
+/// One parallel process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ElementSpec {
+    /// What scrun resolved the program's name to: absolute path of the executable.
+    pub path: OsBytes,
+    /// Arguments, argv[0] included.
+    pub args: Vec<OsBytes>,
+    /// Standard input, for the first element of a stage.
+    pub input: Input,
+    /// Standard output, for the last element of a stage.
+    pub output: Output,
+    /// What kind of program it is.
+    pub kind: Kind,
+}
+
+/// What scrun found a program to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// It carries libscore's note: it must reach score_initialize. Starts in scrun's directory.
+    Score,
+    /// Any other program, a script included: starts on every node, in the job's directory.
+    Plain,
+    /// The built-in `system`: path and args are those of the sequential program, looked up in
+    /// PATH by each host; in the job's directory.
+    System {
+        /// `-host`: only the first process of each host runs it.
+        per_host: bool,
+    },
+}
+
+/// Where a stage reads from (manual, table 1.5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    /// Node 0: scrun's standard input (first stage) or /dev/null; others /dev/null. Or the pipe.
+    Default,
+    /// `:= FILE`: every process opens the name.
+    File(FileName),
+}
+
+/// Where a stage writes to (manual, table 1.5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Output {
+    /// Merged into scrun's standard output, or the pipe.
+    Default,
+    /// `=: FILE` or, appending, `=:: FILE`.
+    File {
+        /// The file.
+        name: FileName,
+        /// `=::`.
+        append: bool,
+    },
+}
+
+/// A file on a compute host: a base name (in the job's directory) or an absolute path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileName(pub OsBytes);
+
+impl FileName {
+    /// Whether the name is an absolute path; otherwise it has no `/` at all.
+    pub fn is_absolute(&self) -> bool {
+        self.0.0.first() == Some(&b'/')
+    }
+
+    /// Why the name cannot be used, if so (manual, scrun(1), INPUT/OUTPUT REDIRECTION).
+    pub fn fault(&self) -> Option<&'static str> {
+        let bytes = &self.0.0;
+        if bytes.is_empty() {
+            Some("the file name is empty")
+        } else if bytes.contains(&0) {
+            Some("the file name holds a NUL byte")
+        } else if !self.is_absolute() && bytes.contains(&b'/') {
+            Some("a file name is a base name or an absolute path, never a relative path")
+        } else if bytes == b"." || bytes == b".." {
+            Some("the file name is a directory")
+        } else {
+            None
+        }
+    }
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobEnd {
+    /// scrun's exit code.
+    pub code: u8,
+    /// Per parallel process and node, when statistics were asked for.
+    pub usage: Vec<NodeUsage>,
+    /// From the start of the first process to the end of the last, in nanoseconds.
+    pub elapsed_ns: u64,
+}
+
+/// What one process used (getrusage).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeUsage {
+    /// Stage, from 0.
+    pub stage: u32,
+    /// Element in the stage, from 0.
+    pub element: u32,
+    /// Node.
+    pub node: u32,
+    /// User time, nanoseconds.
+    pub user_ns: u64,
+    /// System time, nanoseconds.
+    pub system_ns: u64,
+    /// Peak resident size, KiB.
+    pub max_rss_kib: u64,
+    /// Exit code, or 128 + signal.
+    pub code: u8,
+}
+
+/// From a process to its shepherd, one datagram each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// score_initialize. Answered by [`Reply::Welcome`] once all nodes of the parallel process
+    /// have called (the start barrier).
+    Attach {
+        /// [`crate::PROTOCOL_VERSION`] of the library.
+        version: u32,
+    },
+    /// sc_barrier; answered by [`Reply::Done`] when all nodes have called.
+    Barrier {
+        /// Chosen by the caller, repeated in the answer.
+        id: u32,
+    },
+    /// sc_flush; answered when scrun has written everything that was written before.
+    Flush {
+        /// Chosen by the caller, repeated in the answer.
+        id: u32,
+    },
+    /// sc_signal_bcast; answered when the signal has been sent.
+    SignalBroadcast {
+        /// Chosen by the caller, repeated in the answer.
+        id: u32,
+        /// Signal number.
+        signal: i32,
+    },
+    /// sc_exit: end the parallel process with this code. Never answered.
+    Exit {
+        /// Exit code of the parallel process (low 8 bits).
+        code: i32,
+    },
+    /// sc_inspectme: tell the user and end the parallel process. Never answered.
+    Inspect {
+        /// A hint for the user.
+        signal: i32,
+        /// X display, if the caller gave one.
+        display: Option<String>,
+    },
+}
+
+/// From a shepherd to its process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Carries, as SCM_RIGHTS in this order: the board (read-only), the C-Area, then one PM attach
+    /// descriptor per network set (none when there is one node).
+    Welcome(Box<Welcome>),
+    /// The call was refused; the process prints the line and exits.
+    Refused(String),
+    /// Answer to the call with this id: 0 or an errno value.
+    Done {
+        /// The caller's id.
+        id: u32,
+        /// 0 or a positive errno value.
+        error: i32,
+    },
+}
+
+/// What score_initialize learns.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Job number.
+    pub job: u32,
+    /// Index of this process's area in the C-Area.
+    pub area: u32,
+    /// Manual, table 2.1.
+    pub self_node: u32,
+    /// Manual, table 2.1.
+    pub num_node: u32,
+    /// Manual, table 2.1.
+    pub self_proc: u32,
+    /// Manual, table 2.1.
+    pub num_proc: u32,
+    /// Manual, table 2.1.
+    pub self_host: u32,
+    /// Manual, table 2.1.
+    pub num_host: u32,
+    /// Number of network sets, each with one shmem context on a single host.
+    pub num_pmnet: u32,
+    /// scrun's options, leftmost first.
+    pub options: Vec<(String, Option<String>)>,
+    /// The job's directory.
+    pub dir: String,
+}

@@ -1,0 +1,179 @@
+//! The ELF notes by which a program says what it needs (manual 4.1), read by scrun without
+//! running anything.
+//!
+//! Every note has the owner name `SCore\0` (padded to 8 bytes) and one of the types below. libscore
+//! itself carries [`LIBRARY`]; the macros of `score_resource.h` add the others. Descriptors are
+//! 32-bit words in the byte order of the ELF file.
+
+use thiserror::Error;
+
+/// Section that holds the notes; linkers gather it into a PT_NOTE segment.
+pub const SECTION: &str = ".note.score";
+/// Owner name as it stands in the note, with its NUL.
+pub const OWNER: &[u8] = b"SCore\0";
+
+/// "Linked with libscore". Descriptor: protocol version.
+pub const LIBRARY: u32 = 1;
+/// `SCORE_RSRC_NUM_NODES(MIN, MAX)`. Descriptor: min, max.
+pub const NUM_NODES: u32 = 2;
+/// `SCORE_RSRC_NUM_PROCS(N)`. Descriptor: n.
+pub const NUM_PROCS: u32 = 3;
+/// `SCORE_RSRC_NUM_NETS(N)`. Descriptor: n.
+pub const NUM_NETS: u32 = 4;
+/// `SCORE_RSRC_ZEROCOPY`. Empty descriptor.
+pub const ZEROCOPY: u32 = 5;
+/// `SCORE_RSRC_HETERO_NODES`. Empty descriptor.
+pub const HETERO_NODES: u32 = 6;
+/// `SCORE_RSRC_NOCKPT`. Empty descriptor.
+pub const NOCKPT: u32 = 7;
+/// `SCORE_RSRC_RUN`: scrun shall run the program locally for its request (manual 1.4.2, step 2;
+/// the macro is ours). Empty descriptor.
+pub const RUN: u32 = 8;
+
+/// What a program, or several together, ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Linked with libscore at all.
+    pub library: bool,
+    /// Fewest and most nodes.
+    pub nodes: (u32, u32),
+    /// Processes per host, if fixed.
+    pub procs: Option<u32>,
+    /// Network sets.
+    pub nets: u32,
+    /// One-sided communication is needed.
+    pub zerocopy: bool,
+    /// May run on hosts of different kinds.
+    pub hetero: bool,
+    /// Must not be checkpointed.
+    pub nockpt: bool,
+    /// Wants to be run locally for its request.
+    pub run: bool,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            library: false,
+            nodes: (1, crate::MAX_NODES),
+            procs: None,
+            nets: 1,
+            zerocopy: false,
+            hetero: false,
+            nockpt: false,
+            run: false,
+        }
+    }
+}
+
+/// Why notes cannot be honoured.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NoteError {
+    /// A known note has a descriptor of the wrong size.
+    #[error("resource note of type {0} has {1} bytes of data")]
+    Size(u32, usize),
+    /// A type that this version does not know.
+    #[error("resource note of unknown type {0}: the program was built for another SCore")]
+    Unknown(u32),
+    /// Numbers that no allocation can meet.
+    #[error("SCORE_RSRC_NUM_NODES({0}, {1}) allows no number of nodes")]
+    EmptyNodes(u32, u32),
+    /// Two declarations exclude each other.
+    #[error("SCORE_RSRC_NUM_NODES({0}, {1}) and SCORE_RSRC_NUM_NODES({2}, {3}) exclude each other")]
+    ExclusiveNodes(u32, u32, u32, u32),
+    /// Two declarations differ.
+    #[error("SCORE_RSRC_NUM_PROCS({0}) and SCORE_RSRC_NUM_PROCS({1}) exclude each other")]
+    ExclusiveProcs(u32, u32),
+    /// Zero processes per host.
+    #[error("SCORE_RSRC_NUM_PROCS(0) allows no process")]
+    NoProcs,
+}
+
+impl Request {
+    /// Adds one note. `words` are the descriptor's words in host order.
+    ///
+    /// # Errors
+    /// See [`NoteError`].
+    pub fn add(&mut self, kind: u32, words: &[u32]) -> Result<(), NoteError> {
+        let size = || NoteError::Size(kind, words.len() * 4);
+        match (kind, words) {
+            (LIBRARY, _) => self.library = true,
+            (NUM_NODES, &[min, max]) => self.limit_nodes(min, max)?,
+            (NUM_PROCS, &[n]) => self.fix_procs(n)?,
+            (NUM_NETS, &[n]) => self.nets = self.nets.max(n),
+            (ZEROCOPY, &[]) => self.zerocopy = true,
+            (HETERO_NODES, &[]) => self.hetero = true,
+            (NOCKPT, &[]) => self.nockpt = true,
+            (RUN, &[]) => self.run = true,
+            (NUM_NODES..=RUN, _) => return Err(size()),
+            _ => return Err(NoteError::Unknown(kind)),
+        }
+        Ok(())
+    }
+
+    fn limit_nodes(&mut self, min: u32, max: u32) -> Result<(), NoteError> {
+        if min.max(1) > max {
+            return Err(NoteError::EmptyNodes(min, max));
+        }
+        let (low, high) = self.nodes;
+        let both = (low.max(min), high.min(max));
+        if both.0 > both.1 {
+            return Err(NoteError::ExclusiveNodes(low, high, min, max));
+        }
+        self.nodes = both;
+        Ok(())
+    }
+
+    fn fix_procs(&mut self, n: u32) -> Result<(), NoteError> {
+        match self.procs {
+            _ if n == 0 => Err(NoteError::NoProcs),
+            Some(other) if other != n => Err(NoteError::ExclusiveProcs(other, n)),
+            _ => {
+                self.procs = Some(n);
+                Ok(())
+            }
+        }
+    }
+
+    /// Both requests at once: what a job of several programs asks for.
+    ///
+    /// # Errors
+    /// The first limit on which they exclude each other.
+    pub fn intersect(&self, other: &Self) -> Result<Self, NoteError> {
+        let mut both = *self;
+        both.limit_nodes(other.nodes.0, other.nodes.1)?;
+        if let Some(n) = other.procs {
+            both.fix_procs(n)?;
+        }
+        both.library |= other.library;
+        both.nets = both.nets.max(other.nets);
+        both.zerocopy |= other.zerocopy;
+        both.hetero &= other.hetero;
+        both.nockpt |= other.nockpt;
+        both.run |= other.run;
+        Ok(both)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declarations_narrow_each_other() {
+        let mut request = Request::default();
+        request.add(NUM_NODES, &[2, 16]).unwrap();
+        request.add(NUM_NODES, &[4, 64]).unwrap();
+        assert_eq!(request.nodes, (4, 16));
+        assert_eq!(request.add(NUM_NODES, &[17, 20]), Err(NoteError::ExclusiveNodes(4, 16, 17, 20)));
+    }
+
+    #[test]
+    fn wrong_sizes_and_unknown_types_are_named() {
+        let mut request = Request::default();
+        assert_eq!(request.add(NUM_NODES, &[1]), Err(NoteError::Size(NUM_NODES, 4)));
+        assert_eq!(request.add(99, &[]), Err(NoteError::Unknown(99)));
+        assert_eq!(request.add(NUM_NODES, &[3, 2]), Err(NoteError::EmptyNodes(3, 2)));
+        assert_eq!(request.add(NUM_PROCS, &[0]), Err(NoteError::NoProcs));
+    }
+}

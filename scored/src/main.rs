@@ -1,0 +1,2 @@
+//! scored
+fn main() {}

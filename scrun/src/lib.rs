@@ -1,0 +1,1 @@
+//! scrun, as a library for its tests.

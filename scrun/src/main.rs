@@ -1,0 +1,2 @@
+//! scrun
+fn main() {}
