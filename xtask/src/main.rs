@@ -1,2 +1,55 @@
-//! Developer commands.
-fn main() {}
+//! `cargo xtask`: every developer command in one place. `cargo xtask` alone lists them.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod demo;
+mod install;
+mod run;
+mod setup;
+mod soak;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  demo                     builds, then shows the main job on real input (under a minute once built)
+  test                     sets up what is missing, then runs every check; .ci/run is this
+  bench [OPTIONS]          measures; beside other libraries where they are installed
+  soak [KIND] [OPTIONS]    kills and floods for as long as you like (cargo xtask soak -help)
+  tidy                     the house rules that no compiler checks
+  headers                  compares the C headers with what the libraries export
+  install -prefix DIR      copies commands, libraries, headers and man pages below DIR
+";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let done = match command.as_str() {
+        "demo" => demo::run(&rest),
+        "test" => test::run(&rest),
+        "bench" => bench::run(&rest),
+        "soak" => soak::run(&rest),
+        "tidy" => tidy::run(&rest),
+        "headers" => test::headers(&rest),
+        "install" => install::run(&rest),
+        "" | "help" | "-help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprint!("xtask: there is no command {other:?}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("xtask {command}: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Starting programs: where the tree and its build results are, and one way to call a program.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The top of the source tree.
+pub fn root() -> PathBuf {
+    // Set by cargo for `cargo run`; the compile-time value serves a binary that is started by hand.
+    let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&manifest).parent().expect("xtask/ has a parent").to_path_buf()
+}
+
+/// Where cargo puts what it builds: CARGO_TARGET_DIR or a configuration may move it.
+///
+/// # Errors
+/// `cargo metadata` does not answer.
+pub fn target() -> Result<PathBuf, String> {
+    let output = cargo(&["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata gave no JSON: {error}"))?;
+    let directory = metadata["target_directory"].as_str();
+    directory.map(PathBuf::from).ok_or_else(|| "cargo metadata names no target directory".into())
+}
+
+/// A cargo command at the top of the tree, with the same cargo that runs this program.
+pub fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    command.args(args).current_dir(root());
+    for (name, _) in env::vars_os() {
+        // What cargo told us about xtask would make other crates rebuild, or mislead their tests.
+        let name_text = name.to_string_lossy();
+        if name_text.starts_with("CARGO_PKG_") || name_text.starts_with("CARGO_MANIFEST") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// Runs a command to its end with the terminal as it is.
+///
+/// # Errors
+/// It could not be started, or did not end with 0.
+pub fn call(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{}: {error}", show(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", show(command))) }
+}
+
+/// Whether PATH has this program.
+pub fn have(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// A command as one would type it.
+pub fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Builds everything as a user's `cargo build --release` does; answers where the results are.
+///
+/// # Errors
+/// The build failed.
+pub fn build_release() -> Result<PathBuf, String> {
+    call(&mut cargo(&["build", "--release", "--workspace"]))?;
+    Ok(target()?.join("release"))
+}

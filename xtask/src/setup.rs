@@ -1,0 +1,103 @@
+//! Sets up what a fresh machine lacks: Debian packages and components of the Rust toolchain.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::run;
+
+/// What is needed, by the file or program that shows its presence, and the package that has it.
+const NEEDS: &[(&str, &str)] = &[
+    ("gcc", "gcc"),
+    ("g++", "g++"),
+    ("clang", "clang"),
+    ("pkg-config", "pkg-config"),
+    ("man", "man-db"),
+    ("strace", "strace"),
+    ("/usr/include/stdio.h", "libc6-dev"),
+];
+
+fn missing_packages() -> Vec<&'static str> {
+    let present = |need: &str| {
+        if need.starts_with('/') { Path::new(need).exists() } else { run::have(need) }
+    };
+    NEEDS.iter().filter(|(need, _)| !present(need)).map(|(_, package)| *package).collect()
+}
+
+/// Installs missing packages where that is possible without a question; says what it does. What
+/// stays missing is no error here: a test that needs it says so.
+pub fn packages() {
+    let missing = missing_packages();
+    if missing.is_empty() {
+        println!("packages: everything is there");
+        return;
+    }
+    let list = missing.join(" ");
+    let by_hand = format!("apt-get install {list}");
+    let Some(prefix) = privilege() else {
+        println!("packages: {list} missing; I am not root and sudo asks for a password.");
+        println!("          Please install them: {by_hand}");
+        return;
+    };
+    if !run::have("apt-get") {
+        println!("packages: {list} missing, and there is no apt-get here; install their like.");
+        return;
+    }
+    println!("packages: installing {list}");
+    if install(&prefix, &missing) {
+        return;
+    }
+    println!("packages: refreshing the package lists, then once more");
+    apt(&prefix, &["update", "-qq"]);
+    if !install(&prefix, &missing) {
+        println!(
+            "packages: could not install {list}; what needs them is skipped. By hand: {by_hand}"
+        );
+    }
+}
+
+/// The words before apt-get that give the right to install: none for root, `sudo -n` where it asks
+/// nothing, else nothing can be done.
+fn privilege() -> Option<Vec<&'static str>> {
+    let quiet = |command: &mut Command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).output()
+    };
+    let id = quiet(Command::new("id").arg("-u")).ok()?;
+    if id.stdout.starts_with(b"0\n") {
+        return Some(Vec::new());
+    }
+    let sudo = quiet(Command::new("sudo").args(["-n", "true"])).ok()?;
+    sudo.status.success().then(|| vec!["sudo", "-n"])
+}
+
+fn apt(prefix: &[&str], args: &[&str]) -> bool {
+    let mut words = prefix.to_vec();
+    words.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    words.extend(args);
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    run::call(&mut command).is_ok()
+}
+
+fn install(prefix: &[&str], packages: &[&str]) -> bool {
+    let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    args.extend(packages);
+    apt(prefix, &args) && missing_packages().is_empty()
+}
+
+/// Adds rustfmt and clippy where rustup runs the toolchain and they are missing.
+pub fn components() {
+    for (probe, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
+        let works = run::cargo(&[probe, "--version"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+        if works {
+            continue;
+        }
+        println!("toolchain: adding {component}");
+        if run::call(Command::new("rustup").args(["component", "add", component])).is_err() {
+            println!("toolchain: could not add {component}; its check will fail");
+        }
+    }
+}
