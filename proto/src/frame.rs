@@ -65,6 +65,7 @@ impl Decoder {
     ///
     /// # Errors
     /// See [`FrameError`]; the stream is unusable afterwards.
+    #[expect(clippy::should_implement_trait, reason = "generic over the message")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
         let rest = &self.bytes[self.start..];
         let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };

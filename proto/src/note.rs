@@ -30,6 +30,16 @@ pub const NOCKPT: u32 = 7;
 /// the macro is ours). Empty descriptor.
 pub const RUN: u32 = 8;
 
+/// The longest request that a locally run program may write to `SCORE_RESOURCE_FD`, in bytes.
+pub const MAX_WRITTEN: usize = 4096;
+
+/// Appends one note in the form in which `score_initialize` writes it to `SCORE_RESOURCE_FD`
+/// (manual 1.4.2, step 3): type, number of words, words, each 32 bits, little-endian.
+pub fn write(kind: u32, words: &[u32], out: &mut Vec<u8>) {
+    let head = [kind, words.len() as u32];
+    out.extend(head.iter().chain(words).flat_map(|word| word.to_le_bytes()));
+}
+
 /// What a program, or several together, ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
@@ -84,6 +94,9 @@ pub enum NoteError {
     /// Two declarations differ.
     #[error("SCORE_RSRC_NUM_PROCS({0}) and SCORE_RSRC_NUM_PROCS({1}) exclude each other")]
     ExclusiveProcs(u32, u32),
+    /// What a locally run program wrote is cut off or too long.
+    #[error("the request that the program wrote is cut off or longer than {MAX_WRITTEN} bytes")]
+    Written,
     /// Zero processes per host.
     #[error("SCORE_RSRC_NUM_PROCS(0) allows no process")]
     NoProcs,
@@ -109,6 +122,25 @@ impl Request {
             _ => return Err(NoteError::Unknown(kind)),
         }
         Ok(())
+    }
+
+    /// Adds what a locally run program wrote (see [`write`]).
+    ///
+    /// # Errors
+    /// See [`NoteError`].
+    pub fn add_written(&mut self, bytes: &[u8]) -> Result<(), NoteError> {
+        if bytes.len() > MAX_WRITTEN || !bytes.len().is_multiple_of(4) {
+            return Err(NoteError::Written);
+        }
+        let all: Vec<u32> =
+            bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let mut rest = all.as_slice();
+        while let [kind, count, tail @ ..] = rest {
+            let words = tail.get(..*count as usize).ok_or(NoteError::Written)?;
+            self.add(*kind, words)?;
+            rest = &tail[words.len()..];
+        }
+        if rest.is_empty() { Ok(()) } else { Err(NoteError::Written) }
     }
 
     fn limit_nodes(&mut self, min: u32, max: u32) -> Result<(), NoteError> {
@@ -165,7 +197,24 @@ mod tests {
         request.add(NUM_NODES, &[2, 16]).unwrap();
         request.add(NUM_NODES, &[4, 64]).unwrap();
         assert_eq!(request.nodes, (4, 16));
-        assert_eq!(request.add(NUM_NODES, &[17, 20]), Err(NoteError::ExclusiveNodes(4, 16, 17, 20)));
+        assert_eq!(
+            request.add(NUM_NODES, &[17, 20]),
+            Err(NoteError::ExclusiveNodes(4, 16, 17, 20))
+        );
+    }
+
+    #[test]
+    fn a_written_request_round_trips_and_a_cut_one_is_refused() {
+        let mut bytes = Vec::new();
+        write(NUM_NODES, &[2, 8], &mut bytes);
+        write(NOCKPT, &[], &mut bytes);
+        let mut request = Request::default();
+        request.add_written(&bytes).unwrap();
+        assert_eq!((request.nodes, request.nockpt), ((2, 8), true));
+        for cut in (1..bytes.len()).filter(|cut| *cut != 16) {
+            assert_eq!(Request::default().add_written(&bytes[..cut]), Err(NoteError::Written));
+        }
+        assert_eq!(request.add_written(&[0; MAX_WRITTEN + 4]), Err(NoteError::Written));
     }
 
     #[test]
