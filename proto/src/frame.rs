@@ -105,10 +105,42 @@ pub fn decode_datagram<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError
     }
 }
 
+/// [`crate::message::Call::Exit`] without touching the heap: `sc_exit` may be called in a signal handler.
+///
+/// # Errors
+/// [`FrameError::TooLong`] when `out` is too short.
+pub fn encode_exit(code: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
+    // An enum travels as its variant's number followed by the fields.
+    encode_slice(&(EXIT, code), out)
+}
+
+/// [`crate::message::Call::Inspect`] without touching the heap: `sc_inspectme` is called in signal handlers
+/// (manual 2.4.4).
+///
+/// # Errors
+/// [`FrameError::TooLong`] when `out` is too short.
+pub fn encode_inspect<'o>(
+    signal: i32,
+    display: Option<&str>,
+    out: &'o mut [u8],
+) -> Result<&'o [u8], FrameError> {
+    encode_slice(&(INSPECT, signal, display), out)
+}
+
+/// Number of the variant `Call::Exit`.
+const EXIT: u32 = 4;
+/// Number of the variant `Call::Inspect`.
+const INSPECT: u32 = 5;
+
+fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o [u8], FrameError> {
+    let room = out.len();
+    postcard::to_slice(message, out).map(|used| &*used).map_err(|_| FrameError::TooLong(room))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Down, Up};
+    use crate::message::{Call, Down, Up};
     use proptest::prelude::*;
 
     #[test]
@@ -144,6 +176,19 @@ mod tests {
         let long = Down::Stdin(vec![0; MAX_BODY + 1]);
         assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong(_))));
         assert_eq!(stream, [1, 2, 3]);
+    }
+
+    #[test]
+    fn calls_of_signal_handlers_are_the_same_bytes_as_the_calls() {
+        let mut room = [0; 64];
+        let exit = Call::Exit { code: -7 };
+        assert_eq!(encode_exit(-7, &mut room).unwrap(), encode_datagram(&exit).unwrap());
+        for display in [None, Some(":0".to_owned())] {
+            let bytes = encode_inspect(11, display.as_deref(), &mut room).unwrap();
+            let call = Call::Inspect { signal: 11, display };
+            assert_eq!(bytes, encode_datagram(&call).unwrap());
+        }
+        assert!(encode_inspect(11, Some("far too long"), &mut [0; 4]).is_err());
     }
 
     proptest! {
