@@ -1,3 +1,26 @@
-//! PMv2.
+//! PMv2: user-level message passing between the processes of a parallel job.
+//!
+//! A [`Device`] is opened by the owner of a job (SCore-D's shepherd, or a test) and hands out
+//! contexts; a [`Context`] is an end point. User processes attach the contexts that their owner
+//! made and join them in one *composite* context. `docs/pm.md` shows both sides;
+//! `docs/ARCHITECTURE.md` tells a message's life.
+//!
+//! Every function of a context takes `&self` and may be called by any thread: two try-locks, one
+//! for sending and one for receiving, make contention [`Error::Busy`] and never a wait (manual
+//! 2.3.1). In a child after `fork` every call on a context answers [`Error::Invalid`].
+
+pub mod config;
+pub mod context;
+pub mod debug;
+pub mod device;
 pub mod error;
+mod idle;
+
+pub use config::{
+    CONTROL_MTU, ContextConfig, Counters, DeviceConfig, MAX_NODE, MIN_MTU, OPT_REMOTE_READ,
+    OPT_REMOTE_WRITE, QueueStatus, RMA_MTU,
+};
+pub use context::{Context, ContextRef};
+pub use device::{Device, type_list};
 pub use error::{Error, Result};
+pub use idle::{IdleCallback, set_idle_word};

@@ -1,0 +1,75 @@
+//! What devices and contexts tell about themselves, and the limits of PM.
+
+/// The largest number of nodes of a context (manual 2.2.4, `PM_MAX_NODE`).
+pub const MAX_NODE: usize = 1 << 20;
+/// Messages up to this length can be sent on every device (`PM_MIN_MTU`).
+pub const MIN_MTU: usize = 1024;
+/// The largest remote memory operation (`PM_RMA_MTU`).
+pub const RMA_MTU: usize = 1 << 30;
+/// The longest control message (`PM_CONTROL_MTU`).
+pub const CONTROL_MTU: usize = 48;
+
+/// Option bit: remote memory write (manual, table 3.5).
+pub const OPT_REMOTE_WRITE: u64 = 1;
+/// Option bit: remote memory read (manual, table 3.5).
+pub const OPT_REMOTE_READ: u64 = 2;
+
+/// The properties of a device (`pmGetDeviceConfig`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// The device's type name.
+    pub kind: &'static str,
+    /// How many nodes it connects.
+    pub nodes: usize,
+    /// How many contexts it can open.
+    pub contexts: usize,
+    /// The longest message.
+    pub mtu: usize,
+    /// Bytes of memory that one channel maps.
+    pub size: usize,
+    /// Option bits.
+    pub option: u64,
+}
+
+/// The properties of a context (`pmGetContextConfig`, manual figure 3.12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextConfig {
+    /// The device's type name.
+    pub kind: &'static str,
+    /// The context's number on its device.
+    pub number: usize,
+    /// How many nodes it reaches, itself included.
+    pub nodes: usize,
+    /// The longest message to any node; 0 while a composite has no members.
+    pub mtu: usize,
+    /// Bytes of memory that it maps.
+    pub size: usize,
+    /// Option bits; of a composite the bit-wise AND of its members' (manual 3.6.1).
+    pub option: u64,
+}
+
+/// What waits in a context's queues (`pmGetMessageQueueStatus`, manual figure 3.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueStatus {
+    /// Received messages that `receive` has not yet handed out.
+    pub receive: usize,
+    /// Messages sent from here that may not yet be in their receiver's queue.
+    pub send: usize,
+    /// Outstanding remote reads.
+    pub read: usize,
+}
+
+/// One process's counters, read once each from shared memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Messages sent; one per copy of a multicast. Counted before a message becomes visible.
+    pub sent: u64,
+    /// Messages received: counted at release, or when dropped for a node that has exited.
+    pub received: u64,
+    /// Remote memory operations outstanding.
+    pub remote: u64,
+    /// Advances with every poll that found nothing.
+    pub poll_epoch: u64,
+    /// Bit 0: a blocked receiver wants to be woken; bit 1: the node has exited.
+    pub door: u32,
+}

@@ -1,0 +1,47 @@
+//! Diagnostics on standard error (`PM_DEBUG`, manual 2.4.4 and table 2.4).
+
+#![forbid(unsafe_code)]
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// Not read from the environment yet.
+const UNSET: i32 = i32::MIN;
+
+static LEVEL: AtomicI32 = AtomicI32::new(UNSET);
+
+/// Messages on unrecoverable errors.
+pub const ERROR: i32 = 1;
+/// Also on temporary errors.
+pub const WARNING: i32 = 2;
+/// Also on what succeeds.
+pub const INFO: i32 = 3;
+
+/// Sets the level (`pmDebug`), whatever the environment says.
+pub fn set_level(level: i32) {
+    LEVEL.store(level.max(0), Ordering::Relaxed);
+}
+
+/// The level in force: what `set_level` said last, else the environment's `PM_DEBUG`, else 0.
+pub fn level() -> i32 {
+    match LEVEL.load(Ordering::Relaxed) {
+        UNSET => {
+            let level = std::env::var("PM_DEBUG").ok().and_then(|v| v.trim().parse::<i32>().ok());
+            set_level(level.unwrap_or(0));
+            LEVEL.load(Ordering::Relaxed)
+        }
+        level => level,
+    }
+}
+
+/// Prints one line when the level is at least `at`. The words are made only then.
+#[cold]
+pub fn say(at: i32, words: impl FnOnce() -> String) {
+    if level() >= at {
+        let tag = match at {
+            ERROR => "error",
+            WARNING => "warning",
+            _ => "info",
+        };
+        eprintln!("pm[{}] {tag}: {}", std::process::id(), words());
+    }
+}

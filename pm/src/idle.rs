@@ -1,0 +1,43 @@
+//! The tie between sending and the idle flag (manual 3.5.2): an idle process sends nothing.
+
+// UNSAFETY: dereferences the word that the runtime library registered.
+#![expect(unsafe_code)]
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// What is called when a message is sent while threads are idle.
+pub type IdleCallback = extern "C" fn();
+
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+static CALLBACK: AtomicUsize = AtomicUsize::new(0);
+
+/// Says where the process's count of idle threads stands (`pmSetIdleWord`); null takes it back.
+/// From then on a send loads it and, when it is above 0, calls `callback` first.
+///
+/// # Safety
+/// `word` is null or stays valid until another is set and no send is under way.
+pub unsafe fn set_idle_word(word: *const AtomicU32, callback: IdleCallback) {
+    CALLBACK.store(callback as usize, Ordering::Relaxed);
+    // SYNC: idle-word (the callback is visible to whoever sees the word)
+    WORD.store(word.cast_mut(), Ordering::Release);
+}
+
+/// Called by every send, before the message becomes visible.
+#[inline]
+pub(crate) fn before_send() {
+    // SYNC: idle-word
+    let word = WORD.load(Ordering::Acquire);
+    // SAFETY: registered by set_idle_word, whose caller keeps it valid.
+    if !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } != 0 {
+        call();
+    }
+}
+
+#[cold]
+fn call() {
+    let callback = CALLBACK.load(Ordering::Relaxed);
+    // SAFETY: stored by set_idle_word from an IdleCallback before the word that led here.
+    let callback: IdleCallback = unsafe { std::mem::transmute(callback) };
+    callback();
+}
