@@ -1,1 +1,41 @@
-//! The runtime library of SCore programs.
+//! The runtime that a program under SCore links (manual 1.5): `score_initialize`, the globals of
+//! table 2.1, the idle flag, scrun's options and the SCore-D system calls.
+//!
+//! C programs use the functions in [`abi`] (headers `score.h`, `sc.h`, `score_resource.h`,
+//! `score_options.h`); Rust programs use [`initialize`], [`Net`] and [`sc`], which are the same
+//! thing without pointers. PM is called through the functions of `pm.h` alone, so whoever
+//! links this crate into a binary also links `pm-c` (`extern crate pm as _`).
+
+pub mod abi;
+mod area;
+mod attach;
+mod control;
+mod environment;
+mod exit;
+mod fork;
+pub mod globals;
+mod idle;
+mod initialize;
+mod message;
+mod net;
+mod note;
+mod options;
+mod pm;
+mod request;
+pub mod sc;
+mod session;
+mod streams;
+mod sync;
+mod temporary;
+
+pub use globals::{num_host, num_node, num_proc, self_host, self_node, self_proc};
+pub use idle::{become_busy, become_idle};
+pub use initialize::initialize;
+pub use message::Message;
+pub use net::Net;
+pub use options::option;
+pub use request::request_nodes;
+
+// PM for the unit tests: the crate itself only declares its functions.
+#[cfg(test)]
+extern crate pm as _;

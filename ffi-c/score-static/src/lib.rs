@@ -1,1 +1,6 @@
-//! libscore.a
+//! libscore.a: the C functions and variables of `score_runtime` and of PM, so that a static link
+//! takes one archive.
+#![forbid(unsafe_code)]
+
+extern crate pm as _;
+extern crate score_runtime as _;

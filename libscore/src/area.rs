@@ -1,0 +1,138 @@
+//! This process's area of the C-Area (manual 1.5): where SCore-D samples what the process does.
+//! One writer process, one reader; layout and meaning are in `proto/src/carea.rs`.
+
+use memmap2::MmapRaw;
+use score_proto::carea::{
+    AREA_BYTES, AREA_MAGIC, BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
+};
+
+use crate::sync::{AtomicU32, Ordering, Words};
+
+/// The mapped area.
+pub(crate) struct Area(Words);
+
+impl Area {
+    /// `mapping` covers exactly one area.
+    pub(crate) fn new(mapping: MmapRaw) -> Self {
+        debug_assert_eq!(mapping.len(), AREA_BYTES);
+        Self(Words::new(mapping))
+    }
+
+    /// Declares the area valid, once everything else in it is.
+    pub(crate) fn publish(&self, version: u32) {
+        self.0.u32(area::VERSION).store(version, Ordering::Relaxed);
+        // SYNC: area-magic (the shepherd loads it with Acquire before anything else).
+        self.0.u64(area::MAGIC).store(AREA_MAGIC, Ordering::Release);
+    }
+
+    /// Threads of this process that are idle now.
+    pub(crate) fn idle_threads(&self) -> &AtomicU32 {
+        self.0.u32(area::IDLE_THREADS)
+    }
+
+    /// Claims a slot for a thread, which is busy in it; `None` when all are taken, and then the
+    /// process counts as busy until [`Self::leave_overflow`].
+    pub(crate) fn enter(&self, thread: u32) -> Option<usize> {
+        for number in 0..THREAD_SLOTS {
+            let tid = self.slot(number, slot::TID);
+            // SYNC: thread-slot (Acquire: the slot's last owner has left it busy).
+            if tid.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.0.u32(area::SLOTS_USED).fetch_max(number as u32 + 1, Ordering::Release);
+                return Some(number);
+            }
+        }
+        self.0.u32(area::OVERFLOW).fetch_add(1, Ordering::SeqCst);
+        None
+    }
+
+    /// Gives a slot back. The thread is busy.
+    pub(crate) fn leave(&self, number: usize) {
+        // SYNC: thread-slot
+        self.slot(number, slot::TID).store(0, Ordering::Release);
+    }
+
+    /// A thread without a slot has ended.
+    pub(crate) fn leave_overflow(&self) {
+        self.0.u32(area::OVERFLOW).fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// busy -> idle.
+    pub(crate) fn become_idle(&self, number: usize, waiting: WaitingFor, now_ns: u64) {
+        let since = area::SLOTS + number * area::SLOT_BYTES + slot::IDLE_SINCE_NS;
+        self.0.u64(since).store(now_ns, Ordering::Relaxed);
+        self.wait_for(number, waiting);
+        self.idle_threads().fetch_add(1, Ordering::Relaxed);
+        // SYNC: thread-state (the sampler that sees IDLE sees since when, and for what).
+        self.slot(number, slot::STATE).store(IDLE, Ordering::Release);
+    }
+
+    /// idle -> busy. The transition is counted before anything else: whatever the thread does
+    /// next, a sampler that misses it sees the count change.
+    pub(crate) fn become_busy(&self, number: usize) {
+        // SYNC: busy-transition (SeqCst: ordered before every later store and load of the thread).
+        self.0.u64(area::BUSY_TRANSITIONS).fetch_add(1, Ordering::SeqCst);
+        self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
+        self.wait_for(number, WaitingFor::Nothing);
+        self.idle_threads().fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Says what the thread waits for.
+    pub(crate) fn wait_for(&self, number: usize, waiting: WaitingFor) {
+        self.slot(number, slot::WAITING_FOR).store(waiting as u32, Ordering::Relaxed);
+    }
+
+    /// Sets a user monitor (manual 3.5.3): the first, or the second.
+    pub(crate) fn set_monitor(&self, second: bool, value: u8) {
+        let offset = if second { area::USR1 } else { area::USR0 };
+        self.0.u8(offset).store(value, Ordering::Relaxed);
+    }
+
+    /// Depth of uncheckpointable regions (manual 3.2).
+    pub(crate) fn uncheckpointable(&self) -> &AtomicU32 {
+        self.0.u32(area::UNCHECKPOINTABLE)
+    }
+
+    fn slot(&self, number: usize, field: usize) -> &AtomicU32 {
+        self.0.u32(area::SLOTS + number * area::SLOT_BYTES + field)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::MmapMut;
+
+    fn fresh() -> Area {
+        Area::new(MmapRaw::from(MmapMut::map_anon(AREA_BYTES).unwrap()))
+    }
+
+    #[test]
+    fn a_thread_beyond_the_slots_keeps_the_process_busy_until_it_ends() {
+        let area = fresh();
+        for number in 0..THREAD_SLOTS {
+            assert_eq!(area.enter(100 + number as u32), Some(number));
+        }
+        assert_eq!(area.enter(7), None);
+        assert_eq!(area.0.u32(area::OVERFLOW).load(Ordering::Relaxed), 1);
+        area.leave_overflow();
+        assert_eq!(area.0.u32(area::OVERFLOW).load(Ordering::Relaxed), 0);
+        area.leave(3);
+        assert_eq!(area.enter(7), Some(3));
+    }
+
+    #[test]
+    fn idle_says_since_when_and_for_what_and_busy_is_counted() {
+        let area = fresh();
+        let number = area.enter(9).unwrap();
+        area.become_idle(number, WaitingFor::Barrier, 42);
+        assert_eq!(area.slot(number, slot::STATE).load(Ordering::Relaxed), IDLE);
+        assert_eq!(area.slot(number, slot::WAITING_FOR).load(Ordering::Relaxed), 3);
+        assert_eq!(area.0.u64(area::SLOTS + slot::IDLE_SINCE_NS).load(Ordering::Relaxed), 42);
+        assert_eq!(area.idle_threads().load(Ordering::Relaxed), 1);
+        area.become_busy(number);
+        assert_eq!(area.slot(number, slot::STATE).load(Ordering::Relaxed), BUSY);
+        assert_eq!(area.slot(number, slot::WAITING_FOR).load(Ordering::Relaxed), 0);
+        assert_eq!(area.0.u64(area::BUSY_TRANSITIONS).load(Ordering::Relaxed), 1);
+        assert_eq!(area.idle_threads().load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,277 @@
+//! The role on a compute host: attach to what the shepherd has prepared (manual 2.1;
+//! docs/ARCHITECTURE.md, "A job's life", step 5).
+
+// UNSAFETY: takes over the descriptors that recvmsg has put into this process.
+#![expect(unsafe_code)]
+
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockType, getsockopt, recvmsg, sockopt};
+use nix::sys::stat::fstat;
+use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::message::{Call, Reply, Welcome};
+use score_proto::{MAX_NODES, PROTOCOL_VERSION, frame};
+
+use crate::area::Area;
+use crate::control::Control;
+use crate::fork::ForkMark;
+use crate::globals::{self, Place};
+use crate::options::Options;
+use crate::pm::{self, Context};
+use crate::session::{self, Session};
+use crate::sync::{Ordering, Words};
+use crate::{exit, idle, note};
+
+/// Network sets that one process can be given.
+const MAX_NETS: usize = 64;
+
+/// Attaches. Returns when all nodes of the parallel process have called.
+///
+/// # Errors
+/// One line that says what is wrong.
+pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
+    let kind = getsockopt(&socket, sockopt::SockType);
+    if kind != Ok(SockType::SeqPacket) {
+        return Err(format!("SCORE_CONTROL_FD is not SCore-D's socket ({kind:?})"));
+    }
+    let mark = ForkMark::new().map_err(|e| format!("MADV_WIPEONFORK is refused: {e}"))?;
+    let control = Control::new(socket);
+    let call = Call::Attach { version: note::version() };
+    control.send(&frame::encode_datagram(&call).map_err(|e| e.to_string())?);
+    let (reply, descriptors) = receive(control.socket())?;
+    let welcome = match reply {
+        Reply::Welcome(welcome) => *welcome,
+        Reply::Refused(reason) => return Err(reason),
+        Reply::Done { .. } => return Err("SCore-D answered before it was asked".to_owned()),
+    };
+    check(&welcome, descriptors.len())?;
+    let board = map_board(&descriptors[0])?;
+    let area = map_area(&descriptors[1], welcome.area)?;
+    let (contexts, members) = join_networks(&welcome, &descriptors[2..])?;
+    let session = Session {
+        mark,
+        control,
+        area,
+        options: Options::new(welcome.options)?,
+        job: i32::try_from(welcome.job).map_err(|_| "the job's number is too large")?,
+        dir: PathBuf::from(welcome.dir),
+        oversubscribed: board.u32(board::FLAGS).load(Ordering::Relaxed) & board::OVERSUBSCRIBED
+            != 0,
+        members,
+    };
+    let place = Place {
+        node: (welcome.self_node, welcome.num_node),
+        proc: (welcome.self_proc, welcome.num_proc),
+        host: (welcome.self_host, welcome.num_host),
+    };
+    globals::publish(&place, Vec::leak(contexts));
+    begin(session)
+}
+
+/// From here on the process is a node.
+fn begin(session: Session) -> Result<(), String> {
+    let session = session::set(session).ok_or("it is running already")?;
+    // The thread that has initialized counts as one that works until it says otherwise.
+    idle::become_busy();
+    pm::set_idle_word(session.area.idle_threads(), idle::sending)
+        .map_err(|e| format!("PM does not take the idle word: {e}"))?;
+    session.area.publish(PROTOCOL_VERSION);
+    exit::register(exit::detach);
+    Ok(())
+}
+
+/// The first answer and the descriptors that came with it.
+fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
+    let mut bytes = vec![0; frame::MAX_BODY];
+    let mut space = nix::cmsg_space!([RawFd; MAX_NETS + 2]);
+    let (len, flags, descriptors) = loop {
+        let mut io = [IoSliceMut::new(&mut bytes)];
+        let fd = socket.as_raw_fd();
+        match recvmsg::<()>(fd, &mut io, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(format!("SCore-D does not answer: {e}")),
+            Ok(message) => {
+                let rights = message.cmsgs().map_err(|e| format!("SCore-D's answer: {e}"))?;
+                let descriptors = rights
+                    .filter_map(|part| match part {
+                        ControlMessageOwned::ScmRights(fds) => Some(fds),
+                        _ => None,
+                    })
+                    .flatten()
+                    // SAFETY: the kernel has just opened it for this process.
+                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+                    .collect::<Vec<_>>();
+                break (message.bytes, message.flags, descriptors);
+            }
+        }
+    };
+    if len == 0 {
+        return Err("SCore-D has ended the parallel process before it began".to_owned());
+    }
+    if flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
+        return Err("SCore-D's answer does not fit, or no descriptor is left for it".to_owned());
+    }
+    let reply = frame::decode_datagram(&bytes[..len])
+        .map_err(|e| format!("SCore-D's answer: {e}; it was built for another SCore"))?;
+    Ok((reply, descriptors))
+}
+
+/// Whether the figures make sense together.
+fn check(welcome: &Welcome, descriptors: usize) -> Result<(), String> {
+    let pairs = [
+        ("node", welcome.self_node, welcome.num_node),
+        ("proc", welcome.self_proc, welcome.num_proc),
+        ("host", welcome.self_host, welcome.num_host),
+    ];
+    for (name, own, number) in pairs {
+        if own >= number || number > MAX_NODES {
+            return Err(format!("SCore-D says {name} {own} of {number}, which cannot be"));
+        }
+    }
+    if welcome.num_proc > welcome.num_node || welcome.num_host > welcome.num_node {
+        return Err(format!(
+            "SCore-D says {} processes on this host and {} hosts for {} nodes",
+            welcome.num_proc, welcome.num_host, welcome.num_node
+        ));
+    }
+    // One node has nobody to talk to (manual 2.1).
+    let nets = welcome.num_pmnet as usize;
+    if (welcome.num_node == 1) != (nets == 0) || nets > MAX_NETS {
+        return Err(format!("SCore-D says {nets} network sets for {} nodes", welcome.num_node));
+    }
+    if descriptors != nets + 2 {
+        return Err(format!("SCore-D sent {descriptors} descriptors instead of {}", nets + 2));
+    }
+    if !welcome.dir.starts_with('/') || welcome.dir.contains('\0') {
+        return Err(format!("the job's directory {:?} is no absolute path", welcome.dir));
+    }
+    Ok(())
+}
+
+/// An object of at least `len` bytes that nobody can shrink: a truncated one would be SIGBUS.
+fn check_object(name: &str, fd: &OwnedFd, len: usize) -> Result<(), String> {
+    let size = fstat(fd).map_err(|e| format!("{name}: {e}"))?.st_size;
+    if usize::try_from(size).is_ok_and(|size| size < len) {
+        return Err(format!("{name} has {size} bytes instead of {len}"));
+    }
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|e| format!("{name}: {e}"))?;
+    if !SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK) {
+        return Err(format!("{name} is not sealed against shrinking"));
+    }
+    Ok(())
+}
+
+fn map_board(fd: &OwnedFd) -> Result<Words, String> {
+    check_object("the board", fd, BOARD_BYTES)?;
+    let mapping = MmapOptions::new().len(BOARD_BYTES).map_raw_read_only(fd);
+    let board = Words::new(mapping.map_err(|e| format!("cannot map the board: {e}"))?);
+    let version = board.u32(board::VERSION).load(Ordering::Relaxed);
+    if board.u64(board::MAGIC).load(Ordering::Relaxed) != BOARD_MAGIC {
+        return Err("the board is no board".to_owned());
+    }
+    if version != PROTOCOL_VERSION {
+        return Err(format!(
+            "SCore-D speaks protocol {version} and this program's libscore {PROTOCOL_VERSION}; \
+             link the program again, or use the scrun of its libscore"
+        ));
+    }
+    Ok(board)
+}
+
+fn map_area(fd: &OwnedFd, number: u32) -> Result<Area, String> {
+    let end = (u64::from(number) + 1) * AREA_BYTES as u64;
+    let len = usize::try_from(end).map_err(|_| "the C-Area is too large".to_owned())?;
+    check_object("the C-Area", fd, len)?;
+    let start = end - AREA_BYTES as u64;
+    let mapping: std::io::Result<MmapRaw> =
+        MmapOptions::new().offset(start).len(AREA_BYTES).map_raw(fd);
+    Ok(Area::new(mapping.map_err(|e| format!("cannot map the C-Area: {e}"))?))
+}
+
+/// Attaches one shmem context per network set and makes the composite that reaches every other
+/// node by it. Gives the list of composites with a NULL at its end, and the members.
+fn join_networks(
+    welcome: &Welcome,
+    descriptors: &[OwnedFd],
+) -> Result<(Vec<*mut pm::pmContext>, Vec<Context>), String> {
+    let (mut contexts, mut members) = (Vec::new(), Vec::new());
+    for (set, fd) in descriptors.iter().enumerate() {
+        let fault = |what: &str, e: std::io::Error| format!("network set {set}: {what}: {e}");
+        let member = Context::attach(c"shmem", fd.as_fd()).map_err(|e| fault("attach", e))?;
+        let composite =
+            Context::composite(welcome.num_node).map_err(|e| fault("composite", e))?;
+        for node in (0..welcome.num_node).filter(|node| *node != welcome.self_node) {
+            composite.add_node(node, member, node).map_err(|e| fault(&format!("node {node}"), e))?;
+        }
+        contexts.push(composite.as_ptr());
+        members.push(member);
+    }
+    contexts.push(std::ptr::null_mut());
+    Ok((contexts, members))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn welcome() -> Welcome {
+        Welcome {
+            job: 1,
+            area: 1,
+            self_node: 1,
+            num_node: 4,
+            self_proc: 1,
+            num_proc: 4,
+            self_host: 0,
+            num_host: 1,
+            num_pmnet: 1,
+            options: Vec::new(),
+            dir: "/tmp".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_sensible_welcome_passes() {
+        assert_eq!(check(&welcome(), 3), Ok(()));
+        let alone = Welcome { self_node: 0, num_node: 1, self_proc: 0, num_proc: 1, num_pmnet: 0, ..welcome() };
+        assert_eq!(check(&alone, 2), Ok(()));
+    }
+
+    #[test]
+    fn a_welcome_that_cannot_be_is_refused_by_the_figure_at_fault() {
+        let faulty = [
+            (Welcome { self_node: 4, ..welcome() }, 3, "node 4 of 4"),
+            (Welcome { num_node: 0, ..welcome() }, 3, "node 1 of 0"),
+            (Welcome { num_node: MAX_NODES + 1, ..welcome() }, 3, "node 1 of"),
+            (Welcome { self_proc: 9, ..welcome() }, 3, "proc 9 of 4"),
+            (Welcome { self_host: 1, ..welcome() }, 3, "host 1 of 1"),
+            (Welcome { num_proc: 5, ..welcome() }, 3, "5 processes"),
+            (Welcome { num_pmnet: 0, ..welcome() }, 2, "0 network sets"),
+            (Welcome { num_pmnet: u32::MAX, ..welcome() }, 2, "network sets"),
+            (welcome(), 2, "2 descriptors"),
+            (Welcome { dir: "tmp".to_owned(), ..welcome() }, 3, "directory"),
+        ];
+        for (welcome, descriptors, word) in faulty {
+            let line = check(&welcome, descriptors).unwrap_err();
+            assert!(line.contains(word), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_area_beyond_its_object_is_refused() {
+        let name = c"score-test";
+        let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
+        let object = nix::sys::memfd::memfd_create(name, flags).unwrap();
+        nix::unistd::ftruncate(&object, 2 * AREA_BYTES as i64).unwrap();
+        assert!(map_area(&object, 1).err().unwrap().contains("sealed"));
+        fcntl(&object, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
+        assert!(map_area(&object, 1).is_ok());
+        assert!(map_area(&object, 2).err().unwrap().contains("bytes"));
+        assert!(map_area(&object, u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! The control socket to the shepherd. Any number of threads may be in calls at once: every call
+//! has its own number, and whoever waits and finds nobody reading reads for all.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use score_proto::frame;
+use score_proto::message::{Call, Reply};
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// The longest answer to a call.
+const ANSWER_BYTES: usize = 4096;
+
+/// The socket and who waits on it.
+pub(crate) struct Control {
+    socket: OwnedFd,
+    next: AtomicU32,
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Inbox {
+    /// Some thread is in recv().
+    reading: bool,
+    /// Calls under way, and their answers.
+    calls: Vec<(u32, Option<i32>)>,
+}
+
+impl Control {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        let inbox = Mutex::default();
+        Self { socket, next: AtomicU32::new(1), inbox, arrived: Condvar::new() }
+    }
+
+    /// The socket itself, for the first exchange.
+    pub(crate) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Makes the call that `call` builds around its number, and waits for the answer.
+    ///
+    /// # Errors
+    /// What the shepherd answered. If the shepherd is gone, the process ends.
+    pub(crate) fn call(&self, call: impl FnOnce(u32) -> Call) -> io::Result<()> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.lock().calls.push((id, None));
+        match frame::encode_datagram(&call(id)) {
+            Ok(bytes) => self.send(&bytes),
+            Err(e) => gone(&format!("cannot say a call: {e}")),
+        }
+        match self.wait(id) {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Sends one datagram, or ends the process. Touches no heap and no lock.
+    pub(crate) fn send(&self, bytes: &[u8]) {
+        loop {
+            match send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL) {
+                Ok(_) => return,
+                Err(Errno::EINTR) => {}
+                Err(_) => gone("SCore-D has gone"),
+            }
+        }
+    }
+
+    /// Waits to be ended by the shepherd.
+    pub(crate) fn wait_for_the_end(&self) -> ! {
+        let mut byte = [0; 1];
+        // Answers of other threads that are lost here are of no use to anybody any more.
+        while matches!(recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::empty()), Ok(1..) | Err(Errno::EINTR)) {}
+        gone("SCore-D has gone")
+    }
+
+    fn wait(&self, id: u32) -> i32 {
+        let mut inbox = self.lock();
+        loop {
+            if let Some(at) = inbox.calls.iter().position(|c| c.0 == id && c.1.is_some()) {
+                return inbox.calls.swap_remove(at).1.unwrap_or(0);
+            }
+            if inbox.reading {
+                inbox = self.arrived.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            inbox.reading = true;
+            drop(inbox);
+            let answer = self.read();
+            inbox = self.lock();
+            inbox.reading = false;
+            if let Some(call) = inbox.calls.iter_mut().find(|call| call.0 == answer.0) {
+                call.1 = Some(answer.1);
+            }
+            self.arrived.notify_all();
+        }
+    }
+
+    /// The next answer; nothing else can come after score_initialize.
+    fn read(&self) -> (u32, i32) {
+        let mut bytes = [0; ANSWER_BYTES];
+        let len = loop {
+            match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_TRUNC) {
+                // A stop and continue of the whole job interrupts; nobody shall notice.
+                Err(Errno::EINTR) => {}
+                Ok(0) | Err(_) => gone("SCore-D has gone"),
+                Ok(len) => break len,
+            }
+        };
+        match bytes.get(..len).map(frame::decode_datagram) {
+            Some(Ok(Reply::Done { id, error })) => (id, error),
+            Some(Ok(Reply::Refused(reason))) => gone(&reason),
+            _ => gone("SCore-D sent something that is no answer to a call"),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the process, which cannot be a node any more: better than to wait for ever. Exit handlers
+/// do not run, since they may call SCore-D again.
+fn gone(reason: &str) -> ! {
+    eprintln!("score: node {}: {reason}; the process ends", crate::self_node());
+    crate::exit::at_once(1)
+}

@@ -1,0 +1,33 @@
+//! The descriptors that the environment names.
+
+// UNSAFETY: takes over a descriptor by number; removes variables.
+#![expect(unsafe_code)]
+
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+/// Takes the descriptor whose number `variable` holds, and both out of the sight of programs that
+/// this one starts.
+///
+/// # Errors
+/// One line that names the variable.
+pub(crate) fn take_descriptor(variable: &str) -> Result<Option<OwnedFd>, String> {
+    let Some(value) = std::env::var_os(variable) else { return Ok(None) };
+    // SAFETY: score_initialize is called before there are threads (manual 2.5).
+    unsafe { std::env::remove_var(variable) };
+    let fault = |why: &str| {
+        format!("{variable}={} {why}; scrun sets it, nobody else should", value.to_string_lossy())
+    };
+    let fd: RawFd = value
+        .to_str()
+        .and_then(|text| text.parse().ok())
+        .filter(|fd| *fd > 2)
+        .ok_or_else(|| fault("is not the number of a descriptor"))?;
+    // SAFETY: borrowed for this call only; a number that is not open gives EBADF.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))
+        .map_err(|e| fault(&format!("is not open: {e}")))?;
+    // SAFETY: open, and handed to this process alone to be taken here, once.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
+}

@@ -1,0 +1,143 @@
+//! The idle flag (manual 3.5.2), one per thread: figure 2.9 sets idle on EBUSY while another
+//! thread receives, so one flag per process could call a working process idle.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use score_proto::carea::WaitingFor;
+
+use crate::area::Area;
+use crate::session;
+use crate::sync::{AtomicBool, Ordering};
+
+/// Where a thread stands in the C-Area.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seat {
+    /// It has never told what it does.
+    Unknown,
+    /// Slot and whether it is idle.
+    Slot(usize, bool),
+    /// There was no slot: it is busy as long as it lives.
+    Overflow,
+}
+
+struct Thread(Cell<Seat>);
+
+thread_local! {
+    static THREAD: Thread = const { Thread(Cell::new(Seat::Unknown)) };
+}
+
+impl Thread {
+    /// Takes a slot if the thread has none; busy in it.
+    fn enter(&self, area: &Area) -> Seat {
+        if self.0.get() == Seat::Unknown {
+            let thread = nix::unistd::gettid().as_raw().unsigned_abs();
+            let slot = area.enter(thread);
+            self.0.set(slot.map_or(Seat::Overflow, |number| Seat::Slot(number, false)));
+        }
+        self.0.get()
+    }
+
+    fn idle(&self, area: &Area, waiting: WaitingFor) {
+        match self.enter(area) {
+            Seat::Slot(number, false) => {
+                area.become_idle(number, waiting, now_ns());
+                self.0.set(Seat::Slot(number, true));
+            }
+            Seat::Slot(number, true) => area.wait_for(number, waiting),
+            Seat::Unknown | Seat::Overflow => {}
+        }
+    }
+
+    /// Whether it was idle.
+    fn busy(&self, area: &Area) -> bool {
+        let Seat::Slot(number, true) = self.enter(area) else { return false };
+        area.become_busy(number);
+        self.0.set(Seat::Slot(number, false));
+        true
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // A thread of a forked child has its parent's seat in its memory; it is not its own.
+        let Some(session) = session::own() else { return };
+        if self.0.get() == Seat::Unknown {
+            return;
+        }
+        self.busy(&session.area);
+        match self.0.get() {
+            Seat::Slot(number, _) => session.area.leave(number),
+            Seat::Overflow => session.area.leave_overflow(),
+            Seat::Unknown => {}
+        }
+    }
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Does `change` with the calling thread and its area: nothing before score_initialize, in local
+/// execution, in a forked child, and in a thread that is ending.
+fn with<T>(change: impl FnOnce(&Thread, &Area) -> T) -> Option<T> {
+    let session = session::own()?;
+    THREAD.try_with(|thread| change(thread, &session.area)).ok()
+}
+
+/// Tells SCore-D that the calling thread has nothing to do but wait for a message.
+pub fn become_idle() {
+    wait_idle(WaitingFor::Message);
+}
+
+/// Tells SCore-D that the calling thread has something to do. To be called before the message
+/// that woke it is released (manual 2.3).
+pub fn become_busy() {
+    with(Thread::busy);
+}
+
+/// Idle, waiting for something particular.
+pub(crate) fn wait_idle(waiting: WaitingFor) {
+    with(|thread, area| thread.idle(area, waiting));
+}
+
+/// Runs `call`, which waits for something that is no sign of life: the thread is idle meanwhile.
+/// Whoever returns from a system call runs: the thread is busy afterwards, whatever it was before.
+pub(crate) fn while_idle<T>(waiting: WaitingFor, call: impl FnOnce() -> T) -> T {
+    wait_idle(waiting);
+    let result = call();
+    become_busy();
+    result
+}
+
+/// Runs `call`, which ends by itself sooner or later: the thread is busy meanwhile and afterwards.
+pub(crate) fn while_busy<T>(waiting: WaitingFor, call: impl FnOnce() -> T) -> T {
+    let say = |waiting| {
+        with(|thread, area| {
+            thread.busy(area);
+            if let Seat::Slot(number, _) = thread.0.get() {
+                area.wait_for(number, waiting);
+            }
+        });
+    };
+    say(waiting);
+    let result = call();
+    say(WaitingFor::Nothing);
+    result
+}
+
+/// PM calls this on pmSend while some thread of the process is idle. If it is the sender, it is
+/// not idle in truth (manual 3.5.1: a waiting process sends nothing).
+pub(crate) extern "C" fn sending() {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if with(Thread::busy) == Some(true) && !WARNED.swap(true, Ordering::Relaxed) {
+        eprintln!(
+            "score: node {}: a thread sent a message while it was idle; it counts as busy now. \
+             Call score_become_busy() before pmSend() (said once)",
+            crate::self_node()
+        );
+    }
+}

@@ -1,0 +1,35 @@
+//! score_initialize and its three roles (manual 2.1, 1.4.2, 1.4.4).
+
+use std::sync::Once;
+
+use score_proto::env;
+
+use crate::{attach, environment, exit, request};
+
+/// Makes this process a node of its parallel process, whatever way it was started:
+/// - by SCore-D: attaches, and returns when all nodes have called;
+/// - by scrun for its resource request: writes it and ends the process;
+/// - by itself: one node, no network.
+///
+/// A second call has no effect. When it cannot be done, says why and ends the process with code 1.
+pub fn initialize() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if let Err(reason) = choose_role() {
+            eprintln!("score_initialize: {reason}");
+            exit::at_once(1);
+        }
+    });
+}
+
+fn choose_role() -> Result<(), String> {
+    if let Some(socket) = environment::take_descriptor(env::CONTROL_FD)? {
+        return attach::attach(socket);
+    }
+    if let Some(pipe) = environment::take_descriptor(env::RESOURCE_FD)? {
+        request::write(pipe).map_err(|e| format!("cannot write the resource request: {e}"))?;
+        // No user code, so no exit handlers either (manual 2.1).
+        exit::at_once(0);
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! A received message.
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use crate::idle;
+use crate::pm::Context;
+
+/// A message where PM has put it; given back when dropped. While one is held no other can be received
+/// from the same network set.
+pub struct Message<'n> {
+    context: Context,
+    bytes: &'n [u8],
+    /// The receiving side is locked by the thread that has received.
+    _thread: PhantomData<*const ()>,
+}
+
+impl<'n> Message<'n> {
+    /// `bytes` is what `context` has just handed out.
+    pub(crate) fn new(context: Context, bytes: &'n [u8]) -> Self {
+        Self { context, bytes, _thread: PhantomData }
+    }
+}
+
+impl Deref for Message<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl Drop for Message<'_> {
+    fn drop(&mut self) {
+        // Busy before the release (manual 2.3): between the two the message would be nowhere.
+        idle::become_busy();
+        // A held message can always be released.
+        let released = self.context.release();
+        debug_assert!(released.is_ok(), "{released:?}");
+    }
+}

@@ -1,0 +1,204 @@
+//! A network set (manual 2.1) for Rust programs: figures 2.9, 2.10 and 3.4 of the manual.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use score_proto::carea::WaitingFor;
+
+use crate::pm::{Context, pmContext};
+use crate::{Message, globals, idle, session};
+
+/// Empty polls before [`Net::receive_blocking`] blocks; it blocks at once on a host that has
+/// more to run than processors.
+const POLLS_BEFORE_BLOCKING: usize = 1000;
+
+/// One network set: a composite context that reaches every other node.
+#[derive(Debug)]
+pub struct Net {
+    context: Context,
+    descriptors: Vec<BorrowedFd<'static>>,
+}
+
+impl Net {
+    /// Network set number `set`, counted from 0. `None` when there is none: with a single node,
+    /// and before [`crate::initialize`].
+    pub fn open(set: usize) -> Option<Self> {
+        let context = globals::context(set)?;
+        Some(Self { context, descriptors: Vec::new() })
+    }
+
+    /// The context as C programs know it.
+    pub fn as_ptr(&self) -> *mut pmContext {
+        self.context.as_ptr()
+    }
+
+    /// Node number of this process.
+    pub fn self_node(&self) -> usize {
+        globals::self_node()
+    }
+
+    /// Nodes of this parallel process.
+    pub fn num_node(&self) -> usize {
+        globals::num_node()
+    }
+
+    /// The longest message that `dest` can be sent.
+    ///
+    /// # Errors
+    /// EINVAL: no such node, or this one.
+    pub fn mtu(&self, dest: usize) -> io::Result<usize> {
+        self.context.mtu(node(dest))
+    }
+
+    /// Sends a copy of `bytes` if there is room now; false if not.
+    ///
+    /// # Errors
+    /// EINVAL: no such node, or a length of 0 or above the MTU.
+    pub fn try_send(&self, dest: usize, bytes: &[u8]) -> io::Result<bool> {
+        let copy = |room: &mut [u8]| {
+            room.copy_from_slice(bytes);
+            (room.len(), ())
+        };
+        Ok(present(self.context.send_with(node(dest), bytes.len(), copy))?.is_some())
+    }
+
+    /// Sends a copy of `bytes`, waiting for room.
+    ///
+    /// # Errors
+    /// As [`Self::try_send`].
+    pub fn send(&self, dest: usize, bytes: &[u8]) -> io::Result<()> {
+        self.send_with(dest, bytes.len(), |room| {
+            room.copy_from_slice(bytes);
+            (room.len(), ())
+        })
+    }
+
+    /// Waits for room for `len` bytes and has `fill` write them where they are sent from. `fill`
+    /// returns how many of them are to be sent and whatever the caller wants to know. A buffer
+    /// cannot be given back (manual 2.5): at least one byte is sent, and a number out of range sends all.
+    ///
+    /// # Errors
+    /// EINVAL: no such node, or a length of 0 or above the MTU.
+    pub fn send_with<T>(
+        &self,
+        dest: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> (usize, T),
+    ) -> io::Result<T> {
+        let mut fill = Some(fill);
+        let mut attempt = || {
+            let used = |room: &mut [u8]| match fill.take() {
+                Some(fill) => {
+                    idle::become_busy();
+                    let (used, result) = fill(room);
+                    (used, Some(result))
+                }
+                None => (room.len(), None),
+            };
+            present(self.context.send_with(node(dest), len, used))
+        };
+        let mut sent = attempt()?;
+        if sent.is_none() {
+            idle::wait_idle(WaitingFor::SendRoom);
+            while sent.is_none() {
+                sent = attempt().inspect_err(|_| idle::become_busy())?;
+            }
+        }
+        // `fill` runs exactly once, in the attempt that found room.
+        sent.flatten().ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// The next message, if one is there.
+    ///
+    /// # Errors
+    /// EIO: an error of the network.
+    pub fn try_receive(&self) -> io::Result<Option<Message<'_>>> {
+        let bytes = present(self.context.receive())?;
+        Ok(bytes.map(|bytes| Message::new(self.context, bytes)))
+    }
+
+    /// Waits for the next message without giving up the processor (manual, figure 2.9).
+    ///
+    /// # Errors
+    /// EIO: an error of the network.
+    pub fn receive_spin(&self) -> io::Result<Message<'_>> {
+        if let Some(message) = self.try_receive()? {
+            idle::become_busy();
+            return Ok(message);
+        }
+        idle::become_idle();
+        let result = loop {
+            match self.try_receive().transpose() {
+                Some(result) => break result,
+                None => std::hint::spin_loop(),
+            }
+        };
+        idle::become_busy();
+        result
+    }
+
+    /// Waits for the next message asleep (manual, figure 3.4), after a short while awake.
+    ///
+    /// # Errors
+    /// EIO: an error of the network; ENOMEM, EMFILE: no descriptor to sleep on.
+    pub fn receive_blocking(&mut self) -> io::Result<Message<'_>> {
+        let crowded = session::get().is_some_and(|session| session.oversubscribed);
+        let polls = if crowded { 1 } else { POLLS_BEFORE_BLOCKING };
+        if self.descriptors.is_empty() {
+            self.descriptors = self.context.descriptors()?;
+        }
+        idle::wait_idle(WaitingFor::Select);
+        let received = self.poll_then_sleep(polls);
+        idle::become_busy();
+        Ok(Message::new(self.context, received?))
+    }
+
+    fn poll_then_sleep<'m>(&self, polls: usize) -> io::Result<&'m [u8]> {
+        for _ in 0..polls {
+            if let Some(bytes) = present(self.context.receive())? {
+                return Ok(bytes);
+            }
+        }
+        self.context.before_select()?;
+        let received = loop {
+            match present(self.context.receive()).transpose() {
+                Some(received) => break received,
+                None => {
+                    if let Err(e) = self.sleep() {
+                        break Err(e);
+                    }
+                }
+            }
+        };
+        self.context.after_select()?;
+        received
+    }
+
+    /// Until a descriptor may have something; a wake-up without a message is nothing unusual.
+    fn sleep(&self) -> io::Result<()> {
+        let mut waited: Vec<PollFd<'_>> =
+            self.descriptors.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
+        match poll(&mut waited, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// A node number as PM takes it; one beyond u32 becomes one that PM refuses.
+fn node(dest: usize) -> u32 {
+    u32::try_from(dest).unwrap_or(u32::MAX)
+}
+
+/// Nothing there, no room, or another thread at it: `None`.
+fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e) => match e.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENOBUFS | Errno::EBUSY) => Ok(None),
+            _ => Err(e),
+        },
+    }
+}

@@ -1,0 +1,59 @@
+//! scrun's options as the program sees them (manual 4.2).
+
+use std::ffi::{CStr, CString};
+
+use crate::session;
+
+/// Keyword and value, leftmost first. An absent value is the empty string.
+pub(crate) struct Options(Vec<(CString, CString)>);
+
+impl Options {
+    /// Checks what the shepherd has sent.
+    ///
+    /// # Errors
+    /// Names the option that cannot be a C string.
+    pub(crate) fn new(given: Vec<(String, Option<String>)>) -> Result<Self, String> {
+        let options = given.into_iter().map(|(keyword, value)| {
+            let shown = keyword.clone();
+            let key = CString::new(keyword);
+            let value = CString::new(value.unwrap_or_default());
+            match (key, value) {
+                (Ok(key), Ok(value)) => Ok((key, value)),
+                _ => Err(format!("option {shown:?} holds a NUL byte")),
+            }
+        });
+        Ok(Self(options.collect::<Result<_, _>>()?))
+    }
+
+    fn get(&self, keyword: &CStr) -> Option<&CStr> {
+        let found = self.0.iter().find(|(key, _)| key.as_c_str() == keyword);
+        found.map(|(_, value)| value.as_c_str())
+    }
+}
+
+/// The value of the leftmost option with this keyword, empty when it has none; `None` when it was
+/// not given, and without scrun.
+pub fn option(keyword: &CStr) -> Option<&'static CStr> {
+    session::get()?.options.get(keyword)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftmost_wins_and_an_option_without_value_is_empty() {
+        let given = [("nodes", Some("4")), ("quiet", None), ("nodes", Some("8"))];
+        let given = given.map(|(k, v)| (k.to_owned(), v.map(str::to_owned))).to_vec();
+        let options = Options::new(given).unwrap();
+        assert_eq!(options.get(c"nodes"), Some(c"4"));
+        assert_eq!(options.get(c"quiet"), Some(c""));
+        assert_eq!(options.get(c"node"), None);
+    }
+
+    #[test]
+    fn an_option_that_c_cannot_hold_is_named() {
+        let given = vec![("group".to_owned(), Some("a\0b".to_owned()))];
+        assert!(Options::new(given).err().unwrap().contains("group"));
+    }
+}

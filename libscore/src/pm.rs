@@ -1,0 +1,197 @@
+//! The functions of `pm.h` that this crate calls: declared here and nowhere else, so that they
+//! are found in `libpm.so`, or in the one archive or binary that contains PM.
+
+// UNSAFETY: foreign functions, and slices over the buffers that they hand out.
+#![expect(unsafe_code)]
+#![allow(non_camel_case_types)]
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr::{NonNull, null_mut};
+
+use crate::sync::AtomicU32;
+
+/// PM's context, as C names it. Opaque.
+#[repr(C)]
+pub struct pmContext {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
+struct pmDevice {
+    _opaque: [u8; 0],
+}
+
+// SAFETY: as pm.h declares them.
+unsafe extern "C" {
+    fn pmAttachContext(kind: *const c_char, fd: c_int, out: *mut *mut pmContext) -> c_int;
+    fn pmDetachContext(context: *mut pmContext) -> c_int;
+    fn pmOpenDevice(
+        kind: *const c_char,
+        argc: c_int,
+        argv: *const *const c_char,
+        out: *mut *mut pmDevice,
+    ) -> c_int;
+    fn pmOpenContext(device: *mut pmDevice, number: c_int, out: *mut *mut pmContext) -> c_int;
+    fn pmAddNode(context: *mut pmContext, node: c_int, member: *mut pmContext, at: c_int) -> c_int;
+    fn pmRemoveNode(context: *mut pmContext, node: c_int) -> c_int;
+    fn pmGetMtu(context: *mut pmContext, node: c_int, mtu: *mut usize) -> c_int;
+    fn pmGetSendBuffer(
+        context: *mut pmContext,
+        node: c_int,
+        buffer: *mut *mut c_char,
+        len: usize,
+    ) -> c_int;
+    fn pmTruncateBuffer(context: *mut pmContext, len: usize) -> c_int;
+    fn pmSend(context: *mut pmContext) -> c_int;
+    fn pmReceive(context: *mut pmContext, buffer: *mut *mut c_char, len: *mut usize) -> c_int;
+    fn pmReleaseReceiveBuffer(context: *mut pmContext) -> c_int;
+    fn pmGetFd(context: *mut pmContext, fds: *mut c_int, count: *mut c_int) -> c_int;
+    fn pmBeforeSelect(context: *mut pmContext) -> c_int;
+    fn pmAfterSelect(context: *mut pmContext) -> c_int;
+    fn pmSetIdleWord(word: *const u32, callback: Option<extern "C" fn()>) -> c_int;
+}
+
+/// PM's return value as a result.
+fn check(code: c_int) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
+}
+
+/// A context that PM has made. PM checks the pointer on every call: in a forked child and after
+/// [`Context::detach`] it answers EINVAL.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context(NonNull<pmContext>);
+
+// SAFETY: PM's functions may be called by all threads at once (manual 2.3.1); the pointer is
+// never dereferenced here.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Takes over a context that the shepherd has made; the descriptor stays the caller's.
+    pub(crate) fn attach(kind: &CStr, fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut context = null_mut();
+        // SAFETY: the pointers are valid for the call.
+        check(unsafe { pmAttachContext(kind.as_ptr(), fd.as_raw_fd(), &raw mut context) })?;
+        NonNull::new(context).map(Self).ok_or(io::ErrorKind::InvalidData.into())
+    }
+
+    /// Makes an empty composite for `nodes` nodes.
+    pub(crate) fn composite(nodes: u32) -> io::Result<Self> {
+        let count = CString::new(nodes.to_string()).unwrap_or_default();
+        let argv = [c"-nodes".as_ptr(), count.as_ptr(), std::ptr::null()];
+        let (mut device, mut context) = (null_mut(), null_mut());
+        // SAFETY: the pointers are valid for the calls, and `device` is what PM has opened.
+        unsafe {
+            check(pmOpenDevice(c"composite".as_ptr(), 2, argv.as_ptr(), &raw mut device))?;
+            check(pmOpenContext(device, 0, &raw mut context))?;
+        }
+        NonNull::new(context).map(Self).ok_or(io::ErrorKind::InvalidData.into())
+    }
+
+    /// The pointer that C programs use.
+    pub(crate) fn as_ptr(self) -> *mut pmContext {
+        self.0.as_ptr()
+    }
+
+    /// The context behind a pointer that [`Self::as_ptr`] gave.
+    pub(crate) fn from_ptr(pointer: *mut pmContext) -> Option<Self> {
+        NonNull::new(pointer).map(Self)
+    }
+
+    pub(crate) fn add_node(self, node: u32, member: Self, member_node: u32) -> io::Result<()> {
+        // SAFETY: PM checks both contexts.
+        check(unsafe {
+            pmAddNode(self.as_ptr(), number(node), member.as_ptr(), number(member_node))
+        })
+    }
+
+    pub(crate) fn remove_node(self, node: u32) -> io::Result<()> {
+        // SAFETY: PM checks the context.
+        check(unsafe { pmRemoveNode(self.as_ptr(), number(node)) })
+    }
+
+    pub(crate) fn detach(self) -> io::Result<()> {
+        // SAFETY: PM checks the context.
+        check(unsafe { pmDetachContext(self.as_ptr()) })
+    }
+
+    pub(crate) fn mtu(self, node: u32) -> io::Result<usize> {
+        let mut mtu = 0;
+        // SAFETY: PM checks the context; `mtu` is valid for the call.
+        check(unsafe { pmGetMtu(self.as_ptr(), number(node), &raw mut mtu) })?;
+        Ok(mtu)
+    }
+
+    /// Gets a buffer for `len` bytes, has it filled and sends it. `fill` says how many bytes it has
+    /// written, from 1 to `len`; a send buffer cannot be given back, so any other number counts as `len`.
+    pub(crate) fn send_with<T>(
+        self,
+        node: u32,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> (usize, T),
+    ) -> io::Result<T> {
+        let mut buffer = null_mut();
+        // SAFETY: PM checks the context; `buffer` is valid for the call.
+        check(unsafe { pmGetSendBuffer(self.as_ptr(), number(node), &raw mut buffer, len) })?;
+        // SAFETY: PM has handed out `len` bytes at `buffer`, ours alone until pmSend.
+        let room = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), len) };
+        let (used, result) = fill(room);
+        if (1..len).contains(&used) {
+            // SAFETY: PM checks the context.
+            check(unsafe { pmTruncateBuffer(self.as_ptr(), used) })?;
+        }
+        // SAFETY: PM checks the context.
+        check(unsafe { pmSend(self.as_ptr()) })?;
+        Ok(result)
+    }
+
+    /// The next message. It stays valid until [`Self::release`], which the caller owes.
+    pub(crate) fn receive<'m>(self) -> io::Result<&'m [u8]> {
+        let (mut buffer, mut len) = (null_mut(), 0);
+        // SAFETY: PM checks the context; the pointers are valid for the call.
+        check(unsafe { pmReceive(self.as_ptr(), &raw mut buffer, &raw mut len) })?;
+        // SAFETY: PM has handed out `len` bytes at `buffer` until they are released, and the
+        // one caller, `Message`, does not use them longer.
+        Ok(unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), len) })
+    }
+
+    pub(crate) fn release(self) -> io::Result<()> {
+        // SAFETY: PM checks the context.
+        check(unsafe { pmReleaseReceiveBuffer(self.as_ptr()) })
+    }
+
+    /// The descriptors to wait on for messages; they are PM's and live as long as the process.
+    pub(crate) fn descriptors(self) -> io::Result<Vec<BorrowedFd<'static>>> {
+        let mut fds: Vec<RawFd> = vec![-1; 64];
+        let mut count = 64;
+        // SAFETY: PM checks the context; `fds` has `count` entries.
+        check(unsafe { pmGetFd(self.as_ptr(), fds.as_mut_ptr(), &raw mut count) })?;
+        fds.truncate(usize::try_from(count).unwrap_or(0));
+        // SAFETY: PM has just named them, and contexts are never closed before exit.
+        Ok(fds.into_iter().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }).collect())
+    }
+
+    pub(crate) fn before_select(self) -> io::Result<()> {
+        // SAFETY: PM checks the context.
+        check(unsafe { pmBeforeSelect(self.as_ptr()) })
+    }
+
+    pub(crate) fn after_select(self) -> io::Result<()> {
+        // SAFETY: PM checks the context.
+        check(unsafe { pmAfterSelect(self.as_ptr()) })
+    }
+}
+
+/// Node numbers are below PM_MAX_NODE; a larger one becomes one that PM refuses.
+fn number(node: u32) -> c_int {
+    c_int::try_from(node).unwrap_or(-1)
+}
+
+/// Has PM call back when it sends while `word` is above 0 (ARCHITECTURE.md, "Idle and sending").
+pub(crate) fn set_idle_word(word: &'static AtomicU32, callback: extern "C" fn()) -> io::Result<()> {
+    // SAFETY: the word lives for ever and PM reads it atomically.
+    check(unsafe { pmSetIdleWord(word.as_ptr(), Some(callback)) })
+}

@@ -1,0 +1,147 @@
+//! The SCore-D system calls (manual, table 1.4). In local execution (1.4.4) they act on the process
+//! itself; in a process that a node has forked, calls that speak for the node answer EPERM.
+
+use std::ffi::CStr;
+use std::io;
+
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use score_proto::carea::WaitingFor;
+use score_proto::frame;
+use score_proto::message::Call;
+
+use crate::session::{Caller, Session, caller};
+use crate::sync::{AtomicU32, Ordering};
+use crate::{exit as end, idle, session, streams};
+
+pub use crate::temporary::{
+    create as create_temporary_file, open_existing as open_temporary_file,
+    remove as unlink_temporary_file,
+};
+
+/// The largest signal number of Linux (SIGRTMAX).
+const LAST_SIGNAL: i32 = 64;
+
+/// Returns when all nodes have called.
+///
+/// # Errors
+/// EINTR: restarted from a checkpoint; EPERM: not a node.
+pub fn barrier() -> io::Result<()> {
+    match node()? {
+        Some(session) => idle::while_idle(WaitingFor::Barrier, || {
+            session.control.call(|id| Call::Barrier { id })
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Returns when what this process has printed so far has been written by scrun.
+///
+/// # Errors
+/// EINTR: restarted from a checkpoint; EPERM: not a node.
+pub fn flush() -> io::Result<()> {
+    let node = node()?;
+    streams::flush();
+    match node {
+        Some(session) => {
+            idle::while_busy(WaitingFor::Flush, || session.control.call(|id| Call::Flush { id }))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Sends a signal to every process of the parallel process, this one included.
+///
+/// # Errors
+/// EINVAL: no signal, or SIGSTOP, SIGCONT or SIGKILL; EPERM: not a node.
+pub fn signal_broadcast(signal: i32) -> io::Result<()> {
+    let reserved = [Signal::SIGSTOP, Signal::SIGCONT, Signal::SIGKILL].map(|s| s as i32);
+    if !(0..=LAST_SIGNAL).contains(&signal) || reserved.contains(&signal) {
+        return Err(Errno::EINVAL.into());
+    }
+    match node()? {
+        Some(session) => session.control.call(|id| Call::SignalBroadcast { id, signal }),
+        None => Ok(end::signal_self(signal)?),
+    }
+}
+
+/// Ends the parallel process; `code` becomes its exit code. What this process has printed is kept; its exit
+/// handlers do not run, since the processes of other nodes are not asked either. Without a parallel
+/// process this is exit(3).
+pub fn exit(code: i32) -> ! {
+    match caller() {
+        Caller::Node(session) => {
+            streams::try_flush();
+            let mut room = [0; 16];
+            if let Ok(bytes) = frame::encode_exit(code, &mut room) {
+                session.control.send(bytes);
+            }
+            end::at_once(code)
+        }
+        Caller::Child | Caller::Local => std::process::exit(code),
+    }
+}
+
+/// The job's number, as scrun prints it; 0 without scrun.
+pub fn job() -> i32 {
+    session::get().map_or(0, |session| session.job)
+}
+
+/// Sets user monitor 0, or 1 (manual 3.5.3).
+pub fn set_monitor(second: bool, value: u8) {
+    if let Some(session) = session::own() {
+        session.area.set_monitor(second, value);
+    }
+}
+
+/// Says that this process wants to be inspected, because of `signal` if that is not 0, and ends the
+/// parallel process (manual 2.4.4). `display` is the X display; absent, that of scrun.
+/// May be called in a signal handler.
+pub fn inspect_me(display: Option<&CStr>, signal: i32) -> ! {
+    if let Caller::Node(session) = caller() {
+        streams::try_flush();
+        let display = display.and_then(|display| display.to_str().ok());
+        let mut room = [0; 512];
+        let bytes = match frame::encode_inspect(signal, display, &mut room) {
+            Ok(bytes) => Some(bytes),
+            Err(_) => None,
+        };
+        if let Some(bytes) = bytes {
+            session.control.send(bytes);
+        }
+        session.control.wait_for_the_end();
+    }
+    end::say_at_last(signal);
+    end::at_once(if (1..=LAST_SIGNAL).contains(&signal) { 128 + signal } else { 1 })
+}
+
+/// Begins a region in which no checkpoint is taken (manual 3.2). Regions nest.
+pub fn enter_uncheckpointable() {
+    let depth = uncheckpointable();
+    depth.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Ends it.
+///
+/// # Errors
+/// EINVAL: there is none.
+pub fn leave_uncheckpointable() -> io::Result<()> {
+    let less = |depth: u32| depth.checked_sub(1);
+    let left = uncheckpointable().fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    left.map(|_| ()).map_err(|_| Errno::EINVAL.into())
+}
+
+fn uncheckpointable() -> &'static AtomicU32 {
+    /// Where there is no C-Area.
+    static LOCAL: AtomicU32 = AtomicU32::new(0);
+    session::own().map_or(&LOCAL, |session| session.area.uncheckpointable())
+}
+
+/// The session of a node; `None` in local execution.
+fn node() -> io::Result<Option<&'static Session>> {
+    match caller() {
+        Caller::Node(session) => Ok(Some(session)),
+        Caller::Local => Ok(None),
+        Caller::Child => Err(Errno::EPERM.into()),
+    }
+}

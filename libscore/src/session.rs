@@ -1,0 +1,63 @@
+//! What `score_initialize` has found out: once set, never changed.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::area::Area;
+use crate::control::Control;
+use crate::fork::ForkMark;
+use crate::options::Options;
+use crate::pm::Context;
+
+/// A process that is a node of a parallel process.
+pub(crate) struct Session {
+    pub(crate) mark: ForkMark,
+    pub(crate) control: Control,
+    pub(crate) area: Area,
+    pub(crate) options: Options,
+    pub(crate) job: i32,
+    pub(crate) dir: PathBuf,
+    pub(crate) oversubscribed: bool,
+    /// The members of the composites, to be detached at exit.
+    pub(crate) members: Vec<Context>,
+}
+
+static SESSION: OnceLock<Session> = OnceLock::new();
+
+/// Keeps the session; `None` when there is one already.
+pub(crate) fn set(session: Session) -> Option<&'static Session> {
+    SESSION.set(session).ok()?;
+    SESSION.get()
+}
+
+/// The session, also for what a forked child may still read (options, job number, directory).
+pub(crate) fn get() -> Option<&'static Session> {
+    SESSION.get()
+}
+
+/// Who is calling.
+pub(crate) enum Caller {
+    /// A node of a parallel process.
+    Node(&'static Session),
+    /// A process forked by a node: not a node itself.
+    Child,
+    /// Before `score_initialize`, or local execution (manual 1.4.4).
+    Local,
+}
+
+/// Tells who is calling.
+pub(crate) fn caller() -> Caller {
+    match SESSION.get() {
+        Some(session) if session.mark.is_owner() => Caller::Node(session),
+        Some(_) => Caller::Child,
+        None => Caller::Local,
+    }
+}
+
+/// The session of this very process.
+pub(crate) fn own() -> Option<&'static Session> {
+    match caller() {
+        Caller::Node(session) => Some(session),
+        Caller::Child | Caller::Local => None,
+    }
+}

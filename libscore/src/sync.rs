@@ -1,0 +1,46 @@
+//! Atomics, and the only way in which this crate looks at shared memory: words of a mapping, each
+//! read or written whole. `SYNC: name` comments mark the two ends of every ordering.
+
+// UNSAFETY: turns checked offsets in a mapping into atomics.
+#![expect(unsafe_code)]
+
+use memmap2::MmapRaw;
+
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
+
+/// Words of a shared mapping.
+pub(crate) struct Words(MmapRaw);
+
+impl Words {
+    /// Takes over the mapping.
+    pub(crate) fn new(mapping: MmapRaw) -> Self {
+        Self(mapping)
+    }
+
+    /// The byte at `offset`, which lies in the mapping.
+    pub(crate) fn u8(&self, offset: usize) -> &AtomicU8 {
+        // SAFETY: `at` has checked the range; the mapping lives as long as `self`, and its
+        // bytes are only ever used as atomics.
+        unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
+    }
+
+    /// The u32 at `offset`, which lies aligned in the mapping.
+    pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: as in `u8`.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+
+    /// The u64 at `offset`, which lies aligned in the mapping.
+    pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as in `u8`.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
+
+    fn at(&self, offset: usize, size: usize) -> *mut u8 {
+        let start = self.0.as_mut_ptr().wrapping_add(offset);
+        assert!(offset + size <= self.0.len() && start.addr().is_multiple_of(size));
+        start
+    }
+}
