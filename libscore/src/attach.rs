@@ -203,10 +203,11 @@ fn join_networks(
     for (set, fd) in descriptors.iter().enumerate() {
         let fault = |what: &str, e: std::io::Error| format!("network set {set}: {what}: {e}");
         let member = Context::attach(c"shmem", fd.as_fd()).map_err(|e| fault("attach", e))?;
-        let composite =
-            Context::composite(welcome.num_node).map_err(|e| fault("composite", e))?;
+        let composite = Context::composite(welcome.num_node).map_err(|e| fault("composite", e))?;
         for node in (0..welcome.num_node).filter(|node| *node != welcome.self_node) {
-            composite.add_node(node, member, node).map_err(|e| fault(&format!("node {node}"), e))?;
+            composite
+                .add_node(node, member, node)
+                .map_err(|e| fault(&format!("node {node}"), e))?;
         }
         contexts.push(composite.as_ptr());
         members.push(member);
@@ -238,7 +239,14 @@ mod tests {
     #[test]
     fn a_sensible_welcome_passes() {
         assert_eq!(check(&welcome(), 3), Ok(()));
-        let alone = Welcome { self_node: 0, num_node: 1, self_proc: 0, num_proc: 1, num_pmnet: 0, ..welcome() };
+        let alone = Welcome {
+            self_node: 0,
+            num_node: 1,
+            self_proc: 0,
+            num_proc: 1,
+            num_pmnet: 0,
+            ..welcome()
+        };
         assert_eq!(check(&alone, 2), Ok(()));
     }
 

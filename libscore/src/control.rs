@@ -74,7 +74,10 @@ impl Control {
     pub(crate) fn wait_for_the_end(&self) -> ! {
         let mut byte = [0; 1];
         // Answers of other threads that are lost here are of no use to anybody any more.
-        while matches!(recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::empty()), Ok(1..) | Err(Errno::EINTR)) {}
+        while matches!(
+            recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::empty()),
+            Ok(1..) | Err(Errno::EINTR)
+        ) {}
         gone("SCore-D has gone")
     }
 

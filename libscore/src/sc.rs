@@ -102,11 +102,9 @@ pub fn inspect_me(display: Option<&CStr>, signal: i32) -> ! {
         streams::try_flush();
         let display = display.and_then(|display| display.to_str().ok());
         let mut room = [0; 512];
-        let bytes = match frame::encode_inspect(signal, display, &mut room) {
-            Ok(bytes) => Some(bytes),
-            Err(_) => None,
-        };
-        if let Some(bytes) = bytes {
+        // A display whose name fits nowhere is none.
+        let display = display.filter(|display| display.len() <= 256);
+        if let Ok(bytes) = frame::encode_inspect(signal, display, &mut room) {
             session.control.send(bytes);
         }
         session.control.wait_for_the_end();
