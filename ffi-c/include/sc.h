@@ -1,0 +1,126 @@
+/*
+ * sc.h - the SCore-D system calls (manual, table 1.4).
+ *
+ * Each returns 0 or a positive errno value; errno itself is not set. All may be called by
+ * several threads at once. Stops and continues of the job are never seen as errors. If
+ * SCore-D is gone, a call ends the process with code 1.
+ *
+ * Without scrun (manual 1.4.4) and before score_initialize the calls act on the process itself. In a
+ * child of fork(), which is no node, sc_barrier, sc_flush and sc_signal_bcast return EPERM.
+ */
+#ifndef SCORE_SC_H
+#define SCORE_SC_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Waits until all nodes of the parallel process have called it. The thread counts as idle meanwhile
+ * and as busy afterwards.
+ * EINTR the job has been restarted from a checkpoint; EPERM.
+ * Manual page sc_barrier(2).
+ */
+int sc_barrier(void);
+
+/*
+ * Triggers a checkpoint.
+ * ENOSYS not built yet.
+ * Manual page sc_checkpoint(2).
+ */
+int sc_checkpoint(void);
+
+/*
+ * Ends the parallel process with this exit code. Does not return. What the process has printed is kept;
+ * exit handlers do not run. Without scrun it is exit(3).
+ * Manual page sc_exit(2).
+ */
+int sc_exit(int exno);
+
+/*
+ * sc_exit(0), as in earlier versions (manual 2.4.2). Does not return.
+ */
+int sc_terminate(void);
+
+/*
+ * Waits until all that this process has printed on standard output and error has been written by
+ * scrun. The buffers of stdout and stderr are flushed before.
+ * EINTR the job has been restarted from a checkpoint; EPERM.
+ * Manual page sc_flush(2).
+ */
+int sc_flush(void);
+
+/*
+ * Tells the number of the job, as scrun prints it; 0 without scrun.
+ *   scpid OUT the number
+ * EINVAL scpid is NULL.
+ * Manual page sc_getpid(2).
+ */
+int sc_getpid(int *scpid);
+
+/*
+ * Asks for a debugger and ends the parallel process: the user is told the node, the signal and how to
+ * look into it. Does not return. May be called in a signal handler.
+ *   display IN X display; NULL: the environment variable DISPLAY
+ *   signal  IN what is thought to be the cause, for the message only
+ * Manual page sc_inspectme(2).
+ */
+int sc_inspectme(char *display, int signal);
+
+/*
+ * Sets the value of a user monitor (manual 3.5.3): the first if which is 0, else the second.
+ * Manual page sc_set_monitor(3).
+ */
+void sc_set_monitor(int which, unsigned char value);
+
+/*
+ * Sends a signal to every process of the parallel process, this one included.
+ * EINVAL signal is negative, above SIGRTMAX, SIGSTOP, SIGCONT or SIGKILL; EPERM.
+ * Manual page sc_signal_bcast(2).
+ */
+int sc_signal_bcast(int signal);
+
+/*
+ * Sleeps, and gives up the processors of the whole job.
+ * EINVAL sec is negative; ENOSYS not built yet.
+ * Manual page sc_sleep(2).
+ */
+int sc_sleep(int sec);
+
+/*
+ * Gives up the processors of the whole job for a slice.
+ * ENOSYS not built yet.
+ * Manual page sc_yield(2).
+ */
+int sc_yield(void);
+
+/*
+ * Creates (or empties) or opens a temporary file for reading and writing. It lives as long as
+ * the job, on this host; all processes of the job on this host see it. The descriptor is closed on exec.
+ *   filename IN  a name without slash
+ *   fd       OUT the descriptor
+ * EINVAL filename holds a slash or an argument is NULL; else as open(2).
+ * Manual pages sc_create_temporary_file(3), sc_open_temporary_file(3).
+ */
+int sc_create_temporary_file(char *filename, int *fd);
+int sc_open_temporary_file(char *filename, int *fd);
+
+/*
+ * Removes a temporary file.
+ * EINVAL filename holds a slash or is NULL; else as unlink(2).
+ * Manual page sc_unlink_temporary_file(3).
+ */
+int sc_unlink_temporary_file(char *filename);
+
+/*
+ * Begins and ends a region in which no checkpoint is taken (manual 3.2). Regions nest.
+ * EINVAL (leave) there is none.
+ */
+int score_ckpt_enter_uncheckpointable(void);
+int score_ckpt_leave_uncheckpointable(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* SCORE_SC_H */

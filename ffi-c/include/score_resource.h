@@ -1,0 +1,86 @@
+/*
+ * score_resource.h - what a program asks of SCore, declared in the program (manual 4.1).
+ *
+ * Each macro is a declaration, to be followed by a semicolon, outside of functions or inside, any
+ * number of times, in the program or in a shared library that it needs. Its arguments are constant
+ * expressions. scrun reads the declarations from the executable file (ELF notes in the section
+ * .note.score; layout in proto/src/note.rs) without running it; those of all programs of a job
+ * together must allow the job, or scrun refuses it.
+ */
+#ifndef SCORE_SCORE_RESOURCE_H
+#define SCORE_SCORE_RESOURCE_H
+
+/* At least MIN nodes and at most MAX. */
+#define SCORE_RSRC_NUM_NODES(MIN, MAX) SCORE_RSRC_NOTE_(2, 2, (MIN), (MAX))
+
+/* N processes on each host. */
+#define SCORE_RSRC_NUM_PROCS(N) SCORE_RSRC_NOTE_(3, 1, (N), 0)
+
+/* N network sets. More than one is refused by scrun until it is built. */
+#define SCORE_RSRC_NUM_NETS(N) SCORE_RSRC_NOTE_(4, 1, (N), 0)
+
+/* A network with one-sided communication. Refused by scrun until it is built. */
+#define SCORE_RSRC_ZEROCOPY SCORE_RSRC_NOTE_(5, 0, 0, 0)
+
+/* The program can run on hosts of different kinds. */
+#define SCORE_RSRC_HETERO_NODES SCORE_RSRC_NOTE_(6, 0, 0, 0)
+
+/* The program must not be checkpointed. */
+#define SCORE_RSRC_NOCKPT SCORE_RSRC_NOTE_(7, 0, 0, 0)
+
+/*
+ * Ours: scrun shall run the program on its own host first, up to score_initialize, for what it asks by
+ * score_request_nodes (manual 1.4.2).
+ */
+#define SCORE_RSRC_RUN SCORE_RSRC_NOTE_(8, 0, 0, 0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Ours: asks for at least min nodes and at most max, computed by the program. To be called before
+ * score_initialize in a program with SCORE_RSRC_RUN; the last call counts. No effect otherwise.
+ * EINVAL no number of nodes meets it.
+ */
+int score_request_nodes(int min, int max);
+
+#ifdef __cplusplus
+}
+#endif
+
+/*
+ * An ELF note: lengths of owner and descriptor, type, owner padded to 8 bytes, descriptor of one
+ * or two 32-bit words, or none. The names differ by __COUNTER__, so that declarations do not meet.
+ */
+#define SCORE_RSRC_NOTE_(type, words, first, second)                                               \
+    SCORE_RSRC_PLACE_(__COUNTER__, type, words, first, second)
+#define SCORE_RSRC_PLACE_(number, type, words, first, second)                                      \
+    SCORE_RSRC_DECLARE_(number, type, words, first, second)
+#define SCORE_RSRC_DECLARE_(number, type, words, first, second)                                    \
+    static const struct score_rsrc_##words##_ score_rsrc_note_##number##_                          \
+        __attribute__((section(".note.score"), used, unused, aligned(4))) =                        \
+            SCORE_RSRC_VALUE_##words##_(type, first, second)
+
+struct score_rsrc_0_ {
+    unsigned int head[3];
+    char owner[8];
+};
+struct score_rsrc_1_ {
+    unsigned int head[3];
+    char owner[8];
+    unsigned int word[1];
+};
+struct score_rsrc_2_ {
+    unsigned int head[3];
+    char owner[8];
+    unsigned int word[2];
+};
+#define SCORE_RSRC_OWNER_ {'S', 'C', 'o', 'r', 'e', 0, 0, 0}
+#define SCORE_RSRC_VALUE_0_(type, first, second) {{6, 0, type}, SCORE_RSRC_OWNER_}
+#define SCORE_RSRC_VALUE_1_(type, first, second)                                                   \
+    {{6, 4, type}, SCORE_RSRC_OWNER_, {(unsigned int)(first)}}
+#define SCORE_RSRC_VALUE_2_(type, first, second)                                                   \
+    {{6, 8, type}, SCORE_RSRC_OWNER_, {(unsigned int)(first), (unsigned int)(second)}}
+
+#endif /* SCORE_SCORE_RESOURCE_H */
