@@ -1,1 +1,123 @@
-//! scrun, as a library for its tests.
+//! The front end of SCore: a parallel job is typed like a shell pipeline (manual, scrun(1)).
+//!
+//! From the command line to the job: [`options`] -> [`pipeline`] -> [`program`] -> [`elf`] and
+//! [`request`] -> [`nodes`] -> [`job`] -> [`session`]. All but the last decide, and start nothing;
+//! a library only for tests and fuzzing.
+#![forbid(unsafe_code)]
+
+pub mod elf;
+mod help;
+pub mod job;
+mod local;
+pub mod nodes;
+pub mod notice;
+pub mod options;
+pub mod pipeline;
+pub mod program;
+pub mod request;
+pub mod session;
+pub mod statistics;
+pub mod usage;
+
+use notice::Reporter;
+use options::Options;
+use score_proto::message::Level;
+use session::Settings;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use usage::Refusal;
+
+/// Does what the command line says; gives scrun's exit code.
+pub fn main(words: &[OsString], environment: &OsStr) -> u8 {
+    match run(words, environment) {
+        Ok(code) => code,
+        Err(refusal) => {
+            let reporter = Reporter::new(Level::Error);
+            let text = match refusal.context(words, environment) {
+                Some(context) => format!("{}\n{context}", refusal.line),
+                None => refusal.line,
+            };
+            reporter.say(Level::Error, &text);
+            refusal.code
+        }
+    }
+}
+
+fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
+    let (options, taken) = Options::parse(words, environment)?;
+    if options.has("help") {
+        return print(&help::text());
+    }
+    if options.has("version") {
+        return print(&help::version());
+    }
+    let stages = pipeline::parse(words, taken)?;
+    let reporter = Reporter::new(options.level());
+    let places = job::places()?;
+    let programs = job::find(&stages, &places)?;
+    let request = request::intersect(&programs.asked)?;
+    request::check(&programs.asked, &options, &mut |level, text| reporter.say(level, text))?;
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let chosen = nodes::settle(&options, &request, processors as u32)?;
+    if options.has("resource") {
+        return print(&request::describe(&options, &programs.asked, &request, chosen));
+    }
+    let idle = options.without_effect();
+    if !idle.is_empty() {
+        reporter.say(Level::Info, &format!("no effect yet: {}", idle.join(", ")));
+    }
+    let names = job::names(&programs.stages);
+    let spec = job::build(&options, programs, chosen, &places)?;
+    session::run(spec, Settings { reporter, statistics: options.statistics(), names })
+}
+
+/// Prints and ends; a reader that has gone is no failure, a full disk is one.
+fn print(text: &str) -> Result<u8, Refusal> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Refusal::plain(session::state::OUTPUT_FAILED, format!("standard output: {error}")))
+        }
+        _ => Ok(0),
+    }
+}
+
+/// Fuzzing entry: any bytes as a SCORE_OPTIONS value and, cut at newlines, as option words.
+pub fn fuzz_options(bytes: &[u8]) {
+    use std::os::unix::ffi::OsStrExt;
+    let words: Vec<OsString> =
+        bytes.split(|byte| *byte == b'\n').map(|word| OsStr::from_bytes(word).into()).collect();
+    let environment = OsStr::from_bytes(bytes);
+    for result in [Options::parse(&words, OsStr::new("")), Options::parse(&[], environment)] {
+        match result {
+            Ok((options, _)) => {
+                let request = score_proto::note::Request::default();
+                let _ = nodes::settle(&options, &request, 8);
+                let _ = (options.without_effect(), options.level(), options.statistics());
+            }
+            Err(refusal) => drop(refusal.context(&words, environment)),
+        }
+    }
+}
+
+/// Fuzzing entry: any bytes, cut at newlines, as the words of a job.
+///
+/// # Panics
+/// When a job that was accepted does not read the same once its words are written out again.
+pub fn fuzz_pipeline(bytes: &[u8]) {
+    use std::os::unix::ffi::OsStrExt;
+    let words: Vec<OsString> =
+        bytes.split(|byte| *byte == b'\n').map(|word| OsStr::from_bytes(word).into()).collect();
+    match pipeline::parse(&words, 0) {
+        Ok(stages) => {
+            assert!(stages.iter().all(|stage| !stage.is_empty()));
+            for element in stages.iter().flatten() {
+                assert!(!element.words.is_empty());
+                for word in &element.words {
+                    assert_eq!(pipeline::unescape(&pipeline::escape(&word.text)), word.text);
+                }
+            }
+        }
+        Err(refusal) => drop(refusal.context(&words, OsStr::new(""))),
+    }
+}

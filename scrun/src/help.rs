@@ -1,0 +1,35 @@
+//! What `-help` and `-version` print.
+
+use crate::options::table::{Effect, KNOWN};
+use std::fmt::Write;
+
+const HEAD: &str = "\
+usage: scrun [-option[=value],...] program [arguments]
+
+  program == program    pipe, node by node
+  program :: program    one after the other
+  program := FILE       standard input from a file
+  program =: FILE       standard output to a file
+  program =:: FILE      standard output appended to a file (also :=:)
+
+Programs of this package: scatter, gather, system [-host] program, pmtest.
+SCORE_OPTIONS holds more options, without the minus. Options:
+";
+
+/// The text of `-help`.
+pub fn text() -> String {
+    let mut out = String::from(HEAD);
+    for known in KNOWN {
+        let name = format!("-{}{}", known.name, known.form);
+        let effect = if known.effect == Effect::NotYet { " (no effect yet)" } else { "" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "  {name:<28}{}{effect}", known.about);
+    }
+    out
+}
+
+/// The text of `-version`.
+pub fn version() -> String {
+    let protocol = score_proto::PROTOCOL_VERSION;
+    format!("scrun (SCore) {}, protocol {protocol}\n", env!("CARGO_PKG_VERSION"))
+}

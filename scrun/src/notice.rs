@@ -1,0 +1,67 @@
+//! Lines of scrun itself on standard error: filtered by `message=`, coloured on a terminal.
+
+use score_proto::message::Level;
+use std::io::{IsTerminal, Write};
+
+/// How lines are shown.
+#[derive(Debug, Clone, Copy)]
+pub struct Reporter {
+    /// The least level that is shown.
+    pub least: Level,
+    /// Whether the prefix is coloured.
+    pub colour: bool,
+}
+
+impl Reporter {
+    /// One for this process's standard error.
+    pub fn new(least: Level) -> Self {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let colour = !set("NO_COLOR") && !dumb && std::io::stderr().is_terminal();
+        Self { least, colour }
+    }
+
+    /// The line as it is written, or `None` when its level is not shown.
+    pub fn line(&self, level: Level, text: &str) -> Option<String> {
+        if level < self.least {
+            return None;
+        }
+        Some(match (self.colour, level) {
+            (true, Level::Error) => format!("\x1b[1;31mscrun:\x1b[0m {text}\n"),
+            (true, Level::Warning) => format!("\x1b[1;33mscrun:\x1b[0m {text}\n"),
+            _ => format!("scrun: {text}\n"),
+        })
+    }
+
+    /// Writes a line at once: before a session is there, when nothing can hang behind it.
+    pub fn say(&self, level: Level, text: &str) {
+        if let Some(line) = self.line(level, text) {
+            // Nobody is left to tell when this fails.
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_modes_let_through_what_the_manual_says() {
+        let shown = |least| {
+            let reporter = Reporter { least, colour: false };
+            [Level::Info, Level::Warning, Level::Error]
+                .map(|level| reporter.line(level, "x").is_some())
+        };
+        assert_eq!(shown(Level::Info), [true, true, true]);
+        assert_eq!(shown(Level::Warning), [false, true, true]);
+        assert_eq!(shown(Level::Error), [false, false, true]);
+    }
+
+    #[test]
+    fn colour_is_in_the_prefix_only() {
+        let reporter = Reporter { least: Level::Info, colour: true };
+        assert_eq!(reporter.line(Level::Info, "x").unwrap(), "scrun: x\n");
+        assert!(reporter.line(Level::Error, "x").unwrap().ends_with("\x1b[0m x\n"));
+    }
+}

@@ -1,0 +1,205 @@
+//! The options of scrun: `-key=value,key,...` words before the program, then those of
+//! SCORE_OPTIONS; of equal keys the leftmost wins (manual, scrun(1), GENERAL FORMAT).
+//!
+//! Total: no input makes it panic, and what it does not accept it refuses with a place.
+
+pub mod near;
+pub mod table;
+pub mod value;
+
+use crate::usage::{Place, Refusal};
+use score_proto::message::Level;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use table::{Effect, Takes};
+
+/// One option as it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// Its name.
+    pub key: String,
+    /// Its value, if there was a `=`.
+    pub value: Option<String>,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// All options as given, leftmost first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Leftmost first, those of SCORE_OPTIONS last.
+    pub given: Vec<Given>,
+}
+
+/// How much `stat` shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Statistics {
+    /// Nothing.
+    Off,
+    /// One summary.
+    Summary,
+    /// A line for every node, too.
+    Detail,
+}
+
+impl Options {
+    /// Reads the options that stand before the program, and the value of SCORE_OPTIONS. Gives
+    /// the number of words taken, too.
+    ///
+    /// # Errors
+    /// What the user has to mend, with its place.
+    pub fn parse(words: &[OsString], environment: &OsStr) -> Result<(Self, usize), Refusal> {
+        let mut options = Self::default();
+        let mut taken = 0;
+        for word in words {
+            let Some(list) = word.as_bytes().strip_prefix(b"-") else { break };
+            let index = taken;
+            options.add(list, "-", |at| Place::Word(index, at + 1))?;
+            taken += 1;
+        }
+        options.add_environment(environment)?;
+        Ok((options, taken))
+    }
+
+    fn add_environment(&mut self, environment: &OsStr) -> Result<(), Refusal> {
+        let list = environment.as_bytes();
+        if list.is_empty() {
+            return Ok(());
+        }
+        if let Some(at) = list.iter().position(u8::is_ascii_whitespace) {
+            let line = "SCORE_OPTIONS: no blank may stand in it";
+            return Err(Refusal::usage(Place::Environment(at), line));
+        }
+        if list[0] == b'-' {
+            let line = "SCORE_OPTIONS: no minus may stand before its options";
+            return Err(Refusal::usage(Place::Environment(0), line));
+        }
+        self.add(list, "SCORE_OPTIONS: ", Place::Environment)
+    }
+
+    /// Adds a comma-separated list. `lead` is what the messages put before a name, `place` gives
+    /// the place of a byte of the list.
+    fn add(
+        &mut self,
+        list: &[u8],
+        lead: &str,
+        place: impl Fn(usize) -> Place,
+    ) -> Result<(), Refusal> {
+        let mut at = 0;
+        for item in list.split(|byte| *byte == b',') {
+            let refuse = |offset: usize, line: String| {
+                Err(Refusal::usage(place(at + offset), format!("{lead}{line}")))
+            };
+            let Ok(text) = std::str::from_utf8(item) else {
+                return refuse(0, "an option is not UTF-8 text".into());
+            };
+            let (key, value) = match text.split_once('=') {
+                Some((key, value)) => (key, Some(value)),
+                None => (text, None),
+            };
+            if let Err((offset, line)) = check(key, value) {
+                return refuse(offset, line);
+            }
+            let value = value.map(str::to_owned);
+            self.given.push(Given { key: key.into(), value, place: place(at) });
+            at += item.len() + 1;
+        }
+        Ok(())
+    }
+
+    /// The leftmost option of that name.
+    pub fn get(&self, key: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.key == key)
+    }
+
+    fn either(&self, one: &str, other: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.key == one || given.key == other)
+    }
+
+    /// Whether that option is given at all.
+    pub fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// The least level of notices that `message` lets through.
+    pub fn level(&self) -> Level {
+        match self.get("message").and_then(|given| given.value.as_deref()) {
+            Some("concise") => Level::Warning,
+            Some("quiet") => Level::Error,
+            _ => Level::Info,
+        }
+    }
+
+    /// What `stat` or `statistics` asks for.
+    pub fn statistics(&self) -> Statistics {
+        match self.either("stat", "statistics") {
+            None => Statistics::Off,
+            Some(Given { value: None, .. }) => Statistics::Summary,
+            Some(_) => Statistics::Detail,
+        }
+    }
+
+    /// Permission for hosts of different kinds, and where it stands.
+    pub fn hetero(&self) -> Option<&Given> {
+        self.either("hetero", "heterogeneous")
+    }
+
+    /// The given options that are known and do nothing yet, each once.
+    pub fn without_effect(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for given in &self.given {
+            let typed = given.key == "nodes" && given.value.as_deref().unwrap_or("").contains('.');
+            let name = match table::find(&given.key) {
+                Some(known) if known.effect == Effect::NotYet => given.key.clone(),
+                Some(_) if typed => "nodes=...BINTYPE".to_owned(),
+                _ => continue,
+            };
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    /// All as the job carries them, for `score_get_opt`.
+    pub fn pairs(&self) -> Vec<(String, Option<String>)> {
+        self.given.iter().map(|given| (given.key.clone(), given.value.clone())).collect()
+    }
+}
+
+/// Checks one option; an error is the byte at fault in it, and the line.
+fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
+    if key.is_empty() {
+        return Err((0, "the name of an option is empty (-key=value,key,... is expected)".into()));
+    }
+    if let Some(odd) = key.find(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err((odd, "the name of an option holds a blank or control character".into()));
+    }
+    if value.is_some_and(|text| text.contains('\0')) {
+        return Err((0, "the value of an option holds a NUL byte".into()));
+    }
+    let Some(known) = table::find(key) else {
+        let bare = key.trim_start_matches('-');
+        return match near::nearest(bare, table::KNOWN.iter().map(|known| known.name)) {
+            Some(near) => Err((0, format!("{key}: unknown option; did you mean '-{near}'?"))),
+            None if bare.len() < key.len() => {
+                Err((0, format!("{key}: options begin with one minus, as in -nodes=4")))
+            }
+            None => Ok(()),
+        };
+    };
+    match (known.takes, value) {
+        (Takes::Nothing, Some(_)) => Err((key.len(), format!("{key}: this option takes no value"))),
+        (Takes::Value, None) => Err((
+            key.len(),
+            format!("{key}: the value is missing ({key}{} is expected)", known.form),
+        )),
+        (Takes::Value | Takes::Perhaps, Some("")) => {
+            Err((key.len() + 1, format!("{key}=: the value is empty")))
+        }
+        (_, Some(text)) => {
+            (known.check)(text).map_err(|line| (key.len() + 1, format!("{key}={text}: {line}")))
+        }
+        (_, None) => Ok(()),
+    }
+}

@@ -1,0 +1,87 @@
+//! Every option of the manual (scrun(1)), by name: what value it takes, and whether it works yet.
+
+use super::value;
+
+/// Whether an option takes a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// Never.
+    Nothing,
+    /// `key` or `key=value`.
+    Perhaps,
+    /// `key=value`.
+    Value,
+}
+
+/// What an option does in this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// What the manual says.
+    Works,
+    /// Nothing; scrun says so.
+    NotYet,
+}
+
+/// One option that scrun knows.
+#[derive(Debug)]
+pub struct Known {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it takes a value.
+    pub takes: Takes,
+    /// How `-help` names its value.
+    pub form: &'static str,
+    /// Checks a value and says what would be right.
+    pub check: fn(&str) -> Result<(), String>,
+    /// What it does in this version.
+    pub effect: Effect,
+    /// One line for `-help`.
+    pub about: &'static str,
+}
+
+const fn row(
+    name: &'static str,
+    (takes, form): (Takes, &'static str),
+    check: fn(&str) -> Result<(), String>,
+    effect: Effect,
+    about: &'static str,
+) -> Known {
+    Known { name, takes, form, check, effect, about }
+}
+
+use Effect::{NotYet, Works};
+use Takes::{Nothing, Perhaps, Value};
+
+const MONITORS: &str = "load, comm, memory, disk, usr0, usr1, all or ALL";
+
+/// All of them, in the order of the manual.
+pub const KNOWN: &[Known] = &[
+    row("nodes", (Perhaps, "=N|=HxP"), value::nodes, Works, "N nodes, or H hosts with P processes"),
+    row("network", (Value, "=NAME[+NAME]"), value::names, NotYet, "networks to use"),
+    row("priority", (Value, "=0..15"), value::priority, NotYet, "smaller is more; default 8"),
+    row("monitor", (Perhaps, "[=TYPE]"), value::monitor, NotYet, MONITORS),
+    row("debug", (Perhaps, "[=1..10]"), value::debuggers, NotYet, "debuggers at most; default 4"),
+    row("stat", (Perhaps, "[=all|detail]"), value::statistics, Works, "usage at the end"),
+    row("statistics", (Perhaps, "[=all|detail]"), value::statistics, Works, "the same"),
+    row("scored", (Value, "=SERVER"), value::anything, NotYet, "log in to a running SCore-D"),
+    row("group", (Value, "=HOSTGROUP"), value::anything, NotYet, "run on this group of hosts"),
+    row("file", (Value, "=HOSTFILE"), value::anything, NotYet, "run on the hosts in this file"),
+    row("restart", (Nothing, ""), value::anything, NotYet, "start again after a crash"),
+    row("checkpoint", (Perhaps, "[=N[m|h|d]]"), value::interval, NotYet, "save at intervals"),
+    row("cpulimit", (Value, "=SECONDS"), value::amount, NotYet, "limit of processor time"),
+    row("memorylimit", (Value, "=MB"), value::amount, NotYet, "limit of memory"),
+    row("disklimit", (Value, "=MB"), value::amount, NotYet, "limit of disk space"),
+    row("wait", (Nothing, ""), value::anything, NotYet, "wait until there is room"),
+    row("message", (Perhaps, "[=concise|quiet]"), value::message, Works, "which lines to show"),
+    row("resource", (Nothing, ""), value::anything, Works, "show requests, run nothing"),
+    row("noidle", (Nothing, ""), value::anything, NotYet, "do not give up idle slices"),
+    row("hetero", (Nothing, ""), value::anything, NotYet, "permit hosts of different kinds"),
+    row("heterogeneous", (Nothing, ""), value::anything, NotYet, "the same"),
+    row("help", (Nothing, ""), value::anything, Works, "this text"),
+    row("version", (Nothing, ""), value::anything, Works, "the version"),
+];
+
+/// The row of this name.
+pub fn find(name: &str) -> Option<&'static Known> {
+    KNOWN.iter().find(|known| known.name == name)
+}

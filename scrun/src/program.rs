@@ -1,0 +1,137 @@
+//! From a program's name to a file: the commands of this package first, next to scrun's own
+//! binary, then PATH, as a shell does it.
+
+use crate::pipeline::{Element, Word};
+use crate::usage::{NOT_EXECUTABLE, NOT_FOUND, Place, Refusal, shown};
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Commands of this package that are found before anything in PATH. `system` is one more, but
+/// scrun hands its program to the daemon itself.
+const COMMANDS: [&[u8]; 3] = [b"scatter", b"gather", b"pmtest"];
+
+/// Where names are looked up.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// The directory of scrun's own binary.
+    pub own: Option<PathBuf>,
+    /// PATH.
+    pub path: OsString,
+    /// The working directory.
+    pub directory: PathBuf,
+}
+
+impl Places {
+    /// Those of this process.
+    pub fn of_process() -> std::io::Result<Self> {
+        let own = std::env::current_exe().ok();
+        Ok(Self {
+            own: own.and_then(|exe| exe.parent().map(Path::to_path_buf)),
+            path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
+            directory: std::env::current_dir()?,
+        })
+    }
+}
+
+/// What an element runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// A file on this host, found and executable.
+    File(PathBuf),
+    /// The built-in `system`: the rest of the words are a sequential program and its arguments,
+    /// which each host looks up for itself.
+    System {
+        /// `-host`.
+        per_host: bool,
+        /// How many words of the element belong to `system` itself.
+        skip: usize,
+    },
+}
+
+/// Finds what an element runs.
+///
+/// # Errors
+/// Exit code 2 for a wrong use of `system`, 127 for a program that is not there, 126 for one that
+/// cannot be executed.
+pub fn resolve(element: &Element, places: &Places) -> Result<Program, Refusal> {
+    let name = &element.words[0];
+    if name.text == b"system" {
+        return system(&element.words);
+    }
+    let refuse = |code, why: &str| {
+        let line = format!("{}: {why}", shown(OsStr::from_bytes(&name.text)));
+        Refusal { line, place: Place::Word(name.index, 0), code }
+    };
+    match find(&name.text, places) {
+        Ok(path) => Ok(Program::File(path)),
+        Err(Errno::ENOENT) if name.text.contains(&b'/') => Err(refuse(NOT_FOUND, "no such file")),
+        Err(Errno::ENOENT) => Err(refuse(NOT_FOUND, "program not found in PATH")),
+        Err(Errno::EISDIR) => Err(refuse(NOT_EXECUTABLE, "is a directory, not a program")),
+        Err(Errno::ENOEXEC) => Err(refuse(NOT_EXECUTABLE, "is no regular file")),
+        Err(Errno::EPERM) => Err(refuse(NOT_EXECUTABLE, "is not readable (scrun has to read it)")),
+        Err(Errno::EACCES) => Err(refuse(NOT_EXECUTABLE, "is not executable (permission denied)")),
+        Err(other) => Err(refuse(NOT_EXECUTABLE, other.desc())),
+    }
+}
+
+fn find(name: &[u8], places: &Places) -> Result<PathBuf, Errno> {
+    if COMMANDS.contains(&name)
+        && let Some(own) = &places.own
+        && let Ok(path) = executable(own.join(OsStr::from_bytes(name)))
+    {
+        return Ok(path);
+    }
+    if name.contains(&b'/') {
+        return executable(places.directory.join(OsStr::from_bytes(name)));
+    }
+    let mut fault = Errno::ENOENT;
+    for directory in places.path.as_bytes().split(|byte| *byte == b':') {
+        let directory = places.directory.join(OsStr::from_bytes(directory));
+        match executable(directory.join(OsStr::from_bytes(name))) {
+            Ok(path) => return Ok(path),
+            Err(Errno::EACCES | Errno::EPERM) => fault = Errno::EACCES,
+            Err(_) => {}
+        }
+    }
+    Err(fault)
+}
+
+/// The path again, if a program can be started from it.
+fn executable(path: PathBuf) -> Result<PathBuf, Errno> {
+    let kind = match std::fs::metadata(&path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) => return Err(error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw)),
+    };
+    if kind.is_dir() {
+        return Err(Errno::EISDIR);
+    }
+    if !kind.is_file() {
+        return Err(Errno::ENOEXEC);
+    }
+    access(&path, AccessFlags::X_OK)?;
+    access(&path, AccessFlags::R_OK).map_err(|_| Errno::EPERM)?;
+    Ok(path)
+}
+
+/// `system [-host] program [arguments]` (manual, system(6)).
+fn system(words: &[Word]) -> Result<Program, Refusal> {
+    let at = |word: &Word| Place::Word(word.index, 0);
+    let per_host = words.get(1).is_some_and(|word| word.text == b"-host");
+    let skip = if per_host { 2 } else { 1 };
+    match words.get(skip) {
+        None => {
+            let line = "system: no program is named (system [-host] program [arguments])";
+            Err(Refusal::usage(at(&words[skip - 1]), line))
+        }
+        Some(word) if word.text.starts_with(b"-") || word.text.is_empty() => {
+            let text = shown(&OsString::from_vec(word.text.clone()));
+            let line =
+                format!("system: '{text}' is not an option of system (-host is the only one)");
+            Err(Refusal::usage(at(word), line))
+        }
+        Some(_) => Ok(Program::System { per_host, skip }),
+    }
+}

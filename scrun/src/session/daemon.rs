@@ -1,0 +1,148 @@
+//! The daemon of a session: starting it, and cleaning up after it if it dies.
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the removal of a dead daemon's directory is tried: its processes are still dying.
+const REMOVE_WITHIN: Duration = Duration::from_millis(800);
+
+/// The daemon's binary: next to scrun's own, else found in PATH.
+fn binary() -> PathBuf {
+    std::env::current_exe()
+        .ok()
+        .and_then(|exe| exe.parent().map(|own| own.join("scored")))
+        .filter(|path| path.is_file())
+        .unwrap_or_else(|| PathBuf::from("scored"))
+}
+
+/// Starts `scored -single`, and gives it with our end of its control socket.
+///
+/// It gets a process group of its own, since only scrun handles the terminal's signals.
+///
+/// # Errors
+/// What the system said, with the name of the binary.
+pub fn start() -> Result<(Child, UnixStream), String> {
+    let path = binary();
+    let named = |error: io::Error| format!("{}: {error}", path.display());
+    let (ours, theirs) = pair().map_err(|error| format!("socketpair: {error}"))?;
+    let child = Command::new(&path)
+        .arg("-single")
+        .arg("-control")
+        .arg(theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(named)?;
+    Ok((child, UnixStream::from(ours)))
+}
+
+/// A socket pair of which the second end is inherited.
+fn pair() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
+    fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    Ok((ours, theirs))
+}
+
+/// Waits for the daemon's end, but not for ever; kills it when it does not come.
+pub fn reap(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let until = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Err(_) => return None, // SIGCHLD is ignored here: the kernel has reaped it
+            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_micros(200)),
+            Ok(None) => {
+                let _ = child.kill();
+                return child.wait().ok();
+            }
+        }
+    }
+}
+
+/// How a daemon ended, in words.
+pub fn how(status: Option<ExitStatus>) -> String {
+    match status.map(|status| (status.signal(), status.code())) {
+        Some((Some(signal), _)) => format!("scored was killed by signal {signal}"),
+        Some((_, Some(code))) => format!("scored ended unexpectedly with code {code}"),
+        _ => "scored ended unexpectedly".into(),
+    }
+}
+
+/// Whether this can be the directory of a job of ours: below a directory of SCore-D, really a
+/// directory, and ours alone.
+fn is_job_directory(path: &Path) -> bool {
+    let parent = path.parent().and_then(Path::file_name).map(|name| name.as_bytes());
+    let ours = parent.is_some_and(|name| name == b"scored" || name.starts_with(b"scored-"));
+    let plain = path.components().all(|part| {
+        matches!(part, std::path::Component::RootDir | std::path::Component::Normal(_))
+    });
+    let private = fs::symlink_metadata(path).is_ok_and(|found| {
+        found.is_dir()
+            && found.uid() == nix::unistd::geteuid().as_raw()
+            && found.mode() & 0o077 == 0
+    });
+    path.is_absolute() && plain && ours && private
+}
+
+/// Removes the directory of a job whose daemon has died; tried until its processes are gone.
+///
+/// # Errors
+/// Why it is still there.
+pub fn remove_directory(path: &Path) -> Result<(), String> {
+    if !path.exists() {
+        return Ok(());
+    }
+    if !is_job_directory(path) {
+        return Err(format!("{} does not look like a job's directory", path.display()));
+    }
+    let until = Instant::now() + REMOVE_WITHIN;
+    loop {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() > until => {
+                return Err(format!("{}: {error}", path.display()));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::DirBuilderExt;
+
+    #[test]
+    fn only_a_private_directory_below_scored_is_removed() {
+        let base = std::env::temp_dir().join(format!("scrun-dir-{}", std::process::id()));
+        let job = base.join("scored-1/job-1");
+        let make =
+            |path: &Path, mode| fs::DirBuilder::new().recursive(true).mode(mode).create(path);
+        make(&job, 0o700).unwrap();
+        fs::write(job.join("file"), "x").unwrap();
+        let open = base.join("scored-1/open");
+        make(&open, 0o755).unwrap();
+        let other = base.join("other/job-1");
+        make(&other, 0o700).unwrap();
+        assert!(remove_directory(&open).is_err());
+        assert!(remove_directory(&other).is_err());
+        assert!(remove_directory(&base.join("scored-1/../scored-1/job-1")).is_err());
+        assert_eq!(remove_directory(&job), Ok(()));
+        assert_eq!(remove_directory(&job), Ok(()));
+        assert!(!job.exists() && open.exists() && other.exists());
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

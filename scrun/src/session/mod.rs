@@ -1,0 +1,279 @@
+//! One job's session: the socket to scored, signals, standard input and the two outputs meet in
+//! one loop. What to do is decided in [`state`]; this file does it.
+
+mod daemon;
+mod input;
+mod output;
+mod signals;
+pub mod state;
+
+use crate::notice::Reporter;
+use crate::options::Statistics;
+use crate::usage::Refusal;
+use input::{Input, Piece};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use nix::sys::signal::{Signal, raise};
+use nix::sys::signalfd::SignalFd;
+use output::Output;
+use score_proto::PROTOCOL_VERSION;
+use score_proto::frame::{self, Decoder};
+use score_proto::message::{Down, JobSpec, Level, Stream, Up};
+use state::{Action, DAEMON_LOST, Event, Session};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::process::Child;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SOCKET: Token = Token(0);
+const SIGNALS: Token = Token(1);
+const WAKE: Token = Token(2);
+
+/// How long output that has come from a lost daemon may take to be written.
+const LAST_OUTPUT: Duration = Duration::from_millis(700);
+/// How long the daemon may take to exit after its last message.
+const DAEMON_EXIT: Duration = Duration::from_secs(1);
+
+/// What a session has to know beside the job.
+#[derive(Debug)]
+pub struct Settings {
+    /// How lines are shown.
+    pub reporter: Reporter,
+    /// What `stat` asked for.
+    pub statistics: Statistics,
+    /// The programs by stage, for `stat`.
+    pub names: Vec<Vec<String>>,
+}
+
+struct Loop {
+    state: Session,
+    reporter: Reporter,
+    socket: mio::net::UnixStream,
+    decoder: Decoder,
+    unsent: Vec<u8>,
+    signals: SignalFd,
+    input: Input,
+    outputs: [Output; 2],
+    child: Child,
+    connected: bool,
+    readable: bool,
+    finish: Option<u8>,
+    abandon: Option<u8>,
+    /// Until when output may still be written, once the daemon is lost.
+    last_output: Option<Instant>,
+}
+
+/// Runs the job and gives scrun's exit code.
+///
+/// # Errors
+/// What kept the job from being started.
+pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
+    let mut unsent = Vec::new();
+    let state = Session::new(spec.nodes(), settings.statistics, settings.names);
+    let lost = |error: &dyn std::fmt::Display| Refusal::plain(DAEMON_LOST, error.to_string());
+    for message in [Down::Hello { version: PROTOCOL_VERSION }, Down::Submit(spec)] {
+        frame::encode(&message, &mut unsent).map_err(|error| {
+            let what = "arguments and environment are too long to be sent";
+            Refusal::plain(crate::usage::USAGE, format!("{what}: {error}"))
+        })?;
+    }
+    let signals = signals::take().map_err(|errno| lost(&errno))?;
+    let (child, socket) = daemon::start().map_err(|error| lost(&error))?;
+    let run = || -> io::Result<(Poll, Loop)> {
+        socket.set_nonblocking(true)?;
+        let mut socket = mio::net::UnixStream::from_std(socket);
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        poll.registry().register(&mut socket, SOCKET, Interest::READABLE | Interest::WRITABLE)?;
+        let signals_fd = signals.as_fd().as_raw_fd();
+        poll.registry().register(&mut SourceFd(&signals_fd), SIGNALS, Interest::READABLE)?;
+        let outputs =
+            [Stream::Stdout, Stream::Stderr].map(|stream| Output::new(stream, waker.clone()));
+        let input = Input::new(waker);
+        Ok((
+            poll,
+            Loop {
+                state,
+                reporter: settings.reporter,
+                socket,
+                decoder: Decoder::default(),
+                unsent,
+                signals,
+                input,
+                outputs,
+                child,
+                connected: true,
+                readable: false,
+                finish: None,
+                abandon: None,
+                last_output: None,
+            },
+        ))
+    };
+    let (mut poll, mut job) = run().map_err(|error| lost(&error))?;
+    job.go(&mut poll).map_err(|error| lost(&error))
+}
+
+impl Loop {
+    fn go(&mut self, poll: &mut Poll) -> io::Result<u8> {
+        let mut events = Events::with_capacity(8);
+        loop {
+            self.send();
+            if let Some(code) = self.over() {
+                if self.connected {
+                    daemon::reap(&mut self.child, DAEMON_EXIT);
+                }
+                return Ok(code);
+            }
+            let timeout =
+                self.last_output.map(|until| until.saturating_duration_since(Instant::now()));
+            match poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => other?,
+            }
+            self.readable |= events.iter().any(|event| event.token() == SOCKET);
+            self.take_signals();
+            self.take_output_reports();
+            self.take_input();
+            self.receive();
+        }
+    }
+
+    /// The exit code, when nothing is left to do.
+    fn over(&mut self) -> Option<u8> {
+        if let Some(code) = self.abandon {
+            // Closing the socket makes the daemon end the job, if there is still one.
+            self.connected = false;
+            return Some(code);
+        }
+        let code = self.finish?;
+        let drained = self.outputs.iter().all(Output::is_drained);
+        // A failure of the very last write still changes the code.
+        if drained {
+            self.take_output_reports();
+        }
+        let late = self.last_output.is_some_and(|until| Instant::now() >= until);
+        (drained || late).then(|| self.finish.unwrap_or(code))
+    }
+
+    fn on(&mut self, event: Event) {
+        let mut actions = Vec::new();
+        self.state.on(event, Instant::now(), &mut actions);
+        for action in actions {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Send(message) => {
+                // Every message is far below the limit of a frame.
+                let _ = frame::encode(&message, &mut self.unsent);
+            }
+            Action::Write(stream, bytes) => {
+                self.outputs[usize::from(stream == Stream::Stderr)].push(bytes, true)
+            }
+            Action::Notice(level, text) => {
+                if let Some(line) = self.reporter.line(level, &text) {
+                    self.outputs[1].push(line.into_bytes(), false);
+                }
+            }
+            Action::Print(text) => self.outputs[1].push(text.into_bytes(), false),
+            Action::Read(bytes) => self.input.grant(bytes),
+            Action::StopReading => self.input.stop(),
+            Action::StopSelf => self.stop_self(),
+            Action::Continued => self.input.look_again(),
+            Action::Finish(code) => self.finish = Some(code),
+            Action::Abandon(code) => self.abandon = Some(code),
+            Action::RemoveDirectory(path) => self.remove_directory(&path),
+        }
+    }
+
+    /// Stops this process once the daemon has been told; it goes on from here after SIGCONT.
+    fn stop_self(&mut self) {
+        self.send();
+        // SIGSTOP, since SIGTSTP does nothing to an orphaned process group.
+        let _ = raise(Signal::SIGSTOP);
+    }
+
+    fn remove_directory(&mut self, path: &str) {
+        if let Err(why) = daemon::remove_directory(Path::new(path)) {
+            self.act(Action::Notice(Level::Error, format!("left behind: {why}")));
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            self.on(Event::Signal(info.ssi_signo as i32));
+        }
+    }
+
+    fn take_output_reports(&mut self) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Some(errno) = self.outputs[usize::from(stream == Stream::Stderr)].failed() {
+                self.on(Event::OutputFailed(stream, errno));
+            }
+        }
+        self.on(Event::Taken([self.outputs[0].taken(), self.outputs[1].taken()]));
+    }
+
+    fn take_input(&mut self) {
+        while let Some(piece) = self.input.pop() {
+            self.on(match piece {
+                Piece::Bytes(bytes) => Event::Stdin(bytes),
+                Piece::End(why) => Event::StdinEnd(why),
+            });
+        }
+    }
+
+    /// Sends what the socket takes. A daemon that is gone is noticed by reading.
+    fn send(&mut self) {
+        let mut sent = 0;
+        while self.connected && sent < self.unsent.len() {
+            match self.socket.write(&self.unsent[sent..]) {
+                Ok(n) => sent += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => sent = self.unsent.len(),
+            }
+        }
+        self.unsent.drain(..sent);
+    }
+
+    /// Reads and does what the daemon says, as long as there is room for its output.
+    fn receive(&mut self) {
+        let mut chunk = [0; 64 * 1024];
+        loop {
+            while self.outputs.iter().all(Output::has_room) {
+                match self.decoder.next::<Up>() {
+                    Ok(Some(up)) => self.on(Event::Up(up)),
+                    Ok(None) => break,
+                    Err(error) => return self.daemon_gone(Some(error.to_string())),
+                }
+            }
+            if !self.readable || !self.connected || !self.outputs.iter().all(Output::has_room) {
+                return;
+            }
+            match self.socket.read(&mut chunk) {
+                Ok(0) => return self.daemon_gone(None),
+                Ok(n) => self.decoder.push(&chunk[..n]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
+                Err(_) => return self.daemon_gone(None),
+            }
+        }
+    }
+
+    fn daemon_gone(&mut self, why: Option<String>) {
+        self.connected = false;
+        let over = self.state.has_ended();
+        let patience = if over { DAEMON_EXIT } else { Duration::from_millis(100) };
+        let status = daemon::reap(&mut self.child, patience);
+        if !over {
+            self.last_output = Some(Instant::now() + LAST_OUTPUT);
+            self.on(Event::DaemonGone(why.unwrap_or_else(|| daemon::how(status))));
+        }
+    }
+}

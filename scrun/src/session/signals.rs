@@ -1,0 +1,55 @@
+//! The signals of scrun (manual, table 3.1), read from a descriptor.
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Signals that scrun forwards, obeys or answers.
+const TAKEN: [Signal; 11] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGABRT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGTERM,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+    Signal::SIGURG,
+    Signal::SIGWINCH,
+];
+
+/// Of these, the ones that stay ignored when scrun was started with them ignored, as by nohup or
+/// in the background of a shell without job control.
+const MAY_BE_IGNORED: [Signal; 4] =
+    [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP];
+
+/// Blocks the signals for this and all later threads and gives a descriptor to read them from.
+///
+/// SIGTTIN is blocked, too: reading a terminal in the background then fails instead of stopping
+/// scrun (see the reader of standard input).
+///
+/// # Errors
+/// What the system said.
+pub fn take() -> nix::Result<SignalFd> {
+    let ignored = ignored();
+    let mut wanted = SigSet::empty();
+    for signal in TAKEN {
+        if !(MAY_BE_IGNORED.contains(&signal) && ignored >> (signal as i32 - 1) & 1 == 1) {
+            wanted.add(signal);
+        }
+    }
+    let mut blocked = wanted;
+    blocked.add(Signal::SIGTTIN);
+    blocked.thread_block()?;
+    SignalFd::with_flags(&wanted, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+/// The ignored signals of this process, one bit each; none if /proc does not tell.
+fn ignored() -> u64 {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
