@@ -1,1 +1,23 @@
-//! What every scenario needs: where the binaries are, a watchdog, a private environment.
+//! What every whole-system scenario stands on: the real programs, a private place for each
+//! scenario, a watchdog instead of hope, and a look at what is left afterwards.
+#![forbid(unsafe_code)]
+
+pub mod binaries;
+pub mod job;
+pub mod process;
+pub mod scene;
+pub mod terminal;
+
+pub use job::{Job, Outcome, Running};
+pub use scene::Scene;
+
+/// Records that a test cannot run on this machine. `cargo xtask test` lists it; in CI it must be
+/// listed in .ci/skips.
+pub fn skip(name: &str, reason: &str) {
+    use std::io::Write;
+    eprintln!("SKIPPED {name}: {reason}");
+    let Some(path) = std::env::var_os("SCORE_SKIPS") else { return };
+    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(path) {
+        let _ = writeln!(file, "{name}\t{reason}");
+    }
+}

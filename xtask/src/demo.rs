@@ -1,9 +1,151 @@
-//! `cargo xtask demo`.
+//! `cargo xtask demo`: the main job on real input, each step with the command a user would type.
 
-/// Runs it.
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::{run, setup};
+
+const NODES: usize = 4;
+const BYTES: usize = 6 << 20;
+
+/// Where the demonstration plays.
+struct Stage {
+    bin: PathBuf,
+    dir: PathBuf,
+    text: PathBuf,
+    counts: String,
+}
+
+/// Builds, then shows the job.
 ///
 /// # Errors
-/// One line that says what is missing.
+/// A step gave something else than it should.
 pub fn run(_args: &[String]) -> Result<(), String> {
-    Err("not built yet".into())
+    println!("Building (only what has changed) ...");
+    setup::packages();
+    let bin = run::build_release()?;
+    let dir = run::target()?.join("demo");
+    fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let begin = Instant::now();
+    let stage = write_text(bin, dir)?;
+    count_on_every_node(&stage)?;
+    there_and_back(&stage)?;
+    program_in_c(&stage)?;
+    latency(&stage)?;
+    println!("\nAll of it without configuration, root or daemon, in {:.1} s.", elapsed(begin));
+    println!("Type the commands yourself with PATH={}:$PATH", stage.bin.display());
+    Ok(())
+}
+
+fn elapsed(begin: Instant) -> f64 {
+    begin.elapsed().as_secs_f64()
+}
+
+/// A text of some megabytes, and what `wc` must say of it.
+fn write_text(bin: PathBuf, dir: PathBuf) -> Result<Stage, String> {
+    const WORDS: &[&str] = &[
+        "node", "message", "buffer", "context", "shepherd", "pipeline", "scatter", "gather", "a",
+        "cluster", "barrier", "is", "of", "the", "parallel", "process", "job", "and", "idle",
+    ];
+    let mut text = String::with_capacity(BYTES + 100);
+    let (mut words, mut state) = (0_usize, 12345_u64);
+    while text.len() < BYTES {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let pick = (state >> 33) as usize;
+        text.push_str(WORDS[pick % WORDS.len()]);
+        text.push(if pick.is_multiple_of(11) { '\n' } else { ' ' });
+        words += 1;
+    }
+    text.push('\n');
+    let lines = text.matches('\n').count();
+    let path = dir.join("text");
+    fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("\nA text: {lines} lines, {words} words, {} bytes.", text.len());
+    let counts = format!("{lines} {words} {}", text.len());
+    Ok(Stage { bin, dir, text: path, counts })
+}
+
+/// Runs scrun on the text as a shell would with `< text`; answers what it wrote.
+fn scrun(stage: &Stage, args: &[&str]) -> Result<Vec<u8>, String> {
+    println!("  $ scrun {} < text", args.join(" "));
+    let input = File::open(&stage.text).map_err(|error| error.to_string())?;
+    let begin = Instant::now();
+    let output = Command::new(stage.bin.join("scrun"))
+        .args(args)
+        .stdin(input)
+        .stderr(Stdio::inherit())
+        .env_remove("SCORE_OPTIONS")
+        .current_dir(&stage.dir)
+        .output()
+        .map_err(|error| format!("scrun: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("scrun {}: {}", args.join(" "), output.status));
+    }
+    println!("    ({:.2} s)", elapsed(begin));
+    Ok(output.stdout)
+}
+
+/// Checks that every node has counted the whole text.
+fn check_counts(stage: &Stage, output: &[u8]) -> Result<(), String> {
+    let output = String::from_utf8_lossy(output);
+    for line in output.lines() {
+        println!("    {line}");
+        if line.split_whitespace().collect::<Vec<_>>().join(" ") != stage.counts {
+            return Err(format!("a node counted {line:?}, not {:?}", stage.counts));
+        }
+    }
+    let lines = output.lines().count();
+    if lines == NODES { Ok(()) } else { Err(format!("{lines} nodes answered, not {NODES}")) }
+}
+
+fn count_on_every_node(stage: &Stage) -> Result<(), String> {
+    println!("\n1. The text goes to four processes at once; each counts all of it.");
+    let output = scrun(stage, &["-nodes=4", "scatter", "==", "system", "wc"])?;
+    check_counts(stage, &output)
+}
+
+fn there_and_back(stage: &Stage) -> Result<(), String> {
+    println!("\n2. A file is copied into the job, read on every node, and comes back from one.");
+    let words =
+        ["-nodes=4", "scatter", "-file", "copy", "::", "gather", "-node", "3", "-file", "copy"];
+    let back = scrun(stage, &words)?;
+    let text = fs::read(&stage.text).map_err(|error| error.to_string())?;
+    if back != text {
+        return Err(format!("{} bytes came back, not the {} sent", back.len(), text.len()));
+    }
+    println!("    identical");
+    Ok(())
+}
+
+fn program_in_c(stage: &Stage) -> Result<(), String> {
+    println!("\n3. The manual's own C program does the same, compiled by scorecc.");
+    let example = run::root().join("examples/scatter");
+    let sources = c_sources(&example)?;
+    let program = stage.dir.join("scatter-in-c");
+    println!("  $ scorecc -O2 -o scatter-in-c examples/scatter/*.c");
+    let mut command = Command::new(stage.bin.join("scorecc"));
+    run::call(command.arg("-O2").arg("-o").arg(&program).args(sources))?;
+    let output = scrun(stage, &["-nodes=4", "./scatter-in-c", "==", "system", "wc"])?;
+    check_counts(stage, &output)
+}
+
+fn c_sources(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let listed = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = listed.filter_map(|one| Some(one.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "c"));
+    paths.sort();
+    Ok(paths)
+}
+
+fn latency(stage: &Stage) -> Result<(), String> {
+    println!(
+        "\n4. One message of 8 bytes from process to process, beside the floor of this machine:"
+    );
+    println!("   one cache line bounced between the same two processors.");
+    println!("  $ scrun -nodes=2 pmtest -latency -size 8");
+    let mut command = Command::new(stage.bin.join("scrun"));
+    command.args(["-nodes=2,message=quiet", "pmtest", "-latency", "-size", "8"]);
+    run::call(command.env_remove("SCORE_OPTIONS").stdin(Stdio::null()))
 }

@@ -1,9 +1,108 @@
-//! `cargo xtask install`.
+//! `cargo xtask install -prefix DIR`: the tree that a package would have.
 
-/// Runs it.
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::{run, tidy};
+
+/// Builds, then copies commands, libraries, headers, pkg-config files and man pages below DIR.
 ///
 /// # Errors
-/// One line that says what is missing.
-pub fn run(_args: &[String]) -> Result<(), String> {
-    Err("not built yet".into())
+/// The arguments are wrong, the build failed, or a file cannot be written.
+pub fn run(args: &[String]) -> Result<(), String> {
+    let prefix = match args {
+        [option, prefix] if option == "-prefix" => PathBuf::from(prefix),
+        _ => return Err("usage: cargo xtask install -prefix DIR".into()),
+    };
+    let prefix = std::path::absolute(&prefix).map_err(|error| error.to_string())?;
+    let release = run::build_release()?;
+    let root = run::root();
+    for command in tidy::command_names()? {
+        copy(&release.join(&command), &prefix.join("bin").join(&command))?;
+    }
+    libraries(&release, &prefix.join("lib"))?;
+    for header in listed(&root.join("ffi-c/include"), "h")? {
+        copy(&header, &prefix.join("include").join(name(&header)))?;
+    }
+    man_pages(&root.join("docs/man"), &prefix.join("share/man"))?;
+    pkg_config(&root.join("ffi-c/pkgconfig"), &prefix)?;
+    println!("installed below {}", prefix.display());
+    println!("Put {}/bin into PATH before any other scrun (Slurm has one, too).", prefix.display());
+    Ok(())
+}
+
+/// Shared objects under their full names with the links that loader and linker look for.
+fn libraries(release: &Path, lib: &Path) -> Result<(), String> {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    for (stem, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.1")] {
+        let full = format!("{stem}.{VERSION}");
+        copy(&release.join(stem), &lib.join(&full))?;
+        link(&full, &lib.join(soname))?;
+        link(soname, &lib.join(stem))?;
+    }
+    for archive in ["libpm.a", "libscore.a"] {
+        copy(&release.join(archive), &lib.join(archive))?;
+    }
+    Ok(())
+}
+
+fn man_pages(from: &Path, to: &Path) -> Result<(), String> {
+    for entry in fs::read_dir(from).map_err(|error| format!("{}: {error}", from.display()))? {
+        let page = entry.map_err(|error| error.to_string())?.path();
+        let section = page.extension().and_then(|end| end.to_str()).unwrap_or_default().to_string();
+        if section.len() == 1 {
+            copy(&page, &to.join(format!("man{section}")).join(name(&page)))?;
+        }
+    }
+    Ok(())
+}
+
+/// The .pc files, with the prefix they are installed under.
+fn pkg_config(from: &Path, prefix: &Path) -> Result<(), String> {
+    for template in listed(from, "in")? {
+        let text = fs::read_to_string(&template).map_err(|error| error.to_string())?;
+        let text = text
+            .replace("@PREFIX@", &prefix.display().to_string())
+            .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+        let target = prefix.join("lib/pkgconfig").join(name(&template).trim_end_matches(".in"));
+        write(&target, text.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn listed(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(paths.filter(|path| path.extension().is_some_and(|end| end == extension)).collect())
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn prepare(target: &Path) -> Result<(), String> {
+    let folder = target.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    // A program that is running cannot be written to, but its name can go.
+    let _ = fs::remove_file(target);
+    Ok(())
+}
+
+fn copy(source: &Path, target: &Path) -> Result<(), String> {
+    prepare(target)?;
+    let copied = fs::copy(source, target);
+    copied
+        .map(drop)
+        .map_err(|error| format!("{} to {}: {error}", source.display(), target.display()))
+}
+
+fn write(target: &Path, bytes: &[u8]) -> Result<(), String> {
+    prepare(target)?;
+    fs::write(target, bytes).map_err(|error| format!("{}: {error}", target.display()))
+}
+
+fn link(to: &str, at: &Path) -> Result<(), String> {
+    prepare(at)?;
+    symlink(to, at).map_err(|error| format!("{}: {error}", at.display()))
 }

@@ -1,9 +1,157 @@
-//! `cargo xtask tidy`.
+//! `cargo xtask tidy`: the house rules that no compiler checks. One file per subject, each a
+//! function from the tree to the lines that break its rule. Also runs as a test of this package.
 
-/// Runs it.
+mod commands;
+mod dependencies;
+mod documents;
+mod modules;
+mod sizes;
+mod unsafety;
+mod words;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run;
+
+/// A tracked text file.
+pub struct Text {
+    /// Path from the top of the tree, with `/`.
+    pub path: String,
+    /// Its lines.
+    pub lines: Vec<String>,
+}
+
+/// The tree as tidy sees it.
+pub struct Tree {
+    /// Its top.
+    pub root: PathBuf,
+    /// Every text file that is tracked, or new and not ignored.
+    pub files: Vec<Text>,
+    /// What `cargo metadata` says of the workspace's own packages.
+    pub metadata: serde_json::Value,
+}
+
+impl Tree {
+    /// The files whose name ends in one of `extensions`.
+    pub fn ending<'a>(&'a self, extensions: &'a [&str]) -> impl Iterator<Item = &'a Text> {
+        self.files.iter().filter(|file| {
+            Path::new(&file.path)
+                .extension()
+                .is_some_and(|found| extensions.iter().any(|wanted| found == *wanted))
+        })
+    }
+
+    /// All targets of one kind, as (package, name, source file).
+    pub fn targets(&self, kind: &str) -> Vec<(String, String, PathBuf)> {
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_string();
+        let mut found = Vec::new();
+        for package in self.metadata["packages"].as_array().into_iter().flatten() {
+            for target in package["targets"].as_array().into_iter().flatten() {
+                let kinds = target["kind"].as_array().into_iter().flatten();
+                if kind.is_empty() || kinds.into_iter().any(|one| one == kind) {
+                    let source = PathBuf::from(text(&target["src_path"]));
+                    found.push((text(&package["name"]), text(&target["name"]), source));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Reads the tree.
 ///
 /// # Errors
-/// One line that says what is missing.
+/// git or cargo do not answer.
+fn read() -> Result<Tree, String> {
+    let root = run::root();
+    let listed = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(&root)
+        .output()
+        .map_err(|error| format!("git ls-files: {error}"))?;
+    let mut files = Vec::new();
+    for name in listed.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        let path = String::from_utf8_lossy(name).into_owned();
+        // Corpora are bytes; a deleted file that is still listed is not there.
+        if let Ok(text) = std::fs::read_to_string(root.join(&path)) {
+            files.push(Text { path, lines: text.lines().map(String::from).collect() });
+        }
+    }
+    if files.is_empty() {
+        return Err("git lists no file: tidy needs a clone".into());
+    }
+    let output = run::cargo(&["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata gave no JSON: {error}"))?;
+    Ok(Tree { root, files, metadata })
+}
+
+/// A rule: its name, and what finds the lines that break it.
+type Rule = (&'static str, fn(&Tree) -> Vec<String>);
+
+const RULES: &[Rule] = &[
+    ("every source file belongs to a module tree", modules::orphans),
+    ("every command has a man page and a test that names it", commands::check),
+    ("files, functions and lines fit a screen", sizes::check),
+    ("nothing is left to do, no path of one machine", words::check),
+    ("every dependency is used and has its line", dependencies::check),
+    ("unsafe code says why", unsafety::reasons),
+    ("both ends of a SYNC pair are marked", unsafety::pairs),
+    ("links in documents resolve", documents::links),
+    ("man pages render without a warning", documents::man_pages),
+];
+
+/// Checks every rule; `Ok` holds the hints that are not failures.
+///
+/// # Errors
+/// All findings, one a line.
+pub fn check() -> Result<Vec<String>, String> {
+    let tree = read()?;
+    let mut findings = Vec::new();
+    for (name, rule) in RULES {
+        for finding in rule(&tree) {
+            findings.push(format!("{finding}   [{name}]"));
+        }
+    }
+    if findings.is_empty() {
+        Ok(sizes::hints(&tree))
+    } else {
+        let count = findings.len();
+        findings.push(format!("{count} findings"));
+        Err(findings.join("\n"))
+    }
+}
+
+/// The commands that users get.
+///
+/// # Errors
+/// The tree cannot be read.
+pub fn command_names() -> Result<Vec<String>, String> {
+    Ok(commands::names(&read()?))
+}
+
+/// `cargo xtask tidy`.
+///
+/// # Errors
+/// The findings.
 pub fn run(_args: &[String]) -> Result<(), String> {
-    Err("not built yet".into())
+    let hints = check().map_err(|findings| format!("the tree is not tidy\n{findings}"))?;
+    for hint in &hints {
+        println!("hint: {hint}");
+    }
+    println!("tidy: {} rules hold", RULES.len());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_tree_is_tidy() {
+        if let Err(findings) = super::check() {
+            panic!("{findings}");
+        }
+    }
 }

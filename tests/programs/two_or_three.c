@@ -1,0 +1,15 @@
+/*
+ * Asks for its resources by a macro (manual 4.1) and says who it is.
+ */
+#include <stdio.h>
+
+#include <score.h>
+#include <score_resource.h>
+
+SCORE_RSRC_NUM_NODES(2, 3);
+
+int main(void) {
+    score_initialize();
+    printf("node %d of %d\n", score_self_node, score_num_node);
+    return 0;
+}

@@ -1,0 +1,55 @@
+//! Every process has scrun's environment and the six variables that tell it who it is; plain
+//! programs start in the job's directory, which is gone with the job.
+
+use score_tests::Scene;
+
+#[test]
+fn the_six_variables_are_right_on_every_node() {
+    let scene = Scene::new();
+    let line = "scrun -nodes=3 system sh -c 'echo $SCORE_SELF_NODE $SCORE_NUM_NODE \
+                $SCORE_SELF_PROC $SCORE_NUM_PROC $SCORE_SELF_HOST $SCORE_NUM_HOST'";
+    let outcome = scene.sh(line).run().expect(0);
+    assert_eq!(outcome.sorted(), ["0 3 0 3 0 1", "1 3 1 3 0 1", "2 3 2 3 0 1"]);
+}
+
+#[test]
+fn scruns_environment_arrives_whole() {
+    let scene = Scene::new();
+    let job = scene.scrun(&["-nodes=1", "system", "sh", "-c", "printf '%s' \"$GREETING\""]);
+    let outcome = job.env("GREETING", "several words\nand lines = äöü").run().expect(0);
+    assert_eq!(outcome.text(), "several words\nand lines = äöü");
+}
+
+#[test]
+fn the_jobs_directory_is_private_and_gone_afterwards() {
+    let scene = Scene::new();
+    let outcome = scene.sh("scrun -nodes=1 system sh -c 'pwd; stat -c %a .'").run().expect(0);
+    let text = outcome.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[1], "700");
+    assert!(!std::path::Path::new(lines[0]).exists(), "{} is still there", lines[0]);
+}
+
+#[test]
+fn arguments_pass_unchanged() {
+    let scene = Scene::new();
+    let odd = ["", " two  blanks ", "*", "$HOME", "-nodes=9", "ä\n'\"\\"];
+    let mut words = vec!["-nodes=1", "system", "printf", "<%s>"];
+    words.extend(odd);
+    let outcome = scene.scrun(&words).run().expect(0);
+    let expected: String = odd.iter().map(|word| format!("<{word}>")).collect();
+    assert_eq!(outcome.text(), expected);
+}
+
+#[test]
+fn processes_start_with_default_signals_and_clean_descriptors() {
+    let scene = Scene::new();
+    let line = "scrun -nodes=1 system sh -c 'grep -E \"^Sig(Blk|Ign)\" /proc/self/status; ls /proc/self/fd'";
+    let outcome = scene.sh(line).run().expect(0);
+    let text = outcome.text();
+    let masks = text.lines().filter(|line| line.starts_with("Sig"));
+    assert!(masks.clone().all(|line| line.ends_with("0000000000000000")), "{outcome}");
+    // ls has opened the folder itself: one more than the three streams; a control socket is ours.
+    let descriptors = text.lines().filter(|line| line.parse::<u32>().is_ok()).count();
+    assert!(descriptors <= 5, "{outcome}");
+}

@@ -1,0 +1,71 @@
+//! More nodes than PM or a program's own macros allow are refused before anything runs, with both
+//! numbers.
+
+use score_tests::Scene;
+
+#[test]
+fn more_nodes_than_pm_knows_are_refused_with_both_numbers() {
+    let scene = Scene::new();
+    let outcome = scene.scrun(&["-nodes=1048577", "system", "touch", "witness"]).run().expect(2);
+    let _ = outcome.says(&["1048577", "1048576"]);
+}
+
+#[test]
+fn the_macros_limits_are_kept_before_anything_runs() {
+    let scene = Scene::new();
+    let Some(program) = scene.program("two_or_three") else { return };
+    let program = program.to_str().unwrap();
+    for nodes in ["1", "4"] {
+        let option = format!("-nodes={nodes}");
+        let outcome = scene.scrun(&[option.as_str(), program]).run();
+        assert_eq!(outcome.code, 2, "{outcome}");
+        assert!(outcome.stdout.is_empty(), "{outcome}");
+        let limit = if nodes == "1" { "2" } else { "3" };
+        let _ = outcome.says(&[nodes, limit]);
+    }
+    let outcome = scene.scrun(&["-nodes=3", program]).run().expect(0);
+    assert_eq!(outcome.sorted(), ["node 0 of 3", "node 1 of 3", "node 2 of 3"]);
+}
+
+#[test]
+fn without_the_option_the_number_fits_the_macros() {
+    let scene = Scene::new();
+    let Some(program) = scene.program("two_or_three") else { return };
+    let outcome = scene.scrun(&[program.to_str().unwrap()]).run().expect(0);
+    let lines = outcome.text().lines().count();
+    assert!((2..=3).contains(&lines), "{outcome}");
+}
+
+#[test]
+fn programs_whose_macros_exclude_each_other_are_refused_by_name() {
+    let scene = Scene::new();
+    let (Some(one), Some(two)) = (scene.program("two_or_three"), scene.program("five_or_more"))
+    else {
+        return;
+    };
+    let (one, two) = (one.to_str().unwrap(), two.to_str().unwrap());
+    let outcome = scene.scrun(&[one, "==", two]).run();
+    assert_eq!(outcome.code, 2, "{outcome}");
+    let _ = outcome.says(&["2", "3", "5"]);
+}
+
+#[test]
+fn several_network_sets_and_zerocopy_are_refused_until_built() {
+    let scene = Scene::new();
+    for name in ["two_networks", "zerocopy"] {
+        let Some(program) = scene.program(name) else { return };
+        let outcome = scene.scrun(&["-nodes=2", program.to_str().unwrap()]).run();
+        assert_eq!(outcome.code, 2, "{name}: {outcome}");
+        assert!(outcome.stdout.is_empty(), "{outcome}");
+    }
+}
+
+#[test]
+fn the_resource_option_shows_and_runs_nothing() {
+    let scene = Scene::new();
+    let Some(program) = scene.program("two_or_three") else { return };
+    let outcome = scene.scrun(&["-nodes=2,resource", program.to_str().unwrap()]).run().expect(0);
+    assert!(!outcome.text().contains("node 0 of"), "it ran: {outcome}");
+    let shown = format!("{}{}", outcome.text(), outcome.stderr);
+    assert!(shown.contains("two_or_three") && shown.contains('3'), "{outcome}");
+}

@@ -1,0 +1,98 @@
+//! Signals to scrun act on the job as the manual's table 3.1 says.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use score_tests::{Running, Scene};
+
+/// A job whose processes say which signal they got, and go on.
+fn listener(scene: &Scene) -> Running {
+    let script = "for s in HUP INT ABRT USR1 USR2 URG WINCH; do trap \"echo got $s\" $s; done; \
+                  echo up; while :; do sleep 0.05; done";
+    let mut job = scene.scrun(&["-nodes=3", "system", "sh", "-c", script]).start();
+    job.wait_for("up", 3);
+    job
+}
+
+#[test]
+fn the_broadcast_signals_reach_every_process() {
+    let scene = Scene::new();
+    let mut job = listener(&scene);
+    for (signal, name) in [
+        (Signal::SIGHUP, "HUP"),
+        (Signal::SIGINT, "INT"),
+        (Signal::SIGABRT, "ABRT"),
+        (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGUSR2, "USR2"),
+        (Signal::SIGURG, "URG"),
+        (Signal::SIGWINCH, "WINCH"),
+    ] {
+        job.signal(signal);
+        job.wait_for(&format!("got {name}\n"), 3);
+    }
+    job.signal(Signal::SIGTERM);
+    assert_eq!(job.wait().code, 143);
+}
+
+#[test]
+fn sigterm_kills_the_job() {
+    let scene = Scene::new();
+    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let mut job = scene.scrun(&["-nodes=2", "system", "sh", "-c", script]).start();
+    job.wait_for("up", 2);
+    job.signal(Signal::SIGTERM);
+    let outcome = job.wait();
+    assert_eq!(outcome.code, 143, "{outcome}");
+    assert!(outcome.elapsed < Duration::from_secs(10), "{outcome}");
+}
+
+#[test]
+fn sigint_ends_a_job_that_does_not_catch_it() {
+    let scene = Scene::new();
+    let mut job =
+        scene.scrun(&["-nodes=2", "system", "sh", "-c", "echo up; exec sleep 60"]).start();
+    job.wait_for("up", 2);
+    job.signal(Signal::SIGINT);
+    assert_eq!(job.wait().code, 130);
+}
+
+#[test]
+fn sigquit_says_one_line_and_has_no_effect_yet() {
+    let scene = Scene::new();
+    let mut job =
+        scene.scrun(&["-nodes=2", "system", "sh", "-c", "echo up; sleep 1; echo end"]).start();
+    job.wait_for("up", 2);
+    job.signal(Signal::SIGQUIT);
+    let outcome = job.wait().expect(0).says(&["checkpoint"]);
+    assert_eq!(outcome.text().matches("end").count(), 2);
+}
+
+#[test]
+fn sigtstp_stops_every_process_and_sigcont_lets_them_go_on() {
+    let scene = Scene::new();
+    let script = "echo up; sleep 1; echo end";
+    let mut job = scene.scrun(&["-nodes=2", "system", "sh", "-c", script]).start();
+    job.wait_for("up", 2);
+    job.signal(Signal::SIGTSTP);
+    let stopped = |scene: &Scene| {
+        let ranks: Vec<_> = scene
+            .processes()
+            .into_iter()
+            .filter(|one| {
+                one.command.contains("echo up")
+                    && !one.is_scrun()
+                    && !one.command.starts_with("/bin/sh -c scrun")
+            })
+            .collect();
+        ranks.len() >= 2 && ranks.iter().all(|one| one.state == 'T')
+    };
+    let begin = std::time::Instant::now();
+    while !stopped(&scene) {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:#?}", scene.processes());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(!job.stdout().contains("end"), "a stopped job goes on");
+    job.signal(Signal::SIGCONT);
+    assert_eq!(job.wait().expect(0).text().matches("end").count(), 2);
+}

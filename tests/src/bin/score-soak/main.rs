@@ -1,0 +1,3 @@
+//! The soak.
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,47 @@
+//! Where the programs under test are: what `cargo build --release` makes, as a user gets them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// The folder with scrun and all others. `SCORE_BIN_DIR` names one that is built already; else
+/// everything is built first.
+pub fn folder() -> &'static Path {
+    FOLDER.get_or_init(|| match std::env::var_os("SCORE_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => build(),
+    })
+}
+
+/// Path of one program.
+pub fn program(name: &str) -> PathBuf {
+    folder().join(name)
+}
+
+/// The top of the source tree.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent")
+}
+
+/// Cargo's target directory: the folder above that carries cargo's tag.
+fn target() -> PathBuf {
+    let here = std::env::current_exe().expect("a running program has a path");
+    let mut above = here.ancestors().skip(1);
+    let tagged = above.find(|folder| folder.join("CACHEDIR.TAG").exists());
+    tagged.map_or_else(|| root().join("target"), Path::to_path_buf)
+}
+
+fn build() -> PathBuf {
+    eprintln!("building the programs under test (cargo build --release) ...");
+    let target = target();
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["build", "--release", "--workspace", "--quiet"])
+        .env("CARGO_TARGET_DIR", &target)
+        .current_dir(root())
+        .status()
+        .expect("cargo can be started");
+    assert!(status.success(), "cargo build --release failed");
+    target.join("release")
+}

@@ -1,0 +1,300 @@
+//! Running a command to its end under a watchdog, or letting it run and looking on.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::process;
+
+/// When the watchdog ends a command that nobody has given another limit.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A command about to be run.
+pub struct Job {
+    mark: String,
+    command: Command,
+    input: Option<Vec<u8>>,
+    own_output: bool,
+    watchdog: Duration,
+}
+
+impl Job {
+    /// Wraps a command whose environment carries `mark`.
+    pub fn new(mark: String, command: Command) -> Self {
+        Self { mark, command, input: None, own_output: false, watchdog: WATCHDOG }
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: &str) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn args<S: AsRef<str>>(mut self, args: &[S]) -> Self {
+        self.command.args(args.iter().map(AsRef::as_ref));
+        self
+    }
+
+    /// An environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Bytes for standard input; without, it is /dev/null.
+    #[must_use]
+    pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.input = Some(bytes.into());
+        self
+    }
+
+    /// Standard output goes here instead of being collected.
+    #[must_use]
+    pub fn output_to(mut self, file: impl Into<Stdio>) -> Self {
+        self.command.stdout(file);
+        self.own_output = true;
+        self
+    }
+
+    /// Another limit for the watchdog.
+    #[must_use]
+    pub fn watchdog(mut self, limit: Duration) -> Self {
+        self.watchdog = limit;
+        self
+    }
+
+    /// Starts it.
+    pub fn start(mut self) -> Running {
+        self.command.stderr(Stdio::piped());
+        if !self.own_output {
+            self.command.stdout(Stdio::piped());
+        }
+        let input = self.input.is_some();
+        self.command.stdin(if input { Stdio::piped() } else { Stdio::null() });
+        let shown = format!("{:?}", self.command.get_args());
+        let mut child = match self.command.spawn() {
+            Ok(child) => child,
+            Err(error) => panic!("{:?}: {error}", self.command.get_program()),
+        };
+        if let (Some(bytes), Some(mut pipe)) = (self.input, child.stdin.take()) {
+            thread::spawn(move || {
+                // The reader may go before it has read everything.
+                let _ = pipe.write_all(&bytes);
+            });
+        }
+        let stdout = child.stdout.take().map(Collector::start);
+        let stderr = child.stderr.take().map(Collector::start);
+        let begin = Instant::now();
+        Running { mark: self.mark, shown, child, stdout, stderr, begin, watchdog: self.watchdog }
+    }
+
+    /// Runs it to its end.
+    pub fn run(self) -> Outcome {
+        self.start().wait()
+    }
+}
+
+/// Collects a stream as it comes.
+struct Collector {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    thread: JoinHandle<()>,
+}
+
+impl Collector {
+    fn start(mut stream: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&bytes);
+        let thread = thread::spawn(move || {
+            let mut chunk = vec![0; 1 << 16];
+            while let Ok(count @ 1..) = stream.read(&mut chunk) {
+                let mut bytes = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                bytes.extend_from_slice(&chunk[..count]);
+            }
+        });
+        Self { bytes, thread }
+    }
+
+    fn so_far(&self) -> Vec<u8> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A command that runs.
+pub struct Running {
+    mark: String,
+    shown: String,
+    child: Child,
+    stdout: Option<Collector>,
+    stderr: Option<Collector>,
+    begin: Instant,
+    watchdog: Duration,
+}
+
+impl Running {
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.pid()), signal);
+    }
+
+    /// Its standard output so far.
+    pub fn stdout(&self) -> String {
+        let bytes = self.stdout.as_ref().map(Collector::so_far).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Its standard error so far.
+    pub fn stderr(&self) -> String {
+        let bytes = self.stderr.as_ref().map(Collector::so_far).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until standard output holds `text` that many times.
+    pub fn wait_for(&mut self, text: &str, times: usize) {
+        while self.stdout().matches(text).count() < times {
+            let over = self.begin.elapsed() > self.watchdog;
+            let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
+            if over || ended {
+                let (stdout, stderr) = (self.stdout(), self.stderr());
+                self.kill_all();
+                panic!("no {times} times {text:?}\nstdout: {stdout}\nstderr: {stderr}");
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Kills this command and everything with its marker.
+    pub fn kill_all(&mut self) {
+        for process in process::marked(&self.mark) {
+            process.signal(Signal::SIGKILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for its end; the watchdog reports who was there and kills them all.
+    pub fn wait(mut self) -> Outcome {
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) => {}
+                Err(error) => panic!("wait: {error}"),
+            }
+            if self.begin.elapsed() > self.watchdog {
+                let there = process::marked(&self.mark);
+                let (stdout, stderr) = (self.stdout(), self.stderr());
+                self.kill_all();
+                panic!(
+                    "{} did not end within {} s\nprocesses: {there:#?}\nstdout ({} bytes): {}\n\
+                     stderr: {stderr}",
+                    self.shown,
+                    self.watchdog.as_secs(),
+                    stdout.len(),
+                    &stdout[..stdout.len().min(2000)],
+                );
+            }
+            sleep(Duration::from_millis(2));
+        };
+        let elapsed = self.begin.elapsed();
+        let stdout = self.finish(true);
+        let stderr = String::from_utf8_lossy(&self.finish(false)).into_owned();
+        let signal = status.signal();
+        Outcome { code: exit_code(status), signal, stdout, stderr, elapsed }
+    }
+
+    /// What a collector has once its stream has ended. A process that outlives the command may
+    /// hold the stream open: then what is there after a moment has to do.
+    fn finish(&mut self, stdout: bool) -> Vec<u8> {
+        let stream = if stdout { self.stdout.take() } else { self.stderr.take() };
+        let Some(collector) = stream else { return Vec::new() };
+        let begin = Instant::now();
+        while !collector.thread.is_finished() && begin.elapsed() < Duration::from_secs(5) {
+            sleep(Duration::from_millis(2));
+        }
+        collector.so_far()
+    }
+}
+
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// How a command ended.
+pub struct Outcome {
+    /// Exit code, or 128 + signal as a shell has it.
+    pub code: i32,
+    /// The signal that ended it, if one did.
+    pub signal: Option<i32>,
+    /// All of its standard output.
+    pub stdout: Vec<u8>,
+    /// All of its standard error.
+    pub stderr: String,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl Outcome {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// The lines of standard output, sorted: the nodes' order is free.
+    pub fn sorted(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.text().lines().map(String::from).collect();
+        lines.sort();
+        lines
+    }
+
+    /// Checks the exit code.
+    #[must_use]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self}");
+        self
+    }
+
+    /// Checks that standard error says each of these words.
+    #[must_use]
+    pub fn says(self, words: &[&str]) -> Self {
+        for word in words {
+            assert!(self.stderr.contains(word), "standard error does not say {word:?}; {self}");
+        }
+        self
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.text();
+        let shown: String = text.chars().take(2000).collect();
+        write!(
+            f,
+            "exit code {} after {:?}\nstdout ({} bytes): {shown}\nstderr: {}",
+            self.code,
+            self.elapsed,
+            self.stdout.len(),
+            self.stderr
+        )
+    }
+}
+
+/// A file that takes no byte: the disk is full.
+pub fn full_disk() -> File {
+    File::options().write(true).open("/dev/full").expect("Linux has /dev/full")
+}

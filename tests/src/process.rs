@@ -1,0 +1,87 @@
+//! Processes as /proc shows them, found by a marker in their environment: whatever a job starts
+//! inherits it, through setsid and double forks and into PID namespaces.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The variable that holds the marker.
+pub const MARK: &str = "SCORE_TEST_MARK";
+
+/// One process.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Its id in this PID namespace.
+    pub pid: i32,
+    /// Its parent's id.
+    pub parent: i32,
+    /// State letter of /proc/PID/stat.
+    pub state: char,
+    /// Its arguments, joined by blanks.
+    pub command: String,
+}
+
+impl Process {
+    fn read(pid: i32) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in parentheses may hold anything; the fields begin after the last one.
+        let fields = stat.rsplit_once(')')?.1;
+        let mut fields = fields.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let command = String::from_utf8_lossy(&arguments).replace('\0', " ").trim_end().to_string();
+        Some(Self { pid, parent, state, command })
+    }
+
+    /// The name of the program file, without its folder.
+    pub fn program(&self) -> String {
+        let exe = fs::read_link(format!("/proc/{}/exe", self.pid)).unwrap_or_default();
+        exe.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Resident memory in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+    }
+
+    /// Sends a signal; a process that has gone already is no error.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill(Pid::from_raw(self.pid), signal);
+    }
+
+    /// Whether this is scored's shepherd.
+    pub fn is_shepherd(&self) -> bool {
+        self.program() == "scored" && self.command.contains("-shepherd")
+    }
+
+    /// Whether this is scored itself.
+    pub fn is_scored(&self) -> bool {
+        self.program() == "scored" && !self.command.contains("-shepherd")
+    }
+
+    /// Whether this is scrun.
+    pub fn is_scrun(&self) -> bool {
+        self.program() == "scrun"
+    }
+}
+
+/// All living processes with this marker, oldest id first.
+pub fn marked(mark: &str) -> Vec<Process> {
+    let wanted = format!("{MARK}={mark}");
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { continue };
+        if environment.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes()) {
+            found.extend(Process::read(pid).filter(|process| process.state != 'Z'));
+        }
+    }
+    found.sort_by_key(|process| process.pid);
+    found
+}

@@ -1,0 +1,232 @@
+//! A scenario's private place: folders, environment, marker, and the check that nothing is left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::job::Job;
+use crate::process::{self, MARK, Process};
+use crate::{binaries, skip};
+
+/// How long the end of a job may take to clear everything away. The promise is a second; test
+/// machines that run several scenarios at once get some more before it counts as broken.
+pub const GRACE: Duration = Duration::from_secs(3);
+
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// Helper programs that have been compiled by this test program.
+static COMPILED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A private place for one scenario. Dropped, it checks that no process and no file is left.
+pub struct Scene {
+    mark: String,
+    dir: PathBuf,
+    before: Vec<String>,
+}
+
+impl Default for Scene {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scene {
+    /// Makes the folders.
+    pub fn new() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mark = format!("{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(format!("score-test-{mark}"));
+        for name in ["", "run", "tmp", "home"] {
+            fs::create_dir_all(dir.join(name)).expect("the temporary folder can be written");
+        }
+        Self { mark, dir, before: shared_files() }
+    }
+
+    /// The working directory of this scenario's commands.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The marker in the environment of everything that this scenario starts.
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+
+    /// A file in the working directory.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.dir.join(name);
+        fs::write(&path, content).expect("the scenario's folder can be written");
+        path
+    }
+
+    /// A command in this scenario's environment.
+    pub fn command(&self, program: impl AsRef<Path>) -> Job {
+        let mut command = Command::new(program.as_ref());
+        self.dress(&mut command);
+        Job::new(self.mark.clone(), command)
+    }
+
+    /// Gives a command this scenario's environment.
+    pub fn dress(&self, command: &mut Command) {
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .current_dir(&self.dir)
+            .env(MARK, &self.mark)
+            .env("PATH", format!("{}:{path}", binaries::folder().display()))
+            .env("XDG_RUNTIME_DIR", self.dir.join("run"))
+            .env("TMPDIR", self.dir.join("tmp"))
+            .env("LC_ALL", "C")
+            .env_remove("SCORE_OPTIONS")
+            .env_remove("PM_DEBUG")
+            .env_remove("DISPLAY");
+    }
+
+    /// `scrun` with these arguments.
+    pub fn scrun<S: AsRef<str>>(&self, args: &[S]) -> Job {
+        let mut job = self.command(binaries::program("scrun"));
+        for arg in args {
+            job = job.arg(arg.as_ref());
+        }
+        job
+    }
+
+    /// A command line as a user types it, with our programs first in PATH.
+    pub fn sh(&self, line: &str) -> Job {
+        self.command("/bin/sh").arg("-c").arg(line)
+    }
+
+    /// The helper program `tests/programs/NAME.c`, compiled by scorecc; `None`, and a skip, where
+    /// there is no C compiler.
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        if !have("gcc") {
+            skip(name, "gcc is not installed");
+            return None;
+        }
+        let folder = binaries::folder().join("test-programs");
+        let program = folder.join(name);
+        let mut compiled = COMPILED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !compiled.contains(&program) {
+            fs::create_dir_all(&folder).expect("the build folder can be written");
+            let source = binaries::root().join(format!("tests/programs/{name}.c"));
+            let outcome = self
+                .command(binaries::program("scorecc"))
+                .args(&["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+                .arg(program.to_str().expect("the build folder has a plain name"))
+                .arg(source.to_str().expect("the source tree has a plain name"))
+                .run();
+            assert_eq!(outcome.code, 0, "scorecc {name}.c: {outcome}");
+            compiled.push(program.clone());
+        }
+        Some(program)
+    }
+
+    /// This scenario's living processes.
+    pub fn processes(&self) -> Vec<Process> {
+        process::marked(&self.mark)
+    }
+
+    /// Waits until a process of this scenario satisfies `wanted`.
+    pub fn wait_for_process(&self, what: &str, wanted: impl Fn(&Process) -> bool) -> Process {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(20) {
+            if let Some(found) = self.processes().into_iter().find(&wanted) {
+                return found;
+            }
+            sleep(Duration::from_millis(5));
+        }
+        panic!("no {what} within 20 s; there are {:#?}", self.processes());
+    }
+
+    /// What is there that should not be: processes, and files outside the working directory's own.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut found: Vec<String> = self
+            .processes()
+            .iter()
+            .map(|one| format!("process {} ({}): {}", one.pid, one.state, one.command))
+            .collect();
+        for folder in ["run", "tmp"] {
+            files_below(&self.dir.join(folder), &mut found);
+        }
+        let after = shared_files();
+        found.extend(after.into_iter().filter(|name| !self.before.contains(name)));
+        found
+    }
+
+    /// Waits until nothing is left.
+    ///
+    /// # Errors
+    /// What is still there after `limit`.
+    pub fn wait_until_clean(&self, limit: Duration) -> Result<Duration, Vec<String>> {
+        let begin = Instant::now();
+        loop {
+            let left = self.leftovers();
+            if left.is_empty() {
+                return Ok(begin.elapsed());
+            }
+            if begin.elapsed() > limit {
+                return Err(left);
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let clean = self.wait_until_clean(GRACE);
+        for left in self.processes() {
+            left.signal(Signal::SIGKILL);
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+        if let Err(left) = clean
+            && !std::thread::panicking()
+        {
+            panic!("left {} s after the scenario's end: {left:#?}", GRACE.as_secs());
+        }
+    }
+}
+
+/// Regular files below `folder`, and folders that stay empty; lock files that guard a folder for
+/// later jobs are no leftovers of this one.
+fn files_below(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files_below(&path, found);
+            // The common folder `scored` may stay; a job's own folder below it may not.
+            if path.parent().is_some_and(|above| above.ends_with("scored")) {
+                found.push(path.display().to_string());
+            }
+        } else {
+            found.push(path.display().to_string());
+        }
+    }
+}
+
+/// Names in places that all users share and where a job could leave something.
+fn shared_files() -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["/dev/shm", "/tmp", "/var/scored"] {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // Other scenarios and other programs put files into /tmp, too.
+            if folder == "/tmp" && !name.starts_with("scored") {
+                continue;
+            }
+            found.push(format!("{folder}/{name}"));
+        }
+    }
+    found
+}
+
+/// Whether PATH has this program.
+pub fn have(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}

@@ -1,0 +1,60 @@
+//! A command is a program, its man page and a test: none of the three alone.
+
+use super::Tree;
+
+/// Packages whose programs are for developers, not for users.
+const INTERNAL: &[&str] = &["xtask", "score-tests", "score-benches"];
+
+/// The names of all commands that users get.
+pub fn names(tree: &Tree) -> Vec<String> {
+    let bins = tree.targets("bin").into_iter();
+    bins.filter(|(package, _, _)| !INTERNAL.contains(&package.as_str()))
+        .map(|(_, name, _)| name)
+        .collect()
+}
+
+/// Commands without a man page, or that no scenario or test names.
+pub fn check(tree: &Tree) -> Vec<String> {
+    let mut findings = Vec::new();
+    for name in names(tree) {
+        let page = |path: &str| {
+            path.rsplit_once('/').is_some_and(|(folder, file)| {
+                folder.starts_with("docs/man")
+                    && file.rsplit_once('.').is_some_and(|(stem, _)| stem == name)
+            })
+        };
+        if !tree.files.iter().any(|file| page(&file.path)) {
+            findings.push(format!("{name}: no man page docs/man/{name}.N"));
+        }
+        let named = tree.ending(&["rs"]).any(|file| {
+            (file.path.starts_with("tests/") || file.path.contains("/tests/"))
+                && file.lines.iter().any(|line| has_word(line, &name))
+        });
+        if !named {
+            findings.push(format!("{name}: no test names it"));
+        }
+    }
+    findings
+}
+
+/// Whether `word` stands in `line` on its own.
+fn has_word(line: &str, word: &str) -> bool {
+    let part = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '+';
+    line.match_indices(word).any(|(start, found)| {
+        let before = line[..start].chars().next_back();
+        let after = line[start + found.len()..].chars().next();
+        !before.is_some_and(part) && !after.is_some_and(part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_word;
+
+    #[test]
+    fn a_word_is_not_found_inside_another() {
+        assert!(has_word("run(\"system\")", "system"));
+        assert!(!has_word("filesystem", "system"));
+        assert!(!has_word("scorec++", "scorec"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Dependencies: one table in Cargo.toml, a reason for each in docs/DEPENDENCIES.md, none unused.
+
+use std::collections::BTreeSet;
+
+use super::Tree;
+
+const DOCUMENT: &str = "docs/DEPENDENCIES.md";
+
+/// Direct dependencies without a line, lines without a dependency, and entries nobody uses.
+pub fn check(tree: &Tree) -> Vec<String> {
+    let used = used(tree);
+    let table = table(tree);
+    let documented = documented(tree);
+    let mut findings = Vec::new();
+    for name in used.difference(&documented) {
+        findings.push(format!("{name}: no line in {DOCUMENT}"));
+    }
+    for name in documented.difference(&used) {
+        findings.push(format!("{DOCUMENT}: {name} is no dependency any more"));
+    }
+    for name in table.difference(&used) {
+        findings.push(format!("Cargo.toml: no package uses {name}"));
+    }
+    for name in used.difference(&table) {
+        findings.push(format!("{name}: not in the table of Cargo.toml"));
+    }
+    findings.extend(idle(tree));
+    findings
+}
+
+/// Dependencies that a package declares and no source file of it names.
+fn idle(tree: &Tree) -> Vec<String> {
+    let mut findings = Vec::new();
+    for package in tree.metadata["packages"].as_array().into_iter().flatten() {
+        let text = |field: &str| package[field].as_str().unwrap_or_default().to_string();
+        let manifest = text("manifest_path");
+        let top = format!("{}/", tree.root.display());
+        let folder = manifest.strip_prefix(&top).unwrap_or_default().trim_end_matches("Cargo.toml");
+        for one in package["dependencies"].as_array().into_iter().flatten() {
+            let name = one["name"].as_str().unwrap_or_default();
+            // Our own crates stand for the archives and objects that they are linked into.
+            let crate_name = name.replace('-', "_");
+            let sources = tree.ending(&["rs"]).filter(|file| file.path.starts_with(folder));
+            let named =
+                |file: &super::Text| file.lines.iter().any(|line| line.contains(&crate_name));
+            if one["path"].is_null() && !sources.into_iter().any(named) {
+                findings.push(format!("{}: {name} is declared and not used", text("name")));
+            }
+        }
+    }
+    findings
+}
+
+/// What the packages say they use from outside.
+fn used(tree: &Tree) -> BTreeSet<String> {
+    let packages = tree.metadata["packages"].as_array().into_iter().flatten();
+    let dependencies =
+        packages.flat_map(|one| one["dependencies"].as_array().into_iter().flatten());
+    dependencies
+        .filter(|one| one["path"].is_null())
+        .filter_map(|one| one["name"].as_str().map(String::from))
+        .collect()
+}
+
+/// The names in `[workspace.dependencies]` that come from outside.
+fn table(tree: &Tree) -> BTreeSet<String> {
+    let manifest = tree.files.iter().find(|file| file.path == "Cargo.toml");
+    let lines = manifest.into_iter().flat_map(|file| &file.lines);
+    let table = lines.skip_while(|line| *line != "[workspace.dependencies]").skip(1);
+    let entries = table.take_while(|line| !line.starts_with('['));
+    entries
+        .filter(|line| !line.starts_with('#') && !line.contains("path ="))
+        .filter_map(|line| line.split_once('=').map(|(name, _)| name.trim().to_string()))
+        .collect()
+}
+
+/// The names in the first column of the document's table.
+fn documented(tree: &Tree) -> BTreeSet<String> {
+    let document = tree.files.iter().find(|file| file.path == DOCUMENT);
+    let lines = document.into_iter().flat_map(|file| &file.lines);
+    lines
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|line| line.split_once('`').map(|(name, _)| name.to_string()))
+        .collect()
+}

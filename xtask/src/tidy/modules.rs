@@ -1,0 +1,83 @@
+//! No source file is left out of the build: each is a target, or a module that another names.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use super::Tree;
+
+/// The `.rs` files that no target reaches.
+pub fn orphans(tree: &Tree) -> Vec<String> {
+    let mut open: Vec<(PathBuf, PathBuf)> = Vec::new();
+    for (_, _, source) in tree.targets("") {
+        let children = source.parent().unwrap_or(Path::new("")).to_path_buf();
+        open.push((source, children));
+    }
+    // fuzz/ is a workspace of its own: each of its targets is a file that its manifest names.
+    for file in tree.files.iter().filter(|file| file.path.starts_with("fuzz/fuzz_targets/")) {
+        open.push((tree.root.join(&file.path), tree.root.join("fuzz/fuzz_targets")));
+    }
+    let mut reached = HashSet::new();
+    while let Some((source, children)) = open.pop() {
+        let Ok(text) = std::fs::read_to_string(&source) else { continue };
+        let beside = source.parent().unwrap_or(Path::new("")).to_path_buf();
+        if !reached.insert(source) {
+            continue;
+        }
+        for (name, path) in declared(&text) {
+            if let Some(path) = path {
+                let file = beside.join(path);
+                open.push((file.clone(), file.parent().unwrap_or(&beside).to_path_buf()));
+            } else {
+                let folder = children.join(&name);
+                open.push((children.join(format!("{name}.rs")), folder.clone()));
+                open.push((folder.join("mod.rs"), folder));
+            }
+        }
+    }
+    let files = tree.ending(&["rs"]).filter(|file| !reached.contains(&tree.root.join(&file.path)));
+    files.map(|file| format!("{}: no target or module names it", file.path)).collect()
+}
+
+/// The modules that a source text declares in files of their own: name, and `#[path]` if given.
+fn declared(text: &str) -> Vec<(String, Option<String>)> {
+    let mut modules = Vec::new();
+    let mut path = None;
+    for line in text.lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("#[path = \"") {
+            path = rest.strip_suffix("\"]").map(String::from);
+            continue;
+        }
+        if let Some(name) = line.strip_suffix(';').and_then(module_name) {
+            modules.push((name.to_string(), path.take()));
+        } else if !line.starts_with("#[") && !line.starts_with("//") {
+            path = None;
+        }
+    }
+    modules
+}
+
+/// The name in `mod name`, `pub mod name`, `pub(crate) mod name`.
+fn module_name(declaration: &str) -> Option<&str> {
+    let (visibility, name) = match declaration.split_once("mod ") {
+        Some((visibility, name)) => (visibility.trim(), name.trim()),
+        None => return None,
+    };
+    let known = visibility.is_empty() || visibility.starts_with("pub");
+    let word = name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    (known && word && !name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declarations_are_found_with_their_paths() {
+        let text = "mod a;\npub(crate) mod b;\n#[path = \"x/y.rs\"]\nmod c;\nlet mod_d = 1;\n";
+        let found = declared(text);
+        assert_eq!(found[0], ("a".into(), None));
+        assert_eq!(found[1], ("b".into(), None));
+        assert_eq!(found[2], ("c".into(), Some("x/y.rs".into())));
+        assert_eq!(found.len(), 3);
+    }
+}

@@ -1,0 +1,95 @@
+//! Sizes. The soft limits are hints for a reader; the hard ones fail, so that nothing grows past
+//! them unseen.
+
+use super::{Text, Tree};
+
+const FILE_SOFT: usize = 500;
+const FILE_HARD: usize = 700;
+const FUNCTION_SOFT: usize = 60;
+const FUNCTION_HARD: usize = 100;
+const LINE_HARD: usize = 100;
+
+/// What is beyond a hard limit.
+pub fn check(tree: &Tree) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in tree.ending(&["rs", "c", "h"]) {
+        let length = file.lines.len();
+        if length > FILE_HARD {
+            findings.push(format!("{}: {length} lines, at most {FILE_HARD}", file.path));
+        }
+        for (index, line) in file.lines.iter().enumerate() {
+            let width = line.chars().count();
+            if width > LINE_HARD {
+                let number = index + 1;
+                findings.push(format!("{}:{number}: {width} columns, at most 100", file.path));
+            }
+        }
+    }
+    findings.extend(long_functions(tree, FUNCTION_HARD));
+    findings
+}
+
+/// What is beyond a soft limit.
+pub fn hints(tree: &Tree) -> Vec<String> {
+    let long = tree.ending(&["rs", "c", "h"]).filter(|file| file.lines.len() > FILE_SOFT);
+    let files = long.map(|file| format!("{}: {} lines", file.path, file.lines.len()));
+    files.chain(long_functions(tree, FUNCTION_SOFT)).collect()
+}
+
+fn long_functions(tree: &Tree, limit: usize) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in tree.ending(&["rs"]) {
+        for (line, name, length) in functions(file) {
+            if length > limit {
+                findings.push(format!("{}:{line}: {name} has {length} lines", file.path));
+            }
+        }
+    }
+    findings
+}
+
+/// The functions of a file that rustfmt has laid out: line, name and length.
+fn functions(file: &Text) -> Vec<(usize, String, usize)> {
+    let mut found = Vec::new();
+    for (start, line) in file.lines.iter().enumerate() {
+        let code = line.trim_start();
+        let indent = &line[..line.len() - code.len()];
+        let Some(name) = function_name(code) else { continue };
+        let end = format!("{indent}}}");
+        // A declaration without body ends before any closing brace of its own depth.
+        let body = file.lines[start..].iter().position(|line| line.ends_with(['{', ';', '}']));
+        let opens = body.is_some_and(|at| file.lines[start + at].ends_with('{'));
+        if let Some(length) = file.lines[start..].iter().position(|line| *line == end)
+            && opens
+        {
+            found.push((start + 1, name, length + 1));
+        }
+    }
+    found
+}
+
+/// The name in a line that begins a function.
+fn function_name(code: &str) -> Option<String> {
+    let (before, after) = code.split_once("fn ")?;
+    let words = ["pub", "const", "unsafe", "extern", "async"];
+    let begins = before.split_whitespace().all(|word| {
+        words.iter().any(|known| word.starts_with(known)) || word == "\"C\"" || word.ends_with(')')
+    });
+    let name: String =
+        after.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+    (begins && !name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_measured_from_signature_to_brace() {
+        let text = "impl A {\n    pub fn one(\n        x: u8,\n    ) -> u8 {\n        x\n    }\n}\n\
+                    fn two();\nfn three() {}\nunsafe extern \"C\" fn four() {\n}\n";
+        let file = Text { path: String::new(), lines: text.lines().map(String::from).collect() };
+        let found = functions(&file);
+        assert_eq!(found, [(2, "one".into(), 5), (10, "four".into(), 2)]);
+    }
+}

@@ -1,0 +1,48 @@
+//! Unsafe code is opt-in, with a reason; memory orders come in named pairs.
+
+use std::collections::BTreeMap;
+
+use super::Tree;
+
+/// Modules that allow unsafe code without saying why, or that allow it for good.
+pub fn reasons(tree: &Tree) -> Vec<String> {
+    let mut findings = Vec::new();
+    for file in tree.ending(&["rs"]).filter(|file| !file.path.starts_with("xtask/src/tidy/")) {
+        for (index, line) in file.lines.iter().enumerate() {
+            let place = format!("{}:{}", file.path, index + 1);
+            if line.contains("allow(unsafe_code)") {
+                findings.push(format!("{place}: use expect(unsafe_code)"));
+            }
+            if !line.contains("expect(unsafe_code)") {
+                continue;
+            }
+            // The reason is the comment right above, of one line or several.
+            let above = file.lines[..index].iter().rev();
+            let mut comment = above.take_while(|line| line.trim_start().starts_with("//"));
+            if !comment.any(|line| line.contains("UNSAFETY: ")) {
+                findings.push(format!("{place}: no // UNSAFETY: line above"));
+            }
+        }
+    }
+    findings
+}
+
+/// Names in `SYNC: name` comments that stand only once: the other end of the pair is not marked.
+pub fn pairs(tree: &Tree) -> Vec<String> {
+    let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in tree.ending(&["rs"]).filter(|file| !file.path.starts_with("xtask/")) {
+        for (index, line) in file.lines.iter().enumerate() {
+            let Some((before, after)) = line.split_once("SYNC: ") else { continue };
+            if !before.contains("//") {
+                continue;
+            }
+            let name: String = after
+                .chars()
+                .take_while(|letter| letter.is_alphanumeric() || "-_".contains(*letter))
+                .collect();
+            seen.entry(name).or_default().push(format!("{}:{}", file.path, index + 1));
+        }
+    }
+    let single = seen.into_iter().filter(|(_, places)| places.len() == 1);
+    single.map(|(name, places)| format!("{}: SYNC: {name} has no other end", places[0])).collect()
+}
