@@ -1,1 +1,3 @@
 //! Shared parts of the commands.
+
+pub mod compilers;

@@ -32,14 +32,12 @@ extern "C" {
 #define PM_MAX_NODE 1048576   /* node numbers are 0 to PM_MAX_NODE - 1 */
 #define PM_MIN_MTU 1024       /* a message of this length can be sent to any node */
 #define PM_RMA_MTU 1073741824 /* the longest remote memory access, 1 GiB */
-#define PM_CONTROL_MTU 256    /* the longest control message (ours) */
+#define PM_CONTROL_MTU 48     /* the longest control message (ours) */
 #define PM_NODE_ANY (-1)      /* pmMLock, pmMUnlock: whatever node will be at the other end */
 
 /* Bits of `option` in the configurations: the optional functions that an object offers. */
 #define PM_OPT_REMOTE_WRITE 0x1ul /* pmWrite, pmIsWriteDone */
 #define PM_OPT_REMOTE_READ 0x2ul  /* pmRead, pmIsReadDone */
-#define PM_OPT_MULTICAST 0x4ul    /* pmGetMulticastBuffer (ours) */
-#define PM_OPT_CHECKPOINT 0x8ul   /* pmCheckpoint and its kin (ours) */
 
 /* ---- Types ---- */
 
@@ -57,8 +55,8 @@ typedef struct pm_context_config {
     const char *type;     /* device name; not to be freed nor altered */
     int number;           /* context number */
     int nodes;            /* number of nodes */
-    size_t mtu;           /* longest message in bytes; of a composite, to its nearest-limited node */
-    size_t size;          /* size of the saved context in bytes */
+    size_t mtu;           /* longest message in bytes that any node takes */
+    size_t size;          /* memory that the context maps, in bytes */
     unsigned long option; /* PM_OPT_ bits */
 } pmContextConfig;
 
@@ -68,7 +66,7 @@ typedef struct pm_device_config {
     int nodes;            /* number of nodes */
     int contexts;         /* number of contexts */
     size_t mtu;           /* longest message in bytes */
-    size_t size;          /* size of a saved context in bytes */
+    size_t size;          /* memory that one channel maps, in bytes */
     unsigned long option; /* PM_OPT_ bits */
 } pmDeviceConfig;
 

@@ -1,1 +1,114 @@
-//! The C ABI of PMv2.
+//! The C ABI of PMv2, `libpm.so` and `libpm.a`: each function of `ffi-c/include/pm.h`, whose
+//! comments say what they do, by its name. They check what C hands over and call [`score_pm`].
+//!
+//! # Safety
+//! One rule for all, which callers in C cannot see but pm.h states: a pointer is NULL, or it points
+//! to what its type and the function's comment say, for as long as the call lasts; a context or
+//! device came from a function of this library (closed since, or not). NULL is EINVAL.
+//!
+//! A panic does not unwind into C: it prints its message and aborts, as `extern "C"` has it.
+
+// UNSAFETY: turns the pointers of C into references.
+#![expect(unsafe_code)]
+
+mod composite;
+mod context;
+mod debug;
+mod device;
+mod message;
+mod remote;
+mod select;
+
+pub use context::ContextConfig;
+pub use device::DeviceConfig;
+pub use message::MessageQueueStatus;
+pub use remote::{AddrHandle, MmapInfo};
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::mem::MaybeUninit;
+use std::sync::LazyLock;
+
+use score_pm::{Error, Result};
+
+/// Runs a function's body; answers `PM_SUCCESS` or the errno value.
+#[inline(always)]
+fn answer(body: impl FnOnce() -> Result<()>) -> c_int {
+    match body() {
+        Ok(()) => 0,
+        Err(error) => error.errno(),
+    }
+}
+
+/// A place for a result. Taken before anything is done, so that NULL changes nothing.
+///
+/// # Safety
+/// The rule of the crate.
+#[inline(always)]
+unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut MaybeUninit<T>> {
+    // SAFETY: not NULL, so by the rule it points to a T, perhaps not initialised yet.
+    unsafe { pointer.cast::<MaybeUninit<T>>().as_mut() }.ok_or(Error::Invalid)
+}
+
+/// An argument that is read and then set.
+///
+/// # Safety
+/// The rule of the crate.
+unsafe fn in_out<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
+    // SAFETY: not NULL, so by the rule it points to a T.
+    unsafe { pointer.as_mut() }.ok_or(Error::Invalid)
+}
+
+/// An array of `len` entries to be written; NULL will do for none.
+///
+/// # Safety
+/// The rule of the crate.
+unsafe fn array<'a, T>(pointer: *mut T, len: usize) -> Result<&'a mut [T]> {
+    match (pointer.is_null(), len) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Error::Invalid),
+        // SAFETY: by the rule `pointer` has room for `len` entries.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(pointer, len) }),
+    }
+}
+
+/// A string of C that must be UTF-8, as all names and numbers here are.
+///
+/// # Safety
+/// The rule of the crate.
+unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a str> {
+    if pointer.is_null() {
+        return Err(Error::Invalid);
+    }
+    // SAFETY: by the rule it ends with a NUL.
+    unsafe { CStr::from_ptr(pointer) }.to_str().map_err(|_| Error::Invalid)
+}
+
+/// A node number, channel number, or the like: not below 0.
+#[inline(always)]
+fn natural(number: c_int) -> Result<u32> {
+    u32::try_from(number).map_err(|_| Error::Invalid)
+}
+
+/// A count as C has it; what is beyond `int` stays at its end.
+fn int(count: usize) -> c_int {
+    c_int::try_from(count).unwrap_or(c_int::MAX)
+}
+
+/// The C strings of the device names, for ever.
+static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
+    let name = |name: &&str| CString::new(*name).expect("device names have no NUL");
+    score_pm::type_list().iter().map(name).collect()
+});
+
+/// The C string of a device name.
+fn name(kind: &str) -> *const c_char {
+    let known = NAMES.iter().find(|name| name.to_bytes() == kind.as_bytes());
+    known.map_or(c"unknown".as_ptr(), |name| name.as_ptr())
+}
+
+// Limits that pm.h repeats.
+const _: () = assert!(score_pm::MAX_NODE == 1_048_576);
+const _: () = assert!(score_pm::MIN_MTU == 1024);
+const _: () = assert!(score_pm::RMA_MTU == 1 << 30);
+const _: () = assert!(score_pm::CONTROL_MTU == 48);
+const _: () = assert!(score_pm::OPT_REMOTE_WRITE == 1 && score_pm::OPT_REMOTE_READ == 2);

@@ -1,0 +1,6 @@
+//! `scoref90`: the Fortran 90 compiler for SCore programs (manual, scorecc(1)).
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    score_commands::compilers::main("scoref90")
+}

@@ -1,0 +1,135 @@
+//! Messages: pm_message(3). The entry to a message's life (docs/ARCHITECTURE.md).
+
+// UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
+#![expect(unsafe_code)]
+
+use std::ffi::c_int;
+
+use score_pm::{Context, Error, Result};
+
+use crate::{answer, int, natural, out};
+
+/// `pmMessageQueueStatus` (manual, figure 3.7).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct MessageQueueStatus {
+    /// Messages here that pmReceive has not taken.
+    pub receive: c_int,
+    /// Messages sent from here that may not be in their receiver's queue yet.
+    pub send: c_int,
+    /// Remote reads under way.
+    pub read: c_int,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmGetSendBuffer(
+    pmc: *mut Context,
+    dest: c_int,
+    bufp: *mut *mut u8,
+    len: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let (pmc, bufp) = unsafe { (Context::from_ptr(pmc)?, out(bufp)?) };
+        bufp.write(pmc.get_send_buffer(natural(dest)?, len)?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmGetMulticastBuffer(
+    pmc: *mut Context,
+    dest: *const c_int,
+    ndest: c_int,
+    bufp: *mut *mut u8,
+    len: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let (pmc, bufp) = unsafe { (Context::from_ptr(pmc)?, out(bufp)?) };
+        // SAFETY: the rule of the crate.
+        let nodes = unsafe { destinations(dest, ndest) }?;
+        bufp.write(pmc.get_multicast_buffer(nodes, len)?);
+        Ok(())
+    })
+}
+
+/// The destinations as they stand in the caller's array: at least one, none below 0.
+///
+/// # Safety
+/// The rule of the crate.
+unsafe fn destinations<'a>(dest: *const c_int, ndest: c_int) -> Result<&'a [u32]> {
+    let count = natural(ndest)? as usize;
+    if dest.is_null() || count == 0 || count > score_pm::MAX_NODE {
+        return Err(Error::Invalid);
+    }
+    // SAFETY: by the rule there are `ndest` entries.
+    let nodes = unsafe { std::slice::from_raw_parts(dest, count) };
+    if nodes.iter().any(|node| *node < 0) {
+        return Err(Error::Invalid);
+    }
+    // SAFETY: int and u32 have one size and alignment, and any bits will do.
+    Ok(unsafe { std::slice::from_raw_parts(dest.cast(), count) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmTruncateBuffer(pmc: *mut Context, len: usize) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        unsafe { Context::from_ptr(pmc) }?.truncate(len)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmSend(pmc: *mut Context) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        unsafe { Context::from_ptr(pmc) }?.send()
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmReceive(pmc: *mut Context, bufp: *mut *mut u8, lenp: *mut usize) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let (pmc, bufp, lenp) = unsafe { (Context::from_ptr(pmc)?, out(bufp)?, out(lenp)?) };
+        let (message, len) = pmc.receive()?;
+        bufp.write(message);
+        lenp.write(len);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmReleaseReceiveBuffer(pmc: *mut Context) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        unsafe { Context::from_ptr(pmc) }?.release_receive_buffer()
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmIsSendDone(pmc: *mut Context) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        unsafe { Context::from_ptr(pmc) }?.is_send_done()
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmGetMessageQueueStatus(
+    pmc: *mut Context,
+    statp: *mut MessageQueueStatus,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let (pmc, statp) = unsafe { (Context::from_ptr(pmc)?, out(statp)?) };
+        let found = pmc.queue_status()?;
+        statp.write(MessageQueueStatus {
+            receive: int(found.receive),
+            send: int(found.send),
+            read: int(found.read),
+        });
+        Ok(())
+    })
+}
