@@ -204,7 +204,8 @@ fn join_networks(
         let fault = |what: &str, e: std::io::Error| format!("network set {set}: {what}: {e}");
         let member = Context::attach(c"shmem", fd.as_fd()).map_err(|e| fault("attach", e))?;
         let composite = Context::composite(welcome.num_node).map_err(|e| fault("composite", e))?;
-        for node in (0..welcome.num_node).filter(|node| *node != welcome.self_node) {
+        // This node's own entry tells the composite which node it is.
+        for node in 0..welcome.num_node {
             composite
                 .add_node(node, member, node)
                 .map_err(|e| fault(&format!("node {node}"), e))?;

@@ -25,7 +25,7 @@ pub(crate) extern "C" fn detach() {
     for set in 0..crate::globals::num_pmnet() {
         let Some(composite) = crate::globals::context(set) else { continue };
         for node in 0..crate::num_node() {
-            // This node itself has no way; a node whose buffer is held stays.
+            // While another thread uses the composite its ways stay.
             let _ = composite.remove_node(u32::try_from(node).unwrap_or(u32::MAX));
         }
     }

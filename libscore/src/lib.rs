@@ -34,6 +34,7 @@ pub use initialize::initialize;
 pub use message::Message;
 pub use net::Net;
 pub use options::option;
+pub use pm::pmContext;
 pub use request::request_nodes;
 
 // PM for the unit tests: the crate itself only declares its functions.

@@ -155,6 +155,32 @@ impl Net {
         Ok(Message::new(self.context, received?))
     }
 
+    /// The descriptors to wait on, between [`Self::before_select`] and [`Self::after_select`],
+    /// together with those of input and output.
+    ///
+    /// # Errors
+    /// ENOMEM, EMFILE: none can be had.
+    pub fn descriptors(&self) -> io::Result<Vec<BorrowedFd<'static>>> {
+        self.context.descriptors()
+    }
+
+    /// Has arriving messages wake the process. Afterwards [`Self::try_receive`] has to find nothing
+    /// before it may sleep (manual 3.3).
+    ///
+    /// # Errors
+    /// ENOMEM, EMFILE: no descriptor to sleep on.
+    pub fn before_select(&self) -> io::Result<()> {
+        self.context.before_select()
+    }
+
+    /// Undoes [`Self::before_select`].
+    ///
+    /// # Errors
+    /// EIO: an error of the network.
+    pub fn after_select(&self) -> io::Result<()> {
+        self.context.after_select()
+    }
+
     fn poll_then_sleep<'m>(&self, polls: usize) -> io::Result<&'m [u8]> {
         for _ in 0..polls {
             if let Some(bytes) = present(self.context.receive())? {
