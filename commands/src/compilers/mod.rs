@@ -1,10 +1,12 @@
 //! scorecc and its kin: the C, C++ and Fortran compilers with what an SCore program needs.
 //!
-//! [`list`] knows the backend compilers, [`line`] reads a command line, [`place`] finds our headers
-//! and libraries, and [`main`] puts them together. Manual: scorecc(1), score_compiler_list(8).
+//! [`list`] knows the backend compilers and [`listing`] prints them, [`line`] reads a command line,
+//! [`place`] finds our headers and libraries, and [`main`] puts them together. Manual: scorecc(1),
+//! score_compiler_list(8).
 
 mod line;
 pub mod list;
+pub mod listing;
 mod place;
 
 use std::ffi::OsString;

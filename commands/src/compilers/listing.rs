@@ -1,0 +1,163 @@
+//! What score_compiler_list(8) prints.
+
+use super::Error;
+use super::list::{Compilers, ListError};
+use super::place::Place;
+
+/// How to call it.
+pub const USAGE: &str = "\
+usage: score_compiler_list -script SCRIPT [-check] [-path] [-noalias] [-default]
+       score_compiler_list -env ENVIRONMENT [-check] [-path] [-noalias]
+       score_compiler_list -all [-check] [-path] [-noalias]
+Lists the compilers that -compiler of scorecc and its kin can name, the default first.
+  -path     with the command that each is     -check    and whether it is there
+  -noalias  without other names               -default  the default only
+ENVIRONMENT is score or mpi. See score_compiler_list(8).
+";
+
+/// Whose compilers.
+#[derive(Debug, PartialEq, Eq)]
+enum Whose {
+    Script(String),
+    Environment(String),
+    All,
+}
+
+/// A command line, read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Listing {
+    whose: Whose,
+    check: bool,
+    path: bool,
+    noalias: bool,
+    default: bool,
+}
+
+impl Listing {
+    /// Reads the words after the command's name; on error says what is wrong.
+    pub fn parse(words: &[String]) -> Result<Self, String> {
+        let mut whose = None;
+        let (mut check, mut path, mut noalias, mut default) = (false, false, false, false);
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let found = match word.as_str() {
+                "-script" => Whose::Script(words.next().ok_or("-script needs a script")?.clone()),
+                "-env" => {
+                    Whose::Environment(words.next().ok_or("-env needs an environment")?.clone())
+                }
+                "-all" => Whose::All,
+                option => {
+                    let flag = match option {
+                        "-check" => &mut check,
+                        "-path" => &mut path,
+                        "-noalias" => &mut noalias,
+                        "-default" => &mut default,
+                        _ => return Err(format!("unknown option {option:?}")),
+                    };
+                    *flag = true;
+                    continue;
+                }
+            };
+            if whose.replace(found).is_some() {
+                return Err(format!("{word}: only one of -script, -env and -all"));
+            }
+        }
+        let whose = whose.ok_or("one of -script, -env and -all is needed")?;
+        if default && !matches!(whose, Whose::Script(_)) {
+            return Err("-default goes with -script only".into());
+        }
+        Ok(Self { whose, check, path, noalias, default })
+    }
+
+    /// The lines to print. With several scripts, each begins with its script and a colon.
+    pub fn lines(
+        &self,
+        compilers: &Compilers,
+        installed: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>, Error> {
+        let scripts: Vec<&str> = match &self.whose {
+            Whose::Script(script) => vec![script],
+            Whose::Environment(name) => compilers.environment(name)?,
+            Whose::All => compilers.scripts().collect(),
+        };
+        let mut lines = Vec::new();
+        for script in scripts {
+            let prefix = match self.whose {
+                Whose::Script(_) => String::new(),
+                _ => format!("{script}: "),
+            };
+            let of_script = self.of_script(script, compilers, &installed)?;
+            lines.extend(of_script.into_iter().map(|line| prefix.clone() + &line));
+        }
+        Ok(lines)
+    }
+
+    fn of_script(
+        &self,
+        script: &str,
+        compilers: &Compilers,
+        installed: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>, ListError> {
+        let mut entries = compilers.of(script, !self.noalias)?;
+        if self.default {
+            entries.truncate(1);
+        }
+        let line = |(name, path): (&str, &str)| {
+            let path_part = if self.path { format!(":{path}") } else { String::new() };
+            let check = match (self.check, installed(path)) {
+                (false, _) => "",
+                (true, true) => " ok",
+                (true, false) => " not found",
+            };
+            format!("{name}{path_part}{check}\n")
+        };
+        Ok(entries.into_iter().map(line).collect())
+    }
+}
+
+/// The list that the wrappers beside this command use.
+pub fn load() -> Result<Compilers, Error> {
+    Ok(Compilers::load(Place::find()?.site_file())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(words: &str) -> String {
+        let words: Vec<String> = words.split(' ').map(String::from).collect();
+        let compilers = Compilers::built_in(|_| false);
+        let listing = Listing::parse(&words).unwrap();
+        listing.lines(&compilers, |command| command != "clang").unwrap().concat()
+    }
+
+    #[test]
+    fn one_script_is_listed_as_the_manual_shows() {
+        assert_eq!(lines("-script scorecc"), "gnu\nclang\n");
+        assert_eq!(lines("-script scorecc -path"), "gnu:gcc\nclang:clang\n");
+        assert_eq!(lines("-script scorecc -default -path"), "gnu:gcc\n");
+        assert_eq!(lines("-script scorecc -check"), "gnu ok\nclang not found\n");
+    }
+
+    #[test]
+    fn several_scripts_are_told_apart() {
+        assert!(lines("-all").starts_with("scorecc: gnu\nscorecc: clang\nscorec++: gnu\n"));
+        assert_eq!(lines("-env score"), lines("-all"));
+        assert_eq!(lines("-env mpi"), "");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (words, named) in [
+            (&["-script"][..], "-script"),
+            (&["-all", "-env", "score"], "-env"),
+            (&["-all", "-default"], "-default"),
+            (&["-all", "-chek"], "-chek"),
+            (&[], "-script, -env and -all"),
+        ] {
+            let words: Vec<String> = words.iter().map(|word| word.to_string()).collect();
+            let why = Listing::parse(&words).unwrap_err();
+            assert!(why.contains(named), "{why}");
+        }
+    }
+}
