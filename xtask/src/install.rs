@@ -35,7 +35,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
 /// Shared objects under their full names with the links that loader and linker look for.
 fn libraries(release: &Path, lib: &Path) -> Result<(), String> {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
-    for (stem, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.1")] {
+    for (stem, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.6")] {
         let full = format!("{stem}.{VERSION}");
         copy(&release.join(stem), &lib.join(&full))?;
         link(&full, &lib.join(soname))?;

@@ -9,7 +9,8 @@ const INTERNAL: &[&str] = &["xtask", "score-tests", "score-benches"];
 pub fn names(tree: &Tree) -> Vec<String> {
     let bins = tree.targets("bin").into_iter();
     bins.filter(|(package, _, _)| !INTERNAL.contains(&package.as_str()))
-        .map(|(_, name, _)| name)
+        // Cargo takes no + in a name; commands/build.rs gives this one its own.
+        .map(|(_, name, _)| if name == "scorecxx" { "scorec++".into() } else { name })
         .collect()
 }
 

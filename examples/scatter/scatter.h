@@ -1,0 +1,30 @@
+/*
+ * The scatter program of the SCore and PM Programming Manual, chapter 2, with the blocking receive
+ * of section 3.3: the first node reads a file and passes it along the pipeline of nodes, and every
+ * node writes it. One file per figure or two; comments that begin with "Mended:" say where the
+ * manual's listing was wrong.
+ */
+#ifndef SCATTER_H
+#define SCATTER_H
+
+#include <score.h>
+
+/* Figure 2.8. */
+#define NEXT_NODE (score_self_node + 1)
+#define PREV_NODE (score_self_node - 1)
+#define IS_PIPE_FIRST (score_self_node == 0)
+#define IS_PIPE_MIDDLE (score_self_node > 0 && NEXT_NODE < score_num_node)
+#define IS_PIPE_LAST (NEXT_NODE == score_num_node)
+
+/* Waits for a message: spinwait_receive or blocking_receive. */
+typedef int (*receive_function)(pmContext *pmc, caddr_t *bufp, size_t *lenp);
+
+int spinwait_receive(pmContext *pmc, caddr_t *bufp, size_t *lenp);
+int blocking_receive(pmContext *pmc, caddr_t *bufp, size_t *lenp);
+int get_send_buffer(pmContext *pmc, int dst, caddr_t *sbuf_p, size_t slen,
+                    int (*recv_func)(caddr_t, size_t));
+int read_file_and_pass_next(pmContext *pmc, int fd_in, int fd_out);
+int write_file_and_pass_next(pmContext *pmc, receive_function receive, int fd_out);
+int write_all(int fd, const char *bytes, size_t len);
+
+#endif
