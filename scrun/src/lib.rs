@@ -121,3 +121,9 @@ pub fn fuzz_pipeline(bytes: &[u8]) {
         Err(refusal) => drop(refusal.context(&words, OsStr::new(""))),
     }
 }
+
+/// Fuzzing entry: any bytes as an ELF file.
+pub fn fuzz_elf(bytes: &[u8]) {
+    // Both answers are right for one input or another; only a panic is wrong.
+    let _ = elf::request_of_bytes(bytes);
+}

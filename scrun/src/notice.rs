@@ -26,6 +26,9 @@ impl Reporter {
         if level < self.least {
             return None;
         }
+        // Whoever made the text may have put a user's or a program's bytes into it.
+        let hidden = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
+        let text: String = text.chars().map(hidden).collect();
         Some(match (self.colour, level) {
             (true, Level::Error) => format!("\x1b[1;31mscrun:\x1b[0m {text}\n"),
             (true, Level::Warning) => format!("\x1b[1;33mscrun:\x1b[0m {text}\n"),
@@ -56,6 +59,12 @@ mod tests {
         assert_eq!(shown(Level::Info), [true, true, true]);
         assert_eq!(shown(Level::Warning), [false, true, true]);
         assert_eq!(shown(Level::Error), [false, false, true]);
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let reporter = Reporter { least: Level::Info, colour: false };
+        assert_eq!(reporter.line(Level::Error, "a\x1b[2J\r").unwrap(), "scrun: a?[2J?\n");
     }
 
     #[test]

@@ -81,3 +81,6 @@ fn load(path: &Path) -> Option<(image::Image, (u64, u64))> {
     let cache = object::ReadCache::new(File::open(path).ok()?);
     Some((image::read(&cache)?, (metadata.dev(), metadata.ino())))
 }
+
+#[cfg(test)]
+mod tests;

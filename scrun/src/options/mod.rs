@@ -88,10 +88,12 @@ impl Options {
         let mut at = 0;
         for item in list.split(|byte| *byte == b',') {
             let refuse = |offset: usize, line: String| {
+                let named = lead != "-" || !matches!(item.first(), None | Some(b'='));
+                let lead = if named { lead } else { "" };
                 Err(Refusal::usage(place(at + offset), format!("{lead}{line}")))
             };
             let Ok(text) = std::str::from_utf8(item) else {
-                return refuse(0, "an option is not UTF-8 text".into());
+                return refuse(0, "...: an option is not UTF-8 text".into());
             };
             let (key, value) = match text.split_once('=') {
                 Some((key, value)) => (key, Some(value)),
@@ -173,10 +175,10 @@ fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
         return Err((0, "the name of an option is empty (-key=value,key,... is expected)".into()));
     }
     if let Some(odd) = key.find(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err((odd, "the name of an option holds a blank or control character".into()));
+        return Err((odd, format!("{key}: the name holds a blank or control character")));
     }
     if value.is_some_and(|text| text.contains('\0')) {
-        return Err((0, "the value of an option holds a NUL byte".into()));
+        return Err((0, format!("{key}: the value holds a NUL byte")));
     }
     let Some(known) = table::find(key) else {
         let bare = key.trim_start_matches('-');
@@ -203,3 +205,6 @@ fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
         (_, None) => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -289,3 +289,7 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

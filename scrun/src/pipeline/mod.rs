@@ -219,3 +219,6 @@ impl Parser<'_> {
         self.stages.push(std::mem::take(&mut self.stage));
     }
 }
+
+#[cfg(test)]
+mod tests;

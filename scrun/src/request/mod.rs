@@ -129,3 +129,6 @@ fn line(request: &Request) -> String {
     }
     parts.join(", ")
 }
+
+#[cfg(test)]
+mod tests;

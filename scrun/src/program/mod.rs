@@ -135,3 +135,6 @@ fn system(words: &[Word]) -> Result<Program, Refusal> {
         Some(_) => Ok(Program::System { per_host, skip }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use super::*;
+use proptest::prelude::*;
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn parse(line: &str, environment: &str) -> Result<(Options, usize), Refusal> {
+    Options::parse(&words(line), OsStr::new(environment))
+}
+
+/// The message as the user sees it, without `scrun: `.
+fn refusal(line: &str, environment: &str) -> String {
+    let refusal = parse(line, environment).expect_err(line);
+    assert_eq!(refusal.code, 2);
+    let context = refusal.context(&words(line), OsStr::new(environment)).unwrap();
+    format!("{}\n{context}", refusal.line)
+}
+
+fn pairs(line: &str, environment: &str) -> Vec<(String, Option<String>)> {
+    parse(line, environment).unwrap().0.pairs()
+}
+
+#[test]
+fn options_end_at_the_first_word_without_a_minus() {
+    let (options, taken) = parse("-nodes=2,size=4 -wait a.out -nodes=3", "").unwrap();
+    assert_eq!(taken, 2);
+    let keys: Vec<&str> = options.given.iter().map(|given| given.key.as_str()).collect();
+    assert_eq!(keys, ["nodes", "size", "wait"]);
+}
+
+#[test]
+fn the_leftmost_of_equal_keys_wins_and_the_environment_comes_last() {
+    let (options, _) = parse("-nodes=2,nodes=3 -nodes=4 a", "nodes=5,message=quiet").unwrap();
+    assert_eq!(options.get("nodes").unwrap().value.as_deref(), Some("2"));
+    assert_eq!(options.level(), Level::Error);
+    assert_eq!(options.given.len(), 5);
+    let (options, _) = parse("-message=concise a", "message=quiet").unwrap();
+    assert_eq!(options.level(), Level::Warning);
+    let (options, _) = parse("-message a", "message=quiet").unwrap();
+    assert_eq!(options.level(), Level::Info);
+}
+
+#[test]
+fn the_keys_of_the_program_itself_pass_with_and_without_value() {
+    let given = pairs("-colour=red,verbose,empty=,eq=a=b a", "depth=3");
+    let own = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
+    assert_eq!(
+        given,
+        [
+            own("colour", Some("red")),
+            own("verbose", None),
+            own("empty", Some("")),
+            own("eq", Some("a=b")),
+            own("depth", Some("3"))
+        ]
+    );
+}
+
+#[test]
+fn what_is_wrong_is_named_with_a_caret_under_it() {
+    for (line, expected) in [
+        (
+            "-node=4 a.out",
+            "-node: unknown option; did you mean '-nodes'?\n  scrun -node=4 a.out\n         ^",
+        ),
+        (
+            "-nodes=2,mesage=quiet a",
+            "-mesage: unknown option; did you mean '-message'?\n  scrun -nodes=2,mesage=quiet a\n                 ^",
+        ),
+        ("-nodes= a", "-nodes=: the value is empty\n  scrun -nodes= a\n               ^"),
+        (
+            "-nodes=x a",
+            "-nodes=x: '' is not a number of processes per host (N or HxP is expected)\n  scrun -nodes=x a\n               ^",
+        ),
+        (
+            "-network a",
+            "-network: the value is missing (network=NAME[+NAME] is expected)\n  scrun -network a\n                ^",
+        ),
+        ("-wait=1 a", "-wait: this option takes no value\n  scrun -wait=1 a\n             ^"),
+        (
+            "-wait,,debug a",
+            "the name of an option is empty (-key=value,key,... is expected)\n  scrun -wait,,debug a\n              ^",
+        ),
+        (
+            "- a",
+            "the name of an option is empty (-key=value,key,... is expected)\n  scrun - a\n         ^",
+        ),
+        (
+            "-=4 a",
+            "the name of an option is empty (-key=value,key,... is expected)\n  scrun -=4 a\n         ^",
+        ),
+        ("--help", "--help: unknown option; did you mean '-help'?\n  scrun --help\n         ^"),
+        (
+            "-wait -priority=16 a",
+            "-priority=16: '16' is not a number from 0 to 15\n  scrun -wait -priority=16 a\n                        ^",
+        ),
+    ] {
+        assert_eq!(refusal(line, ""), expected, "{line}");
+    }
+}
+
+#[test]
+fn faults_of_the_environment_point_into_it() {
+    for (value, expected) in [
+        (
+            "-nodes=4",
+            "SCORE_OPTIONS: no minus may stand before its options\n  SCORE_OPTIONS=-nodes=4\n                ^",
+        ),
+        (
+            "nodes=4, wait",
+            "SCORE_OPTIONS: no blank may stand in it\n  SCORE_OPTIONS=nodes=4, wait\n                        ^",
+        ),
+        (
+            "wait,nodes=0",
+            "SCORE_OPTIONS: nodes=0: 0 nodes cannot run anything\n  SCORE_OPTIONS=wait,nodes=0\n                           ^",
+        ),
+    ] {
+        assert_eq!(refusal("a", value), expected, "{value}");
+    }
+}
+
+#[test]
+fn every_option_of_the_manual_is_known_with_a_value_it_takes() {
+    let line = "-nodes=2x2.i386.a.b,network=ethernet+shmem0,priority=3,monitor=ALL,debug=2,\
+                stat=detail,statistics=all,scored=host,group=pcc,file=hosts,restart,\
+                checkpoint=10m,cpulimit=4,memorylimit=100,disklimit=100,wait,message=concise,\
+                resource,noidle,hetero";
+    let (options, _) = parse(line, "").unwrap();
+    assert!(options.given.iter().all(|given| table::find(&given.key).is_some()));
+    assert_eq!(
+        options.without_effect().join(" "),
+        "nodes=...BINTYPE network priority monitor debug scored group file restart checkpoint \
+         cpulimit memorylimit disklimit wait noidle hetero"
+    );
+}
+
+#[test]
+fn each_option_without_effect_is_named_once() {
+    let (options, _) = parse("-wait,wait -nodes=2", "wait").unwrap();
+    assert_eq!(options.without_effect(), ["wait"]);
+}
+
+#[test]
+fn stat_and_statistics_are_one_option() {
+    let of = |line: &str| parse(line, "").unwrap().0.statistics();
+    assert_eq!(of(""), Statistics::Off);
+    assert_eq!(of("-stat"), Statistics::Summary);
+    assert_eq!(of("-statistics=all"), Statistics::Detail);
+    assert_eq!(of("-stat,statistics=detail"), Statistics::Summary);
+}
+
+proptest! {
+    #[test]
+    fn no_words_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        crate::fuzz_options(&bytes);
+    }
+
+    #[test]
+    fn nearly_right_words_do_not_either(text in "(-|)((nodes|stat|wait|x|,|=|\\.|[0-9]{1,9}|é|\n)){0,9}") {
+        crate::fuzz_options(text.as_bytes());
+    }
+
+    #[test]
+    fn accepted_options_read_the_same_from_the_environment(text in "[a-z]{1,9}(=[a-z0-9]{0,4})?(,[a-z]{1,9}(=[a-z0-9]{1,4})?){0,3}") {
+        let line = parse(&format!("-{text}"), "").map(|(options, _)| options.pairs());
+        let environment = parse("", &text).map(|(options, _)| options.pairs());
+        prop_assert_eq!(line.ok(), environment.ok());
+    }
+}

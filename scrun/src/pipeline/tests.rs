@@ -1,0 +1,175 @@
+use super::*;
+use proptest::prelude::*;
+
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+/// A job written out: stages by `;`, elements by `|`, redirects as in a Unix shell.
+fn written(line: &str) -> String {
+    let element = |element: &Element| {
+        let mut out: Vec<String> = element
+            .words
+            .iter()
+            .map(|word| String::from_utf8_lossy(&word.text).into_owned())
+            .collect();
+        let name = |file: &FileName| String::from_utf8_lossy(&file.0.0).into_owned();
+        if let Input::File(file) = &element.input {
+            out.push(format!("<{}", name(file)));
+        }
+        if let Output::File { name: file, append } = &element.output {
+            out.push(format!("{}{}", if *append { ">>" } else { ">" }, name(file)));
+        }
+        out.join(" ")
+    };
+    let stage = |stage: &Vec<Element>| stage.iter().map(element).collect::<Vec<_>>().join(" | ");
+    let stages = parse(&words(line), 0).unwrap_or_else(|refusal| panic!("{line}: {refusal:?}"));
+    stages.iter().map(stage).collect::<Vec<_>>().join(" ; ")
+}
+
+fn refusal(line: &str) -> String {
+    let refusal = parse(&words(line), 0).expect_err(line);
+    assert_eq!(refusal.code, 2);
+    let context = refusal.context(&words(line), OsStr::new("")).unwrap();
+    format!("{}\n{context}", refusal.line)
+}
+
+#[test]
+fn operators_join_programs() {
+    for (line, expected) in [
+        ("a", "a"),
+        ("a -x b", "a -x b"),
+        ("scatter == a.out 1", "scatter | a.out 1"),
+        ("a :: b == c :: d", "a ; b | c ; d"),
+        ("a := in", "a <in"),
+        ("a := /abs/in x", "a x </abs/in"),
+        ("a =: out", "a >out"),
+        ("a =:: out", "a >>out"),
+        ("a :=: out", "a >>out"),
+        ("a := in == b =: out :: c :=: out", "a <in | b >out ; c >>out"),
+        ("a := in =: out", "a <in >out"),
+        ("a === = : ::: =:=", "a === = : ::: =:="),
+    ] {
+        assert_eq!(written(line), expected);
+    }
+}
+
+#[test]
+fn one_backslash_makes_an_operator_literal() {
+    for (line, expected) in [
+        (r"a \== \:: \:= \=: \=:: \:=:", "a == :: := =: =:: :=:"),
+        (r"a \\== \\\::", r"a \== \\::"),
+        (r"a \x \ \=", r"a \x \ \="),
+        (r"\== x", "== x"),
+        (r"a =: \==", "a >=="),
+    ] {
+        assert_eq!(written(line), expected);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named_with_a_caret_under_it() {
+    for (line, expected) in [
+        ("== a", "'==': no program stands before it\n  scrun == a\n        ^"),
+        (":: a", "'::': no program stands before it\n  scrun :: a\n        ^"),
+        ("a ==", "'==': no program stands after it\n  scrun a ==\n          ^"),
+        ("a b ::", "'::': no program stands after it\n  scrun a b ::\n            ^"),
+        ("a == == b", "'==': no program stands before it\n  scrun a == == b\n             ^"),
+        ("a == :: b", "'::': no program stands before it\n  scrun a == :: b\n             ^"),
+        ("a :=", "':=': the file name is missing\n  scrun a :=\n          ^"),
+        ("a =: == b", "'=:': the file name is missing\n  scrun a =: == b\n          ^"),
+        (":= f a", "':=': no program stands before it\n  scrun := f a\n        ^"),
+        (
+            "a =: b/c",
+            "'=: b/c': a file name is a base name or an absolute path, never a relative path\n  scrun a =: b/c\n             ^",
+        ),
+        ("a := ..", "':= ..': the file name is a directory\n  scrun a := ..\n             ^"),
+        (
+            "a =: f =:: g",
+            "'=::': the program has =: already\n  scrun a =: f =:: g\n               ^",
+        ),
+        (
+            "a == b := f",
+            "':=': only the first program of a pipeline can read from a file\n  scrun a == b := f\n               ^",
+        ),
+        (
+            "a =: f == b",
+            "'=:': only the last program of a pipeline can write to a file\n  scrun a =: f == b\n          ^",
+        ),
+    ] {
+        assert_eq!(refusal(line), expected);
+    }
+}
+
+#[test]
+fn no_program_at_all_is_pointed_at_behind_the_options() {
+    let line = words("-nodes=2");
+    let refusal = parse(&line, 1).unwrap_err();
+    assert_eq!(
+        refusal.context(&line, OsStr::new("")).unwrap(),
+        "  scrun -nodes=2\n                 ^"
+    );
+}
+
+#[test]
+fn empty_words_are_arguments_but_no_programs_and_no_files() {
+    let word = |text: &str| OsString::from(text);
+    assert_eq!(parse(&[word("a"), word("")], 0).unwrap()[0][0].words.len(), 2);
+    assert!(parse(&[word("")], 0).unwrap_err().line.contains("program is empty"));
+    let empty_file = [word("a"), word("=:"), word("")];
+    assert!(parse(&empty_file, 0).unwrap_err().line.contains("file name is empty"));
+}
+
+#[test]
+fn words_keep_their_place_on_the_command_line() {
+    let line = words("-nodes=2 a x == b");
+    let stages = parse(&line, 1).unwrap();
+    let places: Vec<usize> = stages[0].iter().map(|element| element.words[0].index).collect();
+    assert_eq!(places, [1, 4]);
+}
+
+proptest! {
+    #[test]
+    fn no_words_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        crate::fuzz_pipeline(&bytes);
+    }
+
+    #[test]
+    fn nearly_right_jobs_do_not_either(text in "(a|/f|b/c|\\\\|==|::|:=|=:|=::|:=:|\n){0,12}") {
+        crate::fuzz_pipeline(text.as_bytes());
+    }
+
+    #[test]
+    fn any_word_can_be_passed_literally(word in "\\\\{0,3}(==|::|:=|=:|=::|:=:|[a=:]{0,3})") {
+        let line = [OsString::from("p"), OsString::from(OsStr::from_bytes(&escape(word.as_bytes())))];
+        let stages = parse(&line, 0).unwrap();
+        prop_assert_eq!(&stages[0][0].words[1].text, word.as_bytes());
+    }
+
+    #[test]
+    fn an_accepted_job_reads_the_same_when_written_again(text in "a( (a|x|=: f|:= /g|== b|:: c|\\\\==)){0,6}") {
+        if let Ok(stages) = parse(&words(&text), 0) {
+            let mut line: Vec<OsString> = Vec::new();
+            for (s, stage) in stages.iter().enumerate() {
+                if s > 0 { line.push("::".into()); }
+                for (e, element) in stage.iter().enumerate() {
+                    if e > 0 { line.push("==".into()); }
+                    for word in &element.words {
+                        line.push(OsStr::from_bytes(&escape(&word.text)).into());
+                    }
+                    if let Input::File(file) = &element.input {
+                        line.extend([":=".into(), OsStr::from_bytes(&file.0.0).into()]);
+                    }
+                    if let Output::File { name, append } = &element.output {
+                        let operator = if *append { "=::" } else { "=:" };
+                        line.extend([operator.into(), OsStr::from_bytes(&name.0.0).into()]);
+                    }
+                }
+            }
+            let shape = |stages: &Stages| stages.iter().map(|stage| stage.iter().map(|element| (
+                element.words.iter().map(|word| word.text.clone()).collect::<Vec<_>>(),
+                element.input.clone(), element.output.clone())).collect::<Vec<_>>()).collect::<Vec<_>>();
+            prop_assert_eq!(shape(&parse(&line, 0).unwrap()), shape(&stages));
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Replays the committed seeds of the fuzz targets: none may panic.
+
+use std::path::Path;
+
+fn replay(name: &str, target: fn(&[u8])) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&directory).unwrap() {
+        target(&std::fs::read(entry.unwrap().path()).unwrap());
+        seen += 1;
+    }
+    assert!(seen >= 10, "{name}: only {seen} seeds");
+}
+
+#[test]
+fn option_seeds_do_no_harm() {
+    replay("options", scrun::fuzz_options);
+}
+
+#[test]
+fn pipeline_seeds_do_no_harm() {
+    replay("pipeline", scrun::fuzz_pipeline);
+}
+
+#[test]
+fn elf_seeds_do_no_harm() {
+    replay("elf", scrun::fuzz_elf);
+}
