@@ -3,23 +3,30 @@
 //! `cargo test -p score-tests killed::`.
 #![forbid(unsafe_code)]
 
+mod compilers;
 mod early_reader;
 mod environment;
 mod exit_codes;
 mod harness;
 mod held_screen;
+mod hostile;
 mod job_control;
 mod killed;
 mod limits;
 mod local_execution;
 mod main_job;
 mod many_lines;
+mod many_processes;
 mod options;
+mod pm_misuse;
+mod pmtest;
 mod probe;
 mod program_errors;
 mod redirects;
 mod sequences;
 mod signals;
 mod standard_input;
+mod system_calls;
+mod traffic;
 mod unprivileged;
 mod usage_errors;

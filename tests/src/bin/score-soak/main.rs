@@ -1,3 +1,103 @@
-//! The soak.
+//! The soak: jobs started, killed and flooded for as long as one likes, with a seed that replays.
+//! Started by `cargo xtask soak`.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod kill;
+mod messages;
+mod random;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "\
+usage: cargo xtask soak [kill|messages] [-count N] [-minutes N] [-seed S] [-quick]
+
+  kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
+            short jobs of random shape; after each, nothing may be left (10,000 by default)
+  messages  random sizes, senders and kills; every byte, order and count is checked (3 minutes)
+  -count N  that many jobs        -minutes N  for so long        -quick  a taste, for every test run
+  -seed S   replays: job I of seed S is job 0 of seed S + I
+
+without a kind: both
+";
+
+/// How long to go on, and from which seed.
+pub struct Plan {
+    /// At most so many jobs.
+    pub count: u64,
+    /// At most so long.
+    pub limit: Option<Duration>,
+    /// Seed of the first job.
+    pub seed: u64,
+    begin: Instant,
+}
+
+impl Plan {
+    /// The seeds of the jobs to run, one after the other, until count or time is used up.
+    pub fn seeds(&self) -> impl Iterator<Item = (u64, u64)> {
+        let more = |_: &u64| self.limit.is_none_or(|limit| self.begin.elapsed() < limit);
+        (0..self.count).take_while(more).map(|index| (index, self.seed.wrapping_add(index)))
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|arg| arg.trim_start_matches('-') == "help") {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let (kinds, plan) = match parse(&args) {
+        Ok(parsed) => parsed,
+        Err(fault) => {
+            eprint!("soak: {fault}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    for kind in kinds {
+        let plan = plan(&kind);
+        let done = if kind == "kill" { kill::run(&plan) } else { messages::run(&plan) };
+        if let Err(fault) = done {
+            eprintln!("soak {kind}: {fault}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// The kinds to run, and what gives the plan for one of them.
+fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String> {
+    let (mut kinds, mut count, mut minutes, mut seed, mut quick) =
+        (vec![], None, None, None, false);
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let mut number = || -> Result<u64, String> {
+            let text = words.next().ok_or(format!("{word} needs a number"))?;
+            text.parse().map_err(|_| format!("{word} {text}: no number"))
+        };
+        match word.as_str() {
+            "kill" | "messages" => kinds.push(word.clone()),
+            "-count" => count = Some(number()?),
+            "-minutes" => minutes = Some(number()?),
+            "-seed" => seed = Some(number()?),
+            "-quick" => quick = true,
+            _ => return Err(format!("what is {word:?}?")),
+        }
+    }
+    if kinds.is_empty() {
+        kinds = vec!["kill".into(), "messages".into()];
+    }
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seed = seed.unwrap_or(clock.map_or(1, |since| since.as_secs()));
+    let plan = move |kind: &str| {
+        let (usual, taste) = if kind == "kill" { (10_000, 60) } else { (u64::MAX, 8) };
+        let count = count.unwrap_or(match (minutes, quick) {
+            (Some(_), _) => u64::MAX,
+            (None, true) => taste,
+            (None, false) => usual,
+        });
+        let minutes = minutes.or((count == u64::MAX).then_some(3));
+        let limit = minutes.map(|minutes| Duration::from_secs(minutes * 60));
+        Plan { count, limit, seed, begin: Instant::now() }
+    };
+    Ok((kinds, plan))
+}

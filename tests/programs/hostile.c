@@ -1,0 +1,142 @@
+/*
+ * Node 0 harms what it shares with others, in the way of its first argument; the other nodes
+ * receive until something is wrong. The job ends in any case.
+ *   garbage  random words over everything shared that can be written
+ *   zeros    the same with zeros
+ *   resize   every memfd is to be made shorter, and longer
+ *   halfway  killed between pmGetSendBuffer and pmSend
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <sc.h>
+#include <score.h>
+
+static void nap(long milliseconds) {
+    struct timespec time = {0, milliseconds * 1000000};
+
+    (void)nanosleep(&time, NULL);
+}
+
+/* Only pages that exist are overwritten: the segment is sparse, and large. */
+static void overwrite(uint64_t from, uint64_t to, int garbage) {
+    volatile uint64_t *word;
+    uint64_t state = 88172645463325252u;
+
+    for (word = (volatile uint64_t *)from; word < (volatile uint64_t *)to; word++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        *word = garbage ? state : 0;
+    }
+}
+
+/* Every shared mapping of a memfd that this process may write to. */
+static void overwrite_shared(int garbage) {
+    char line[512], mode[8];
+    uint64_t from, to;
+    FILE *maps = fopen("/proc/self/maps", "r");
+
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        if (strstr(line, "memfd:") != NULL &&
+            sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &from, &to, mode) == 3 && mode[1] == 'w' &&
+            mode[3] == 's') {
+            if (to - from > (uint64_t)4 << 20) {
+                to = from + ((uint64_t)4 << 20);
+            }
+            overwrite(from, to, garbage);
+        }
+    }
+}
+
+/* All of these must be refused: another process would die of SIGBUS. */
+static void resize(void) {
+    char line[512], path[64];
+    uint64_t from, to;
+    struct stat status;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int fd, tried = 0;
+
+    for (fd = 3; fd < 64; fd++) {
+        if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0) {
+            tried++;
+            if (ftruncate(fd, 0) == 0 || ftruncate(fd, status.st_size + 4096) == 0) {
+                printf("a shared object could be resized\n");
+            }
+        }
+    }
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        if (strstr(line, "memfd:") != NULL &&
+            sscanf(line, "%" SCNx64 "-%" SCNx64, &from, &to) == 2) {
+            (void)snprintf(path, sizeof path, "/proc/self/map_files/%" PRIx64 "-%" PRIx64, from, to);
+            fd = open(path, O_RDWR);
+            if (fd >= 0) {
+                tried++;
+                if (ftruncate(fd, 0) == 0) {
+                    printf("a shared object could be resized\n");
+                }
+                (void)close(fd);
+            }
+        }
+    }
+    printf("resizing was tried\n");
+    (void)fflush(stdout);
+}
+
+static void attack(const char *way) {
+    caddr_t buffer;
+
+    /* The others must have begun to look at our ring. */
+    while (pmGetSendBuffer(score_pmnet[0], 1, &buffer, 64) != PM_SUCCESS) {
+    }
+    memset(buffer, 1, 64);
+    if (strcmp(way, "halfway") == 0) {
+        (void)raise(SIGKILL);
+    }
+    (void)pmSend(score_pmnet[0]);
+    nap(200);
+    if (strcmp(way, "resize") == 0) {
+        resize();
+    } else {
+        overwrite_shared(strcmp(way, "garbage") == 0);
+    }
+    nap(700);
+    (void)sc_exit(5);
+}
+
+int main(int argc, char **argv) {
+    caddr_t message;
+    size_t length, i, sum = 0;
+    int cc;
+
+    score_initialize();
+    if (argc < 2 || score_num_node < 3) {
+        fprintf(stderr, "usage: scrun -nodes=3 hostile garbage|zeros|resize|halfway\n");
+        return 2;
+    }
+    if (score_self_node == 0) {
+        attack(argv[1]);
+    }
+    for (;;) {
+        cc = pmReceive(score_pmnet[0], &message, &length);
+        if (cc == PM_SUCCESS) {
+            /* Read all of it: a length that reached outside would be a crash here. */
+            for (i = 0; i < length; i++) {
+                sum += (unsigned char)message[i];
+            }
+            cc = pmReleaseReceiveBuffer(score_pmnet[0]);
+        }
+        if (cc != PM_SUCCESS && cc != ENOBUFS && cc != EBUSY) {
+            fprintf(stderr, "node %d: %s (sum %zu)\n", score_self_node, pmErrorString(cc), sum);
+            (void)sc_exit(9);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `scrun -nodes=2 pmtest` prints latency, bandwidth and rate beside the floor of the machine; for
+//! programs, as JSON.
+
+use score_tests::Scene;
+use serde_json::Value;
+
+#[test]
+fn json_has_the_promised_fields_for_each_size() {
+    let scene = Scene::new();
+    let words = ["-nodes=2,message=quiet", "pmtest", "-latency", "-size", "8,1024", "-json"];
+    let outcome = scene.scrun(&words).run().expect(0);
+    let Ok(Value::Array(rows)) = serde_json::from_slice(&outcome.stdout) else {
+        panic!("no array: {outcome}")
+    };
+    assert_eq!(rows.len(), 2, "{outcome}");
+    for (row, size) in rows.iter().zip([8, 1024]) {
+        assert_eq!(row["size"], size, "{outcome}");
+        for name in ["one_way_ns_min", "one_way_ns_median", "one_way_ns_p999", "floor_ns"] {
+            assert!(row[name].as_f64().is_some_and(|value| value > 0.0), "{name}: {outcome}");
+        }
+    }
+}
+
+#[test]
+fn bandwidth_and_rate_are_measured_when_asked_for() {
+    let scene = Scene::new();
+    for (option, field) in [("-bandwidth", "bandwidth_bytes_per_s"), ("-rate", "messages_per_s")] {
+        let words = ["-nodes=2,message=quiet", "pmtest", option, "-size", "64", "-json"];
+        let outcome = scene.scrun(&words).run().expect(0);
+        let rows: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+        assert!(rows[0][field].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
+    }
+}
+
+#[test]
+fn one_node_or_a_wrong_option_is_refused_by_name() {
+    let scene = Scene::new();
+    let outcome = scene.scrun(&["-nodes=1", "pmtest"]).run();
+    assert_ne!(outcome.code, 0, "{outcome}");
+    let outcome = scene.scrun(&["-nodes=2", "pmtest", "-speed"]).run();
+    assert_ne!(outcome.code, 0, "{outcome}");
+    let _ = outcome.says(&["-speed"]);
+}

@@ -1,0 +1,36 @@
+//! Messages of random sizes between several nodes arrive unchanged, in order, and all of them;
+//! also when there are more nodes than processors, and when the receivers sleep.
+
+use score_tests::Scene;
+
+fn run(nodes: usize, messages: usize, more: &[&str]) {
+    let scene = Scene::new();
+    let Some(program) = scene.program("traffic") else { return };
+    let option = format!("-nodes={nodes}");
+    let (program, messages) = (program.to_str().unwrap(), messages.to_string());
+    let mut words = vec![option.as_str(), program, messages.as_str(), "4711"];
+    words.extend(more);
+    let outcome = scene.scrun(&words).run().expect(0);
+    assert_eq!(outcome.text(), "all in order\n".repeat(nodes), "{outcome}");
+}
+
+#[test]
+fn two_nodes_exchange_everything_in_order() {
+    run(2, 200_000, &[]);
+}
+
+#[test]
+fn five_nodes_exchange_everything_in_order() {
+    run(5, 20_000, &[]);
+}
+
+#[test]
+fn sleeping_receivers_are_woken_every_time() {
+    run(2, 20_000, &["block"]);
+    run(4, 10_000, &["block"]);
+}
+
+#[test]
+fn sixteen_nodes_on_few_processors_get_on() {
+    run(16, 2_000, &[]);
+}

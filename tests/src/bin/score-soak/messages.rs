@@ -1,0 +1,69 @@
+//! Traffic of random sizes between random numbers of nodes, every message checked by its receiver
+//! (tests/programs/traffic.c); in some jobs a node is killed in the middle, which must end the job.
+
+use std::io::Write;
+use std::thread::sleep;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use score_tests::Scene;
+
+use crate::Plan;
+use crate::random::Random;
+
+/// Runs the plan.
+///
+/// # Errors
+/// A message was lost, altered or out of order, or a job did not end; the line says how to see it
+/// again.
+pub fn run(plan: &Plan) -> Result<(), String> {
+    let scene = Scene::new();
+    let Some(program) = scene.program("traffic") else {
+        println!("messages: skipped, no C compiler");
+        return Ok(());
+    };
+    let program = program.display().to_string();
+    let (mut messages, mut killed) = (0_u64, 0_u64);
+    let mut done = 0;
+    for (index, seed) in plan.seeds() {
+        let fault = |text: String| {
+            format!("{text}\nagain: cargo xtask soak messages -count 1 -seed {seed}")
+        };
+        let random = &mut Random(seed);
+        let nodes = 2 + random.below(7);
+        // Nodes that share processors yield to each other; fewer messages keep a job short.
+        let count = if nodes <= 2 { 100_000 } else { 5_000 } + random.below(20_000);
+        let block = if random.below(3) == 0 { "block" } else { "spin" };
+        let (option, count_text) = (format!("-nodes={nodes}"), count.to_string());
+        let number = (seed % 1_000_000).to_string();
+        let words = [option.as_str(), &program, &count_text, &number, block];
+        let job = scene.scrun(&words).start();
+        if random.below(4) == 0 {
+            sleep(Duration::from_micros(random.next() % 300_000));
+            let ranks = scene.processes().into_iter().filter(|one| one.program() == "traffic");
+            let ranks: Vec<_> = ranks.collect();
+            if !ranks.is_empty() {
+                ranks[random.below(ranks.len())].signal(Signal::SIGKILL);
+                killed += 1;
+            }
+            let outcome = job.wait();
+            // A node that was killed after its last message may have ended its job well.
+            if ![0, 137].contains(&outcome.code) {
+                return Err(fault(outcome.to_string()));
+            }
+        } else {
+            let outcome = job.wait();
+            if outcome.code != 0 || outcome.text() != "all in order\n".repeat(nodes) {
+                return Err(fault(outcome.to_string()));
+            }
+            messages += (count * nodes) as u64;
+        }
+        let clean = scene.wait_until_clean(Duration::from_secs(5));
+        clean.map_err(|left| fault(format!("left: {left:#?}")))?;
+        done = index + 1;
+        print!("\rmessages: {done} jobs, {messages} messages checked, {killed} nodes killed   ");
+        let _ = std::io::stdout().flush();
+    }
+    println!("\rmessages: {done} jobs, {messages} messages in order, {killed} nodes killed   ");
+    Ok(())
+}
