@@ -4,7 +4,8 @@
 use crate::usage::{Refusal, USAGE, shown};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{pipe2, read};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Pid, pipe2, read};
 use score_proto::env::RESOURCE_FD;
 use score_proto::note::{MAX_WRITTEN, Request};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -28,12 +29,15 @@ pub fn run(path: &Path, request: &mut Request) -> Result<(), Refusal> {
     let mut child = start(path, writer).map_err(failed)?;
     let answer = collect(&reader, Instant::now() + LIMIT);
     // The request is there, or will never be: nothing else of this run is wanted.
-    let _ = child.kill();
+    let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
     let _ = child.wait();
     let answer = answer.map_err(failed)?;
     let Some(bytes) = answer else {
         return Err(fail(format!("said no resource request within {} s", LIMIT.as_secs())));
     };
+    if bytes.is_empty() {
+        return Err(fail("ended before score_initialize said what it asks for".into()));
+    }
     request.add_written(&bytes).map_err(|fault| fail(fault.to_string()))
 }
 

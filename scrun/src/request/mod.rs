@@ -3,7 +3,7 @@
 
 use crate::elf::{self, Loader};
 use crate::local;
-use crate::nodes;
+use crate::nodes::Chosen;
 use crate::options::Options;
 use crate::usage::{Refusal, USAGE, shown};
 use score_proto::message::Level;
@@ -90,22 +90,22 @@ pub fn check(
 }
 
 /// What `resource` prints: options, requests, paths.
-pub fn describe(options: &Options, all: &[Asked], both: &Request, chosen: nodes::Chosen) -> String {
-    let mut out = String::from("options:");
-    for (key, value) in options.pairs() {
-        out.push_str(&match value {
-            Some(value) => format!(" {key}={value}"),
-            None => format!(" {key}"),
-        });
-    }
-    if options.given.is_empty() {
-        out.push_str(" none");
-    }
+pub fn describe(options: &Options, all: &[Asked], both: &Request, chosen: Chosen) -> String {
+    let given: Vec<String> = options
+        .given
+        .iter()
+        .map(|given| match &given.value {
+            Some(value) => format!("{}={value}", given.key),
+            None => given.key.clone(),
+        })
+        .collect();
+    let mut out = format!("options: {}\n", given.join(" "));
     for Asked { path, request } in all {
-        out.push_str(&format!("\nprogram: {}\n  {}", path.display(), line(request)));
+        out.push_str(&format!("program: {}\n  {}\n", path.display(), line(request)));
     }
-    let nochange = format!("\njob: {} nodes ({}x{})\n", chosen.nodes(), chosen.hosts, chosen.procs);
-    out.push_str(&format!("\ntogether:\n  {}{nochange}", line(both)));
+    let Chosen { hosts, procs } = chosen;
+    let (nodes, together) = (chosen.nodes(), line(both));
+    out.push_str(&format!("together: {together}\nnodes: {nodes} ({hosts}x{procs})\n"));
     out
 }
 
