@@ -1,3 +1,14 @@
-//! Shared parts of the commands.
+//! The parts of SCore's commands that more than one of them uses, and those worth testing alone.
+//! Each command is one small file in `bin/`.
 
 pub mod compilers;
+pub mod gather;
+pub mod hop;
+pub mod options;
+pub mod post;
+pub mod scatter;
+pub mod station;
+pub mod tee;
+
+#[cfg(test)]
+mod simulation;
