@@ -1,6 +1,9 @@
 //! The parts of SCore's commands that more than one of them uses, and those worth testing alone.
 //! Each command is one small file in `bin/`.
 
+// PM itself: the runtime only declares its functions.
+extern crate pm as _;
+
 pub mod compilers;
 pub mod gather;
 pub mod hop;

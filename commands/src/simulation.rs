@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::hop::{Message, OVERHEAD};
 use crate::post::{Failure, Machine, Post};
@@ -179,4 +180,15 @@ pub fn run(network: &Network, mut machines: Vec<Box<dyn Machine + '_>>, dice: &D
     }
     let left: Vec<_> = machines.iter().map(|machine| machine.finished()).collect();
     panic!("no end in sight; finished: {left:?}");
+}
+
+/// A temporary file that has no name any more.
+pub fn nameless_file() -> io::Result<File> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("score-commands-{}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
 }

@@ -1,2 +1,61 @@
-//! `system`: runs a sequential program on every node (manual, system(6)).
-fn main() {}
+//! `system`: runs a sequential program on every node (manual, system(6)). Under scrun the shepherd
+//! starts that program itself; this one serves whoever names it by its path, and says so
+//! when there is no scrun.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+usage: scrun [-OPTIONS] system [-host] PROGRAM [ARGUMENT...]
+
+Runs a sequential program on every node, in the job's directory.
+  -host  only the first process of each host runs it
+";
+
+fn main() -> ExitCode {
+    let mut words: Vec<OsString> = env::args_os().skip(1).collect();
+    if words.first().is_some_and(|word| word == "-help" || word == "--help") {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let Some(node) = env::var_os("SCORE_SELF_NODE") else {
+        eprintln!("system: must be invoked by scrun, as in: scrun -nodes=4 system hostname");
+        return ExitCode::from(2);
+    };
+    let first = node == "0";
+    let per_host = words.first().is_some_and(|word| word == "-host");
+    if per_host {
+        words.remove(0);
+    }
+    let Some((program, args)) = words.split_first() else {
+        return refuse(first, "no program is named");
+    };
+    if program.as_encoded_bytes().starts_with(b"-") {
+        let fault = format!("{program:?} is not an option; there are -host and -help");
+        return refuse(first, &fault);
+    }
+    if per_host && env::var_os("SCORE_SELF_PROC").is_some_and(|process| process != "0") {
+        return ExitCode::SUCCESS;
+    }
+    let mut command = Command::new(program);
+    command.args(args);
+    if let Some(directory) = env::var_os("SCORE_JOB_DIR") {
+        command.current_dir(directory);
+    }
+    let error = command.exec();
+    eprintln!("system: node {}: {}: {error}", node.display(), program.display());
+    let missing = error.kind() == std::io::ErrorKind::NotFound;
+    ExitCode::from(if missing { 127 } else { 126 })
+}
+
+/// All nodes see the same words; one speaks for all.
+fn refuse(first: bool, fault: &str) -> ExitCode {
+    if first {
+        eprint!("system: {fault}\n{USAGE}");
+        return ExitCode::from(2);
+    }
+    ExitCode::SUCCESS
+}

@@ -63,12 +63,7 @@ impl Spool {
     ///
     /// # Errors
     /// The input or the file is broken.
-    pub fn fill(
-        &mut self,
-        input: &mut impl Read,
-        what: &str,
-        spill: bool,
-    ) -> Result<Try, Failure> {
+    pub fn fill(&mut self, input: &mut impl Read, what: &str, spill: bool) -> Result<Try, Failure> {
         if self.tail.len() >= CHUNK && spill && !self.full {
             self.spill()?;
         }
@@ -152,22 +147,13 @@ fn no_room(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn scratch() -> Maker {
-        Box::new(|| {
-            let name = format!("score-spool-test-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let options = File::options().read(true).write(true).create(true).open(&path);
-            std::fs::remove_file(&path)?;
-            options
-        })
-    }
+    use crate::simulation::nameless_file;
 
     #[test]
     fn bytes_come_back_in_order_through_memory_and_file() {
         let all: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251) as u8).collect();
         let mut input = &all[..];
-        let mut spool = Spool::new(u64::MAX, scratch());
+        let mut spool = Spool::new(u64::MAX, Box::new(nameless_file));
         while spool.fill(&mut input, "test", true).unwrap() != Try::Ended {}
         assert!(spool.spilled() > 800_000);
         let mut out = Vec::new();
@@ -184,7 +170,7 @@ mod tests {
     fn beyond_the_limit_the_input_waits() {
         let all = vec![7; 10 * CHUNK];
         let mut input = &all[..];
-        let mut spool = Spool::new(2 * CHUNK as u64, scratch());
+        let mut spool = Spool::new(2 * CHUNK as u64, Box::new(nameless_file));
         for _ in 0..20 {
             spool.fill(&mut input, "test", true).unwrap();
         }

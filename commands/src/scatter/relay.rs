@@ -66,12 +66,8 @@ impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
         capacity: usize,
     ) -> Self {
         let (output, output_name) = output.unzip();
-        let next = next.map(|node| Next {
-            node,
-            piece: post.piece(node),
-            credit: 0,
-            told_end: false,
-        });
+        let next =
+            next.map(|node| Next { node, piece: post.piece(node), credit: 0, told_end: false });
         Self {
             tee: Tee::new(capacity, output.is_some(), next.is_some()),
             source,

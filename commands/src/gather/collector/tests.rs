@@ -1,22 +1,14 @@
 use super::*;
 use crate::gather::contributor::Contributor;
 use crate::gather::spool::Spool;
-use crate::simulation::{Dice, Feed, Network, Sink, run};
+use crate::simulation::{Dice, Feed, Network, Sink, nameless_file, run};
 
 fn input(node: u32, length: usize) -> Vec<u8> {
     (0..length).map(|i| (i as u32 * 7 + node * 101) as u8).collect()
 }
 
 fn spool(limit: u64) -> Spool {
-    Spool::new(
-        limit,
-        Box::new(|| {
-            let path = std::env::temp_dir().join(format!("score-gather-{}", std::process::id()));
-            let file = std::fs::File::options().read(true).write(true).create(true).open(&path);
-            std::fs::remove_file(&path)?;
-            file
-        }),
-    )
+    Spool::new(limit, Box::new(nameless_file))
 }
 
 /// Gathers from the nodes in `order`, where node n has `lengths[n]` bytes to give.

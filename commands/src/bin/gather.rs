@@ -1,0 +1,10 @@
+//! `gather`: collects the nodes' standard inputs (manual, gather(6)).
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use score_commands::{gather, station};
+
+fn main() -> ExitCode {
+    station::command("gather", gather::USAGE, gather::run)
+}
