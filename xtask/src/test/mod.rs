@@ -57,7 +57,17 @@ pub fn run(args: &[String]) -> Result<(), String> {
 /// # Errors
 /// A check failed.
 pub fn headers(_args: &[String]) -> Result<(), String> {
-    run::call(&mut run::cargo(&["test", "-p", "pm-c", "-p", "score-c"]))
+    run::call(&mut run::cargo(&[
+        "test",
+        "-p",
+        "score-c-tests",
+        "--test",
+        "headers",
+        "--test",
+        "symbols",
+        "--test",
+        "layout",
+    ]))
 }
 
 fn set_up(_: &mut Tally) -> Result<(), String> {

@@ -1,0 +1,186 @@
+//! What the tests of the C ABI stand on: the libraries as cargo builds them, and C compilers.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The folder ffi-c.
+pub fn ffi_c() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("in ffi-c")
+}
+
+/// The folder of pm.h and score.h.
+pub fn include() -> PathBuf {
+    ffi_c().join("include")
+}
+
+/// A C source of these tests.
+pub fn source(name: &str) -> PathBuf {
+    ffi_c().join("tests/c").join(name)
+}
+
+/// The folder with the libraries and compiler wrappers. `SCORE_BIN_DIR` names one that is built
+/// already; else they are built first, in the profile of these tests.
+pub fn built() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| match std::env::var_os("SCORE_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => build(),
+    })
+}
+
+fn build() -> PathBuf {
+    let here = std::env::current_exe().expect("a running program has a path");
+    let folder = here.ancestors().nth(2).expect("tests run in TARGET/PROFILE/deps");
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") => "dev",
+        Some(name) => name,
+        None => panic!("{} is no profile", folder.display()),
+    };
+    let packages = ["pm-c", "score-c", "score-c-static", "score-commands"];
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["build", "--quiet", "--profile", profile, "--target-dir"])
+        .arg(folder.parent().expect("in the target directory"))
+        .args(packages.iter().flat_map(|package| ["-p", package]))
+        .current_dir(ffi_c())
+        .status()
+        .expect("cargo can be started");
+    assert!(status.success(), "cannot build {packages:?}");
+    folder.to_path_buf()
+}
+
+/// The C compilers that are here, C++ ones by `plus`; says once which are missing.
+pub fn compilers(plus: bool) -> Vec<&'static str> {
+    let all = if plus { ["g++", "clang++"] } else { ["gcc", "clang"] };
+    let present = |name: &&str| {
+        let found = Command::new(name).arg("--version").output().is_ok();
+        if !found {
+            score_tests::skip(&format!("C ABI with {name}"), "it is not installed");
+        }
+        found
+    };
+    all.into_iter().filter(present).collect()
+}
+
+/// The first of these spellings of a standard that the compiler knows: C23 is c2x to older ones.
+pub fn standard(compiler: &str, names: &[&str]) -> String {
+    let known = |name: &&&str| {
+        let mut command = Command::new(compiler);
+        command.arg(format!("-std={name}")).args(["-E", "-x", "c", "/dev/null"]);
+        command.output().is_ok_and(|output| output.status.success())
+    };
+    let name = names.iter().find(known);
+    format!("-std={}", name.unwrap_or_else(|| panic!("{compiler} knows none of {names:?}")))
+}
+
+/// Runs a command to its end; if it fails, the test does, with all that was printed.
+pub fn ok(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, both(&output));
+    output
+}
+
+/// All that a command has printed.
+pub fn both(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A command's standard output.
+pub fn stdout(command: &mut Command) -> String {
+    String::from_utf8(ok(command).stdout).expect("UTF-8")
+}
+
+/// A folder of its own for a test, removed with the value.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes the folder, in cargo's target directory.
+    pub fn new(name: &str) -> Self {
+        let here = std::env::current_exe().expect("a running program has a path");
+        let folder = here.with_file_name(format!("c-abi-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("the target directory is writable");
+        Self(folder)
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The names of the functions (and, for `extern` lines, variables) that a header declares: what
+/// stands before the first parenthesis, outside of comments and preprocessor lines.
+pub fn declared(header: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(include().join(header)).expect("the header is readable");
+    let text = without_comments(&text);
+    let mut names = Vec::new();
+    // Inside how many braces of a structure.
+    let mut depth = 0;
+    let mut statement = String::new();
+    let mut continued = false;
+    for line in text.lines() {
+        let preprocessor = continued || line.trim_start().starts_with('#');
+        continued = preprocessor && line.ends_with('\\');
+        if preprocessor {
+            continue;
+        }
+        for letter in line.chars().chain([' ']) {
+            match letter {
+                '{' if depth > 0 || statement.contains("struct") => depth += 1,
+                '}' if depth > 0 => depth -= 1,
+                '{' | '}' => statement.clear(),
+                ';' if depth == 0 => {
+                    names.extend(name_of(&statement));
+                    statement.clear();
+                }
+                _ if depth == 0 => statement.push(letter),
+                _ => {}
+            }
+        }
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn without_comments(text: &str) -> String {
+    let mut rest = text;
+    let mut kept = String::new();
+    while let Some((before, after)) = rest.split_once("/*") {
+        kept.push_str(before);
+        rest = after.split_once("*/").expect("comments end").1;
+    }
+    kept + rest
+}
+
+fn name_of(statement: &str) -> Option<String> {
+    let statement = statement.trim();
+    if statement.starts_with("typedef") || statement.starts_with("struct") {
+        return None;
+    }
+    let head = match statement.split_once('(') {
+        Some((head, _)) => head,
+        None => statement.strip_prefix("extern ")?,
+    };
+    let name = head.trim().rsplit([' ', '*']).next()?;
+    (!name.is_empty()).then(|| name.to_string())
+}
+
+/// The names in a version script's `global:` part.
+pub fn listed(map: &str) -> Vec<String> {
+    let path = ffi_c().join("link").join(map);
+    let text = std::fs::read_to_string(path).expect("the version script is readable");
+    let global = text.split_once("global:").expect("has a global part").1;
+    let global = global.split_once("local:").expect("has a local part").0;
+    let mut names: Vec<String> =
+        global.split(';').map(|name| name.trim().to_string()).filter(|n| !n.is_empty()).collect();
+    names.sort();
+    names
+}

@@ -1,0 +1,78 @@
+//! The headers say what the libraries have, and compile without a warning everywhere.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+
+use score_c_tests::{Scratch, compilers, declared, include, listed, ok, source, standard};
+
+const HEADERS: [&str; 5] = ["pm.h", "score.h", "sc.h", "score_resource.h", "score_options.h"];
+const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-Wshadow"];
+
+/// Every order of inclusion that matters: each header alone, and twice; then all.
+fn inclusions() -> Vec<String> {
+    let mut texts: Vec<String> =
+        HEADERS.iter().map(|header| format!("#include <{header}>\n").repeat(2)).collect();
+    texts.push(HEADERS.iter().map(|header| format!("#include <{header}>\n")).collect());
+    texts
+}
+
+fn compile(compiler: &str, standard: &str, language: &str) {
+    let scratch = Scratch::new(&format!("headers-{compiler}{standard}"));
+    for (index, text) in inclusions().into_iter().enumerate() {
+        let file = scratch.file(&format!("{index}.c"));
+        std::fs::write(&file, text + "int main(void) { return 0; }\n").unwrap();
+        ok(Command::new(compiler)
+            .arg(standard)
+            .args(STRICT)
+            .arg("-I")
+            .arg(include())
+            .args(["-fsyntax-only", "-x", language])
+            .arg(&file));
+    }
+}
+
+#[test]
+fn each_header_alone_and_all_together_are_clean_c() {
+    for compiler in compilers(false) {
+        for names in [&["c99"][..], &["c11"], &["c17"], &["c23", "c2x"], &["gnu23", "gnu2x"]] {
+            compile(compiler, &standard(compiler, names), "c");
+        }
+    }
+}
+
+#[test]
+fn each_header_alone_and_all_together_are_clean_cxx() {
+    for compiler in compilers(true) {
+        for name in ["c++17", "c++20"] {
+            compile(compiler, &format!("-std={name}"), "c++");
+        }
+    }
+}
+
+#[test]
+fn the_declared_types_are_what_the_manual_says() {
+    for compiler in compilers(false) {
+        for names in [&["c99"][..], &["c23", "c2x"]] {
+            ok(Command::new(compiler)
+                .arg(standard(compiler, names))
+                .args(STRICT)
+                .arg("-I")
+                .arg(include())
+                .args(["-fsyntax-only"])
+                .arg(source("signatures.c")));
+        }
+    }
+}
+
+#[test]
+fn pm_h_declares_exactly_what_libpm_exports() {
+    assert_eq!(declared("pm.h"), listed("pm.map"));
+}
+
+#[test]
+fn the_headers_of_libscore_declare_exactly_what_it_exports() {
+    let mut all: Vec<String> = HEADERS[1..].iter().flat_map(|header| declared(header)).collect();
+    all.sort();
+    all.dedup();
+    assert_eq!(all, listed("score.map"));
+}

@@ -1,0 +1,101 @@
+//! What the libraries export and need: one copy of PM in a process, and nothing but the promised names.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+
+use score_c_tests::{built, listed, stdout};
+
+/// Names in a dynamic symbol table, with their versions, after `nm` options.
+fn dynamic(library: &str, which: &str) -> Vec<String> {
+    let path = built().join(library);
+    let text = stdout(Command::new("nm").args(["-D", "--with-symbol-versions", which]).arg(path));
+    let name = |line: &str| line.split_whitespace().last().unwrap_or_default().to_string();
+    let mut names: Vec<String> = text.lines().map(name).collect();
+    names.sort();
+    names
+}
+
+fn exported(library: &str, version: &str) -> Vec<String> {
+    let names = dynamic(library, "--defined-only").into_iter();
+    let suffix = format!("@@{version}");
+    let plain = |name: String| match name.strip_suffix(&suffix) {
+        Some(plain) => plain.to_string(),
+        None => panic!("{library}: {name} is not of version {version}"),
+    };
+    names.filter(|name| name != version).map(plain).collect()
+}
+
+fn dynamic_section(library: &str) -> String {
+    stdout(Command::new("readelf").arg("-dW").arg(built().join(library)))
+}
+
+#[test]
+fn libpm_so_exports_the_committed_list_and_nothing_else() {
+    assert_eq!(exported("libpm.so", "PM_2.0"), listed("pm.map"));
+}
+
+#[test]
+fn libscore_so_exports_the_committed_list_and_nothing_else() {
+    assert_eq!(exported("libscore.so", "SCORE_6.0"), listed("score.map"));
+}
+
+#[test]
+fn the_sonames_are_those_that_programs_record_and_lead_to_the_libraries() {
+    for (library, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.6")] {
+        let section = dynamic_section(library);
+        assert!(section.contains(&format!("soname: [{soname}]")), "{section}");
+        let link = std::fs::read_link(built().join(soname)).unwrap();
+        assert_eq!(link.to_str(), Some(library));
+    }
+}
+
+#[test]
+fn libscore_so_takes_pm_from_libpm_so_and_has_none_of_its_own() {
+    let section = dynamic_section("libscore.so");
+    assert!(section.contains("Shared library: [libpm.so.2]"), "{section}");
+    let wanted = dynamic("libscore.so", "--undefined-only");
+    assert!(wanted.contains(&"pmAttachContext@PM_2.0".to_string()), "{wanted:?}");
+    // With local symbols: no function of the crate score_pm, which would bring its statics along.
+    let all = stdout(Command::new("nm").arg("--demangle").arg(built().join("libscore.so")));
+    let copied: Vec<&str> = all.lines().filter(|line| line.contains("score_pm::")).collect();
+    assert!(copied.is_empty(), "{copied:?}");
+}
+
+#[test]
+fn the_libraries_need_nothing_beyond_the_c_library() {
+    let known = ["libpm.so.2", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"];
+    for library in ["libpm.so", "libscore.so"] {
+        for line in dynamic_section(library).lines().filter(|line| line.contains("(NEEDED)")) {
+            assert!(known.iter().any(|name| line.contains(&format!("[{name}]"))), "{line}");
+        }
+    }
+}
+
+#[test]
+fn each_archive_defines_all_that_its_shared_object_exports() {
+    let archives = [("libpm.a", &["pm.map"][..]), ("libscore.a", &["pm.map", "score.map"])];
+    for (archive, maps) in archives {
+        let path = built().join(archive);
+        let text = stdout(Command::new("nm").args(["--defined-only", "--quiet"]).arg(path));
+        let defined: Vec<&str> = text.lines().filter_map(|l| l.split_whitespace().nth(2)).collect();
+        for name in maps.iter().flat_map(|map| listed(map)) {
+            let times = defined.iter().filter(|found| **found == name).count();
+            assert_eq!(times, 1, "{archive}: {name} is defined {times} times");
+        }
+    }
+}
+
+#[test]
+fn no_exported_function_may_unwind_into_c() {
+    // `extern "C"` aborts on a panic by itself; only "C-unwind" would not.
+    let root = score_c_tests::ffi_c().parent().unwrap();
+    for folder in ["ffi-c/pm/src", "libscore/src"] {
+        for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                let text = std::fs::read_to_string(&path).unwrap();
+                assert!(!text.contains("C-unwind"), "{}", path.display());
+            }
+        }
+    }
+}
