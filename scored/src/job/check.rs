@@ -1,0 +1,129 @@
+//! Whether a job can be run at all: checked before anything is started.
+
+use score_proto::MAX_NODES;
+use score_proto::message::{Input, JobSpec, Output};
+
+/// Descriptors that the shepherd needs per process: two pipes, the control socket, PM's.
+const DESCRIPTORS_PER_PROCESS: u64 = 4;
+/// Descriptors that it needs besides.
+const DESCRIPTORS_BESIDES: u64 = 64;
+/// What the smallest process costs in memory, page tables and kernel stack included.
+const BYTES_PER_PROCESS: u64 = 256 * 1024;
+
+/// What this machine allows.
+#[derive(Debug, Clone, Copy)]
+pub struct Machine {
+    /// Processes that may still be started; `u64::MAX` when unlimited.
+    pub processes: u64,
+    /// Descriptors of one process.
+    pub descriptors: u64,
+    /// Memory available, bytes.
+    pub memory: u64,
+}
+
+/// The reason why the job is refused, if it is; nothing has been started then.
+///
+/// # Errors
+/// One line that names what is at fault.
+pub fn check(spec: &JobSpec, machine: &Machine) -> Result<(), String> {
+    if spec.hosts != 1 {
+        return Err(format!(
+            "{} hosts were asked for: this version runs jobs on one host (-nodes=N or -nodes=1xN)",
+            spec.hosts
+        ));
+    }
+    if spec.procs == 0 || spec.nodes() > MAX_NODES {
+        return Err(format!(
+            "{} nodes were asked for: there can be 1 to {MAX_NODES} (PM_MAX_NODE)",
+            spec.procs
+        ));
+    }
+    check_shape(spec)?;
+    check_strings(spec)?;
+    check_limits(spec, machine)
+}
+
+fn check_shape(spec: &JobSpec) -> Result<(), String> {
+    if spec.stages.is_empty() {
+        return Err("the job has no program".to_owned());
+    }
+    for stage in &spec.stages {
+        if stage.elements.is_empty() {
+            return Err("a pipeline of the job has no program".to_owned());
+        }
+        let last = stage.elements.len() - 1;
+        for (at, element) in stage.elements.iter().enumerate() {
+            let path = String::from_utf8_lossy(&element.path.0);
+            if element.path.0.is_empty() || element.args.is_empty() {
+                return Err("a program of the job has no name".to_owned());
+            }
+            let redirects = [
+                match &element.input {
+                    Input::File(name) => Some((name, at == 0, ":=")),
+                    Input::Default => None,
+                },
+                match &element.output {
+                    Output::File { name, .. } => Some((name, at == last, "=:")),
+                    Output::Default => None,
+                },
+            ];
+            for (name, in_place, sign) in redirects.into_iter().flatten() {
+                let shown = String::from_utf8_lossy(&name.0.0);
+                if let Some(fault) = name.fault() {
+                    return Err(format!("{path} {sign} {shown}: {fault}"));
+                }
+                if !in_place {
+                    return Err(format!("{path} {sign} {shown}: the other end is a pipe"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_strings(spec: &JobSpec) -> Result<(), String> {
+    let nul = |bytes: &[u8]| bytes.contains(&0);
+    if nul(&spec.directory.0) || spec.directory.0.first() != Some(&b'/') {
+        return Err("the working directory is not an absolute path".to_owned());
+    }
+    if spec.environment.iter().any(|variable| nul(&variable.0)) {
+        return Err("an environment variable holds a NUL byte".to_owned());
+    }
+    for element in spec.stages.iter().flat_map(|stage| &stage.elements) {
+        if nul(&element.path.0) || element.args.iter().any(|argument| nul(&argument.0)) {
+            let path = String::from_utf8_lossy(&element.path.0);
+            return Err(format!("{path}: its name or an argument holds a NUL byte"));
+        }
+    }
+    Ok(())
+}
+
+fn check_limits(spec: &JobSpec, machine: &Machine) -> Result<(), String> {
+    let widest = spec.stages.iter().map(|stage| stage.elements.len() as u64).max().unwrap_or(0);
+    let processes = widest * u64::from(spec.nodes());
+    if processes > machine.processes {
+        return Err(format!(
+            "{processes} processes are needed at once, and this machine allows {} (RLIMIT_NPROC, \
+             pid_max)",
+            machine.processes
+        ));
+    }
+    let descriptors = processes * DESCRIPTORS_PER_PROCESS + DESCRIPTORS_BESIDES;
+    if descriptors > machine.descriptors {
+        return Err(format!(
+            "{descriptors} descriptors are needed for {processes} processes, and this machine \
+             allows {} (hard RLIMIT_NOFILE)",
+            machine.descriptors
+        ));
+    }
+    let memory = processes * BYTES_PER_PROCESS;
+    if memory > machine.memory {
+        return Err(format!(
+            "{processes} processes need {} MiB of memory at the very least, and {} MiB are \
+             available",
+            memory >> 20,
+            machine.memory >> 20
+        ));
+    }
+    Ok(())
+}

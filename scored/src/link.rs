@@ -1,0 +1,126 @@
+//! A connection to the next process of the chain: frames over a stream socket, never blocking.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+
+use mio::net::UnixStream;
+use mio::{Interest, Registry, Token};
+use score_proto::frame::{self, Decoder, FrameError};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Bytes taken from the socket at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// One end of a connection, with what has not been decoded or sent yet.
+#[derive(Debug)]
+pub struct Link {
+    stream: UnixStream,
+    decoder: Decoder,
+    out: Vec<u8>,
+    sent: usize,
+    scratch: Vec<u8>,
+    /// The socket may hold more: mio reports each arrival once only.
+    readable: bool,
+    /// The peer has gone, one way or another.
+    closed: bool,
+}
+
+impl Link {
+    /// Takes over a connected stream socket.
+    ///
+    /// # Errors
+    /// As fcntl(2).
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let stream = StdStream::from(fd);
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream: UnixStream::from_std(stream),
+            decoder: Decoder::default(),
+            out: Vec::new(),
+            sent: 0,
+            scratch: vec![0; READ_BYTES],
+            readable: true,
+            closed: false,
+        })
+    }
+
+    /// Has `registry` report on it.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.stream, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    /// mio has reported that there is something to read.
+    pub fn mark_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// Whether [`Link::receive`] may find more without a further report.
+    pub fn may_have_more(&self) -> bool {
+        self.readable && !self.closed
+    }
+
+    /// Whether the peer has gone. Messages that came before can still be received.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Bytes queued and not yet taken by the socket.
+    pub fn backlog(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Queues one message. One that does not fit a frame (a peer cannot cause that) is dropped.
+    pub fn queue<M: Serialize>(&mut self, message: &M) {
+        if self.sent > 0 && self.sent == self.out.len() {
+            self.out.clear();
+            self.sent = 0;
+        } else if self.sent >= 1 << 20 {
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
+        let queued = frame::encode(message, &mut self.out);
+        debug_assert!(queued.is_ok(), "message too long for a frame");
+    }
+
+    /// Writes as much of the queue as the socket takes.
+    pub fn flush(&mut self) {
+        while self.sent < self.out.len() && !self.closed {
+            match self.stream.write(&self.out[self.sent..]) {
+                Ok(written) => self.sent += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.closed = true,
+            }
+        }
+        if self.closed {
+            self.out.clear();
+            self.sent = 0;
+        }
+    }
+
+    /// The next message that has come whole.
+    ///
+    /// # Errors
+    /// The peer does not speak our protocol; the connection is useless.
+    pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
+        loop {
+            if let Some(message) = self.decoder.next()? {
+                return Ok(Some(message));
+            }
+            if !self.may_have_more() {
+                return Ok(None);
+            }
+            match self.stream.read(&mut self.scratch) {
+                Ok(0) => self.closed = true,
+                Ok(count) => self.decoder.push(&self.scratch[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+                Err(_) => self.closed = true,
+            }
+        }
+    }
+}

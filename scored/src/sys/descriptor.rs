@@ -1,0 +1,102 @@
+//! Descriptors: what is inherited, what is in a pipe.
+
+// UNSAFETY: descriptor numbers from the command line, and ioctls without a safe wrapper.
+#![expect(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+
+/// Takes over a descriptor that was inherited under a number from the command line, and makes it
+/// close-on-exec.
+///
+/// # Errors
+/// EBADF when there is no such descriptor, EINVAL for the standard ones.
+pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number <= 2 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: only borrowed for the check whether it is open at all.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    // SAFETY: it is open, and the caller of this program handed it over to us by number.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Makes every descriptor from `first` on close-on-exec: whatever our own starter forgot to close
+/// must not reach the user's processes.
+pub fn close_on_exec_from(first: RawFd) {
+    // SAFETY: changes flags only.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, first, i32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    }
+}
+
+/// Sees to it that descriptors 0 to 3 are in use, so that no later one can collide with the
+/// numbers that [`super::spawn`] gives to a child; 0 becomes /dev/null.
+///
+/// # Errors
+/// When /dev/null cannot be opened.
+pub fn reserve_low() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    // SAFETY: replaces our own standard input; nobody in this process owns number 0 as a value.
+    if unsafe { libc::dup2(null.as_raw_fd(), 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    for number in 1..=3 {
+        // SAFETY: plain query and duplication; a free number is owned by nobody.
+        unsafe {
+            if libc::fcntl(number, libc::F_GETFD) < 0 {
+                libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number);
+            }
+        }
+    }
+    if null.as_raw_fd() <= 3 {
+        std::mem::forget(null);
+    }
+    Ok(())
+}
+
+/// Bytes that lie in a pipe.
+pub fn bytes_waiting(fd: BorrowedFd<'_>) -> usize {
+    let mut count: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int to the given address.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &mut count) };
+    if done == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
+}
+
+/// The capacity of a pipe in bytes; the smallest there is when it cannot be told.
+pub fn pipe_capacity(fd: BorrowedFd<'_>) -> usize {
+    match fcntl(fd, FcntlArg::F_GETPIPE_SZ) {
+        Ok(bytes) => usize::try_from(bytes).unwrap_or(4096),
+        Err(_) => 4096,
+    }
+}
+
+/// Enlarges a pipe if the system allows; returns what it is then.
+pub fn enlarge_pipe(fd: BorrowedFd<'_>, bytes: i32) -> usize {
+    let _ = fcntl(fd, FcntlArg::F_SETPIPE_SZ(bytes));
+    pipe_capacity(fd)
+}
+
+/// Makes reads and writes through this descriptor return at once.
+///
+/// # Errors
+/// As fcntl(2).
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Makes reads and writes through this descriptor wait.
+///
+/// # Errors
+/// As fcntl(2).
+pub fn set_blocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags & !OFlag::O_NONBLOCK))?;
+    Ok(())
+}

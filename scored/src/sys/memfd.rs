@@ -1,0 +1,115 @@
+//! Shared memory that its users cannot resize: sealed memfds, and the one page that is written
+//! here and only read elsewhere (docs/ARCHITECTURE.md, C-Area).
+
+// UNSAFETY: one mapping of a memfd, written by atomic stores.
+#![expect(unsafe_code)]
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+const SIZE_SEALS: SealFlag =
+    SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
+
+fn sized(name: &CStr, bytes: u64) -> io::Result<File> {
+    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    let file = File::from(fd);
+    file.set_len(bytes)?;
+    Ok(file)
+}
+
+/// A memfd of zeroes that nobody can resize any more; everybody may write it.
+///
+/// # Errors
+/// As memfd_create(2): descriptors or memory.
+pub fn sealed(name: &CStr, bytes: u64) -> io::Result<OwnedFd> {
+    let file = sized(name, bytes)?;
+    fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SIZE_SEALS))?;
+    Ok(file.into())
+}
+
+/// Shared memory that this process writes and all others can only read.
+#[derive(Debug)]
+pub struct Published {
+    fd: OwnedFd,
+    map: MmapRaw,
+}
+
+impl Published {
+    /// Makes `bytes` of zeroes, maps them, and only then seals them against any further writable
+    /// mapping.
+    ///
+    /// # Errors
+    /// As memfd_create(2), mmap(2), or EINVAL from a kernel without F_SEAL_FUTURE_WRITE (5.1).
+    pub fn new(name: &CStr, bytes: usize) -> io::Result<Self> {
+        let file = sized(name, bytes as u64)?;
+        let map = MmapOptions::new().len(bytes).map_raw(&file)?;
+        let future = SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE);
+        fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SIZE_SEALS | future))?;
+        Ok(Self { fd: file.into(), map })
+    }
+
+    /// The descriptor to hand out.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Stores one word; `offset` must be a multiple of 8 inside the object.
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.map.len());
+        // SAFETY: inside the mapping, aligned, which lives as long as self; only atomics touch it.
+        let word = unsafe { &*self.map.as_mut_ptr().add(offset).cast::<AtomicU64>() };
+        word.store(value, Ordering::Release);
+    }
+
+    /// Stores one word; `offset` must be a multiple of 4 inside the object.
+    pub fn store_u32(&self, offset: usize, value: u32) {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.map.len());
+        // SAFETY: as above.
+        let word = unsafe { &*self.map.as_mut_ptr().add(offset).cast::<AtomicU32>() };
+        word.store(value, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::mman::{MapFlags, ProtFlags};
+    use std::num::NonZeroUsize;
+    use std::os::unix::fs::FileExt;
+
+    fn writable_mapping(fd: BorrowedFd<'_>) -> nix::Result<std::ptr::NonNull<libc::c_void>> {
+        let len = NonZeroUsize::new(4096).unwrap();
+        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a fresh mapping chosen by the kernel.
+        unsafe { nix::sys::mman::mmap(None, len, prot, MapFlags::MAP_SHARED, fd, 0) }
+    }
+
+    #[test]
+    fn a_published_page_is_seen_by_readers_and_cannot_be_written_or_resized() {
+        let page = Published::new(c"score-test", 4096).unwrap();
+        page.store_u64(8, 0x1122);
+        let file = File::from(page.fd().try_clone_to_owned().unwrap());
+        let mut seen = [0; 8];
+        file.read_exact_at(&mut seen, 8).unwrap();
+        assert_eq!(u64::from_le_bytes(seen), 0x1122);
+        assert!(file.write_at(b"x", 0).is_err());
+        assert!(file.set_len(0).is_err());
+        assert!(writable_mapping(page.fd()).is_err());
+    }
+
+    #[test]
+    fn a_sealed_object_is_writable_but_keeps_its_size() {
+        let fd = sealed(c"score-test", 8192).unwrap();
+        writable_mapping(fd.as_fd()).unwrap();
+        let file = File::from(fd);
+        assert!(file.set_len(0).is_err());
+        assert!(file.set_len(1 << 20).is_err());
+    }
+}

@@ -1,0 +1,9 @@
+//! Everything that needs `unsafe` or a bare system call: starting processes, namespaces, memfds,
+//! and the few calls for which there is no safe wrapper. Nothing here decides anything.
+
+pub mod descriptor;
+pub mod memfd;
+pub mod namespace;
+pub mod probe;
+pub mod process;
+pub mod spawn;

@@ -1,0 +1,138 @@
+//! Starting the shepherd as init of a PID namespace of its own: its death, by whatever cause, then
+//! ends every process of the job, setsid or not.
+
+// UNSAFETY: clone(2) without a new stack (as fork), and calls between it and execve.
+#![expect(unsafe_code)]
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::mount::{MsFlags, mount};
+use nix::unistd::{Gid, Uid, execv, getegid, geteuid, pipe2};
+
+use super::process;
+
+/// How the processes of a job are held together: the rungs of a ladder, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rung {
+    /// PID and mount namespace, made by root.
+    PidNamespace,
+    /// The same inside a user namespace with the user's own ids.
+    UserNamespace,
+    /// No namespace: child subreaper, and parent-death signals on direct children.
+    Subreaper,
+}
+
+impl Rung {
+    /// Every rung that may work for this user, best first.
+    pub fn ladder() -> &'static [Rung] {
+        if geteuid().is_root() {
+            &[Rung::PidNamespace, Rung::UserNamespace, Rung::Subreaper]
+        } else {
+            &[Rung::UserNamespace, Rung::Subreaper]
+        }
+    }
+
+    /// Whether the shepherd is init of a namespace.
+    pub fn is_namespace(self) -> bool {
+        self != Rung::Subreaper
+    }
+
+    fn flags(self) -> libc::c_int {
+        match self {
+            Rung::PidNamespace => libc::CLONE_NEWPID | libc::CLONE_NEWNS,
+            Rung::UserNamespace => libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS,
+            Rung::Subreaper => 0,
+        }
+    }
+}
+
+/// Starts this very binary again with `arguments`, on the given rung; `keep` stays open in it under
+/// the same numbers. Returns its process id once it runs the new program.
+///
+/// The caller must have one thread only.
+///
+/// # Errors
+/// What the machine refused; nothing is left then.
+pub fn start_self(rung: Rung, arguments: &[CString], keep: &[&OwnedFd]) -> io::Result<i32> {
+    let (mut report, reporter) = {
+        let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+        (File::from(read), File::from(write))
+    };
+    let ids = (geteuid(), getegid());
+    // SAFETY: as fork: the child runs on a copy of our memory, and we have one thread, so that no
+    // lock of the allocator is held by anybody else.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, rung.flags() | libc::SIGCHLD, 0, 0, 0, 0) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let error = become_shepherd(rung, ids, arguments, keep);
+            let code = error.raw_os_error().unwrap_or(libc::EIO);
+            let _ = (&reporter).write_all(&code.to_le_bytes());
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(127) }
+        }
+        pid => {
+            drop(reporter);
+            let pid = pid as i32;
+            let mut code = [0; 4];
+            match report.read_exact(&mut code) {
+                Ok(()) => {
+                    process::wait_for(pid);
+                    Err(io::Error::from_raw_os_error(i32::from_le_bytes(code)))
+                }
+                // End of file: execve closed the pipe. (Had it died, its socket will tell.)
+                Err(_) => Ok(pid),
+            }
+        }
+    }
+}
+
+/// Returns only on failure.
+fn become_shepherd(
+    rung: Rung,
+    ids: (Uid, Gid),
+    arguments: &[CString],
+    keep: &[&OwnedFd],
+) -> io::Error {
+    process::die_with_parent(libc::SIGKILL);
+    let ready = || -> io::Result<()> {
+        if rung == Rung::UserNamespace {
+            map_own_ids(ids)?;
+        }
+        if rung.is_namespace() {
+            own_proc()?;
+        }
+        for fd in keep {
+            fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        Ok(())
+    };
+    match ready() {
+        Err(error) => error,
+        Ok(()) => match execv(c"/proc/self/exe", arguments) {
+            Err(error) => error.into(),
+            Ok(never) => match never {},
+        },
+    }
+}
+
+/// Inside the new user namespace the user is who he was; nobody else exists there. `ids` are his
+/// ids as they were named outside: before the map is written nobody inside can ask for them.
+fn map_own_ids((uid, gid): (Uid, Gid)) -> io::Result<()> {
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    Ok(())
+}
+
+fn own_proc() -> io::Result<()> {
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), "/proc", Some("proc"), flags, none)?;
+    Ok(())
+}

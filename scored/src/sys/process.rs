@@ -1,0 +1,245 @@
+//! Processes that exist already: reaping, killing, tying to each other.
+
+// UNSAFETY: wait4, prctl and signal dispositions have no safe wrapper.
+#![expect(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+
+/// What is known of a child that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Reaped {
+    /// Its process id, as this process sees it.
+    pub pid: i32,
+    /// How it ended.
+    pub status: Status,
+    /// User time, nanoseconds.
+    pub user_ns: u64,
+    /// System time, nanoseconds.
+    pub system_ns: u64,
+    /// Peak resident size, KiB.
+    pub max_rss_kib: u64,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// exit or return from main.
+    Exited(u8),
+    /// Killed by this signal.
+    Signaled(i32),
+}
+
+/// What [`reap`] found.
+#[derive(Debug, Clone, Copy)]
+pub enum Reap {
+    /// A child has ended.
+    One(Reaped),
+    /// There are children, and all run.
+    AllRunning,
+    /// There are no children.
+    NoChildren,
+}
+
+fn nanoseconds(time: libc::timeval) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000)
+}
+
+fn wait(pid: i32, options: i32) -> Reap {
+    loop {
+        let mut status = 0;
+        // SAFETY: an all-zero rusage is a valid value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: both addresses are ours and live through the call.
+        let found = unsafe { libc::wait4(pid, &mut status, options, &mut usage) };
+        match found {
+            0 => return Reap::AllRunning,
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            -1 => return Reap::NoChildren,
+            pid => {
+                let status = if libc::WIFSIGNALED(status) {
+                    Status::Signaled(libc::WTERMSIG(status))
+                } else {
+                    Status::Exited(libc::WEXITSTATUS(status) as u8)
+                };
+                return Reap::One(Reaped {
+                    pid,
+                    status,
+                    user_ns: nanoseconds(usage.ru_utime),
+                    system_ns: nanoseconds(usage.ru_stime),
+                    max_rss_kib: u64::try_from(usage.ru_maxrss).unwrap_or(0),
+                });
+            }
+        }
+    }
+}
+
+/// Takes one ended child, whichever, without waiting.
+pub fn reap() -> Reap {
+    wait(-1, libc::WNOHANG)
+}
+
+/// Waits for one child.
+pub fn wait_for(pid: i32) -> Option<Reaped> {
+    match wait(pid, 0) {
+        Reap::One(reaped) => Some(reaped),
+        _ => None,
+    }
+}
+
+/// Sends a signal; a process that has gone is no error.
+pub fn kill(pid: i32, signal: i32) {
+    if pid > 0 {
+        // SAFETY: kill has no effect on our memory.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+/// Sends a signal to the process group that `leader` leads.
+pub fn kill_group(leader: i32, signal: i32) {
+    if leader > 1 {
+        // SAFETY: as above.
+        unsafe { libc::kill(-leader, signal) };
+    }
+}
+
+/// Signals every process of this PID namespace but the caller, which must be its init. False when
+/// there was none.
+pub fn kill_namespace(signal: i32) -> bool {
+    if std::process::id() != 1 {
+        return false;
+    }
+    // SAFETY: pid -1 from init reaches only the processes of its own namespace.
+    unsafe { libc::kill(-1, signal) == 0 }
+}
+
+/// The children of this process, adopted ones included.
+pub fn children() -> Vec<i32> {
+    let own = std::process::id();
+    match fs::read_to_string(format!("/proc/self/task/{own}/children")) {
+        Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+        Err(_) => descendants_by_parent(own as i32, false),
+    }
+}
+
+/// All descendants of this process, from one look at /proc.
+pub fn descendants() -> Vec<i32> {
+    descendants_by_parent(std::process::id() as i32, true)
+}
+
+fn descendants_by_parent(root: i32, deep: bool) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pairs: Vec<(i32, i32)> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter_map(|pid| Some((pid, parent_of(pid)?)))
+        .collect();
+    let mut found = Vec::new();
+    let mut frontier = vec![root];
+    while let Some(parent) = frontier.pop() {
+        for (pid, its_parent) in &pairs {
+            if *its_parent == parent && !found.contains(pid) {
+                found.push(*pid);
+                if deep {
+                    frontier.push(*pid);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, parentheses too: count from the last one.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Has the kernel send `signal` to this process when its parent ends.
+pub fn die_with_parent(signal: i32) {
+    // SAFETY: plain prctl with integer arguments.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) };
+}
+
+/// Makes orphaned descendants children of this process.
+pub fn become_subreaper() {
+    // SAFETY: plain prctl with integer arguments.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// Leaves the terminal and the process group of whoever started us.
+pub fn leave_session() {
+    // SAFETY: no memory involved; it fails for a group leader, which then is alone in its group.
+    unsafe { libc::setsid() };
+}
+
+/// Gives every signal its default disposition (Rust ignores SIGPIPE, nohup SIGHUP; both would be
+/// inherited by the user's programs) and blocks all: they are read from a descriptor.
+///
+/// # Errors
+/// As sigprocmask(2).
+pub fn default_and_block_signals() -> io::Result<()> {
+    for signal in 1..=64 {
+        // SAFETY: SIG_DFL runs none of our code; fatal faults keep Rust's handler.
+        unsafe {
+            if signal != libc::SIGSEGV && signal != libc::SIGBUS {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+    }
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?;
+    Ok(())
+}
+
+/// The soft and hard limit of a resource.
+pub fn limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the struct given.
+    unsafe { libc::getrlimit(resource, &mut limit) };
+    limit
+}
+
+/// Raises the soft limit of descriptors to the hard one; returns what it was.
+pub fn raise_descriptor_limit() -> libc::rlimit {
+    let before = limit(libc::RLIMIT_NOFILE);
+    let raised = libc::rlimit { rlim_cur: before.rlim_max, rlim_max: before.rlim_max };
+    // SAFETY: reads the struct given.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) };
+    before
+}
+
+/// Sets the umask.
+pub fn set_umask(mask: u32) {
+    // SAFETY: no memory involved.
+    unsafe { libc::umask(mask & 0o777) };
+}
+
+/// Where the process with number `pid` in the namespace of `of_namespace` (a process id of the
+/// caller) stands in the caller's own numbering: looked up among its descendants by NSpid.
+pub fn outer_pid(proc_dir: BorrowedFd<'_>, inner: i32, namespace: u64) -> Option<i32> {
+    let base = format!("/proc/self/fd/{}", proc_dir.as_raw_fd());
+    for entry in fs::read_dir(&base).ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let Ok(status) = fs::read_to_string(format!("{base}/{pid}/status")) else { continue };
+        let innermost = status
+            .lines()
+            .find_map(|line| line.strip_prefix("NSpid:"))
+            .and_then(|list| list.split_whitespace().last()?.parse::<i32>().ok());
+        if innermost == Some(inner) && namespace_of(&format!("{base}/{pid}")) == Some(namespace) {
+            return Some(pid);
+        }
+    }
+    None
+}
+
+/// The inode number of the PID namespace of the process whose /proc directory is given.
+pub fn namespace_of(directory: &str) -> Option<u64> {
+    let link = fs::read_link(format!("{directory}/ns/pid")).ok()?;
+    link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
+}
