@@ -1,2 +1,39 @@
-//! scored
-fn main() {}
+//! scored: the cluster operating system, and its shepherd. See docs/launch.md and scored(8).
+
+mod job;
+mod link;
+mod options;
+mod shepherd;
+mod single;
+mod sys;
+
+use std::process::ExitCode;
+
+use options::Command;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let result = match options::parse(&arguments) {
+        Ok(Command::Single(setting)) => single::run(setting),
+        Ok(Command::Shepherd(setting)) => shepherd::run(setting),
+        Ok(Command::Probe { json }) => {
+            print!("{}", sys::probe::report(json));
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Help) => {
+            print!("{}", options::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Err(reason) => {
+            eprintln!("scored: {reason}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("scored: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -81,11 +81,6 @@ impl Element {
         self.living == 0
     }
 
-    /// Whether it has been told to end, so that nodes not yet started are not to be.
-    pub fn is_ending(&self) -> bool {
-        self.ending
-    }
-
     /// Its exit code, as far as things have come.
     pub fn code(&self) -> u8 {
         self.verdict.code()

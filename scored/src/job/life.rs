@@ -102,11 +102,6 @@ impl Job {
         self.stage
     }
 
-    /// Whether a process of the running stage is still wanted.
-    pub fn wants(&self, element: u32) -> bool {
-        !self.killed && self.elements.get(element as usize).is_some_and(|e| !e.is_ending())
-    }
-
     /// One step: what has happened in, what to do out.
     pub fn on(&mut self, event: Event) -> Vec<Action> {
         if !self.finished {

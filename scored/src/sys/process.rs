@@ -118,35 +118,20 @@ pub fn kill_namespace(signal: i32) -> bool {
     unsafe { libc::kill(-1, signal) == 0 }
 }
 
-/// The children of this process, adopted ones included.
-pub fn children() -> Vec<i32> {
-    let own = std::process::id();
-    match fs::read_to_string(format!("/proc/self/task/{own}/children")) {
-        Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        Err(_) => descendants_by_parent(own as i32, false),
-    }
-}
-
 /// All descendants of this process, from one look at /proc.
 pub fn descendants() -> Vec<i32> {
-    descendants_by_parent(std::process::id() as i32, true)
-}
-
-fn descendants_by_parent(root: i32, deep: bool) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pairs: Vec<(i32, i32)> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
         .filter_map(|pid| Some((pid, parent_of(pid)?)))
         .collect();
     let mut found = Vec::new();
-    let mut frontier = vec![root];
+    let mut frontier = vec![std::process::id() as i32];
     while let Some(parent) = frontier.pop() {
         for (pid, its_parent) in &pairs {
             if *its_parent == parent && !found.contains(pid) {
                 found.push(*pid);
-                if deep {
-                    frontier.push(*pid);
-                }
+                frontier.push(*pid);
             }
         }
     }
@@ -218,8 +203,8 @@ pub fn set_umask(mask: u32) {
     unsafe { libc::umask(mask & 0o777) };
 }
 
-/// Where the process with number `pid` in the namespace of `of_namespace` (a process id of the
-/// caller) stands in the caller's own numbering: looked up among its descendants by NSpid.
+/// The number that the process `inner` of PID namespace `namespace` has in the outer one, whose
+/// /proc is given: the last number of its NSpid line is the inner one.
 pub fn outer_pid(proc_dir: BorrowedFd<'_>, inner: i32, namespace: u64) -> Option<i32> {
     let base = format!("/proc/self/fd/{}", proc_dir.as_raw_fd());
     for entry in fs::read_dir(&base).ok()?.flatten() {

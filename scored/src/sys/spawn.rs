@@ -144,7 +144,8 @@ impl Spawner {
             return Err(Fault::Process(errno()));
         }
         // SAFETY: the child is done with it; it wrote through the same pointer.
-        let (step, errno) = unsafe { (ptr::read_volatile(&raw const (*order).step), (*order).errno) };
+        let (step, errno) =
+            unsafe { (ptr::read_volatile(&raw const (*order).step), (*order).errno) };
         if step == 0 {
             return Ok(pid);
         }

@@ -1,0 +1,139 @@
+//! The command line of scored.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+
+use crate::sys::descriptor;
+use crate::{shepherd, single};
+
+/// What `scored -help` prints.
+pub const HELP: &str = "\
+usage: scored -probe [-json]
+       scored -single -control FD [-nonamespace]
+  -probe        print what this machine allows, and what each lack costs
+  -json         as JSON
+  -single       run one job for the scrun at the other end of descriptor FD
+  -control FD   descriptor of the socket to scrun
+  -nonamespace  do without a PID namespace, even if this machine allows one
+  -help         print this
+scrun starts scored by itself: see scored(8).
+";
+
+/// Options of the multi-user SCore-D, known by name.
+const MULTI_USER: &[&str] = &[
+    "-ts",
+    "-server",
+    "-network",
+    "-operator",
+    "-restart",
+    "-hosts",
+    "-group",
+    "-checkpoint",
+    "-priority",
+    "-policy",
+    "-nodaemon",
+    "-log",
+    "-timeslice",
+    "-stand",
+    "-interactive",
+];
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Command {
+    /// `-single`
+    Single(single::Setting),
+    /// `-shepherd`
+    Shepherd(shepherd::Setting),
+    /// `-probe`
+    Probe {
+        /// `-json`
+        json: bool,
+    },
+    /// `-help`
+    Help,
+}
+
+#[derive(Debug, Default)]
+struct Words {
+    mode: Option<&'static str>,
+    json: bool,
+    no_namespace: bool,
+    control: Option<OwnedFd>,
+    proc_dir: Option<OwnedFd>,
+    directory: Option<OsString>,
+    job: u32,
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// One line that names the word at fault.
+pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
+    let mut words = Words::default();
+    let mut rest = arguments.iter();
+    while let Some(word) = rest.next() {
+        words.take(word, &mut rest)?;
+    }
+    let control = |found: Option<OwnedFd>| found.ok_or("-control FD is missing (scored -help)");
+    match words.mode {
+        Some("-help") => Ok(Command::Help),
+        Some("-probe") => Ok(Command::Probe { json: words.json }),
+        Some("-single") => Ok(Command::Single(single::Setting {
+            control: control(words.control)?,
+            no_namespace: words.no_namespace,
+        })),
+        Some(_) => Ok(Command::Shepherd(shepherd::Setting {
+            control: control(words.control)?,
+            directory: words.directory.ok_or("-directory is missing")?.into(),
+            job: words.job,
+            outer_proc: words.proc_dir,
+        })),
+        None => Err("say -single, -probe or -help; without configuration scrun starts its own \
+                     scored"
+            .to_owned()),
+    }
+}
+
+impl Words {
+    fn take<'a>(
+        &mut self,
+        word: &OsStr,
+        rest: &mut impl Iterator<Item = &'a OsString>,
+    ) -> Result<(), String> {
+        let shown = word.to_string_lossy();
+        let mut value = || rest.next().ok_or(format!("{shown} needs a value"));
+        match shown.as_ref() {
+            "-help" | "--help" | "-h" => self.mode = Some("-help"),
+            "-probe" => self.mode = Some("-probe"),
+            "-single" => self.mode = Some("-single"),
+            "-shepherd" => self.mode = Some("-shepherd"),
+            "-json" => self.json = true,
+            "-nonamespace" => self.no_namespace = true,
+            "-control" => self.control = Some(number(&shown, value()?)?),
+            "-proc" => self.proc_dir = Some(number(&shown, value()?)?),
+            "-directory" => self.directory = Some(value()?.clone()),
+            "-job" => {
+                let text = value()?;
+                self.job = text
+                    .to_str()
+                    .and_then(|text| text.parse().ok())
+                    .ok_or(format!("-job {}: not a number", text.to_string_lossy()))?;
+            }
+            known if MULTI_USER.contains(&known) => {
+                return Err(format!(
+                    "{known} belongs to multi-user mode, which comes with many hosts"
+                ));
+            }
+            _ => return Err(format!("{shown}: no such option (scored -help)")),
+        }
+        Ok(())
+    }
+}
+
+fn number(option: &str, text: &OsStr) -> Result<OwnedFd, String> {
+    let shown = text.to_string_lossy();
+    let number =
+        shown.parse().map_err(|_| format!("{option} {shown}: not a descriptor's number"))?;
+    descriptor::inherited(number).map_err(|error| format!("{option} {shown}: {error}"))
+}

@@ -1,0 +1,172 @@
+//! The shepherd: one for each job and host. It owns the job's processes, pipes and shared memory,
+//! and dies with them. What is to be done is decided in [`crate::job`]; here it is done.
+
+mod calls;
+mod ending;
+mod files;
+mod input;
+mod output;
+mod segments;
+mod start;
+mod work;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_proto::PROTOCOL_VERSION;
+use score_proto::message::{Down, Up};
+
+use crate::link::Link;
+use crate::sys::{descriptor, process};
+use work::Work;
+
+const LINK: Token = Token(0);
+const CHILD: Token = Token(1);
+const INPUT: Token = Token(2);
+const FIRST: usize = 8;
+
+/// What scored tells its shepherd on the command line.
+#[derive(Debug)]
+pub struct Setting {
+    /// Socket to scored.
+    pub control: OwnedFd,
+    /// The job's directory.
+    pub directory: PathBuf,
+    /// The job's number.
+    pub job: u32,
+    /// /proc of the outer PID namespace, when this process is init of an inner one.
+    pub outer_proc: Option<OwnedFd>,
+}
+
+/// Runs the shepherd until its job has ended.
+///
+/// # Errors
+/// What the system refused before the job began.
+pub fn run(setting: Setting) -> io::Result<()> {
+    process::die_with_parent(libc::SIGKILL);
+    process::default_and_block_signals()?;
+    descriptor::reserve_low()?;
+    descriptor::close_on_exec_from(3);
+    let descriptor_limit = process::raise_descriptor_limit();
+    if setting.outer_proc.is_none() {
+        process::become_subreaper();
+    }
+    let poll = Poll::new()?;
+    let mut link = Link::new(setting.control)?;
+    link.register(poll.registry(), LINK)?;
+    let child = SignalFd::with_flags(
+        &SigSet::from(Signal::SIGCHLD),
+        SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
+    )?;
+    poll.registry().register(&mut SourceFd(&child.as_raw_fd()), CHILD, Interest::READABLE)?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let work = Work::new(work::Ground {
+        directory: setting.directory,
+        job: setting.job,
+        outer_proc: setting.outer_proc,
+        descriptor_limit,
+        null,
+    });
+    Shepherd { poll, link, child, work }.live()
+}
+
+struct Shepherd {
+    poll: Poll,
+    link: Link,
+    child: SignalFd,
+    work: Work,
+}
+
+impl Shepherd {
+    fn live(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(256);
+        loop {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => other?,
+            }
+            let mut reap = false;
+            for event in &events {
+                match event.token() {
+                    LINK => self.link.mark_readable(),
+                    CHILD => reap = true,
+                    INPUT => self.work.input.mark(event.is_write_closed() || event.is_error()),
+                    Token(number) if number % 2 == 0 => {
+                        self.work.outputs.mark_ready((number - FIRST) / 2);
+                    }
+                    Token(number) => self.work.controls.mark_ready((number - FIRST) / 2),
+                }
+            }
+            self.hear_scored();
+            if self.link.is_closed() {
+                // scored has gone: nobody is left to run for.
+                return ending::reclaim(Duration::from_secs(2));
+            }
+            let now = Instant::now();
+            self.work.turn(&mut self.link, self.poll.registry(), now);
+            if reap {
+                while matches!(self.child.read_signal(), Ok(Some(_))) {}
+                self.work.reap(&mut self.link, self.poll.registry());
+            }
+            self.work.outputs.send_batch(&mut self.link);
+            self.link.flush();
+            if self.work.is_done() && self.link.backlog() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        if self.work.is_runnable() || self.link.may_have_more() {
+            return Some(Duration::ZERO);
+        }
+        let due = self.work.next_deadline()?;
+        // epoll counts milliseconds: round up, or the loop would spin at the end.
+        Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    fn hear_scored(&mut self) {
+        loop {
+            match self.link.receive() {
+                Ok(Some(Down::Hello { version })) => {
+                    self.link.queue(&Up::Hello { version: PROTOCOL_VERSION });
+                    if version != PROTOCOL_VERSION {
+                        std::process::exit(1);
+                    }
+                }
+                Ok(Some(message)) => {
+                    self.work.told(message, &mut self.link, self.poll.registry());
+                }
+                Ok(None) => return,
+                Err(_) => std::process::exit(1),
+            }
+        }
+    }
+}
+
+/// The identity of this process's PID namespace.
+fn own_namespace() -> u64 {
+    process::namespace_of("/proc/self").unwrap_or(0)
+}
+
+/// Processors that this process may run on.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// The clock that processes and shepherd share, nanoseconds.
+fn monotonic_ns() -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |now| {
+        let seconds = u64::try_from(now.tv_sec()).unwrap_or(0);
+        seconds * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0)
+    })
+}

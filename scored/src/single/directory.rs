@@ -1,0 +1,205 @@
+//! The job's directory: made, held by a lock while its scored lives, removed; and the removal of
+//! what dead jobs have left.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+
+/// Where SCore keeps the directories of jobs when it runs as root (manual, scatter(6)).
+const OF_ROOT: &str = "/var/scored";
+const PREFIX: &str = "job-";
+
+/// A job's directory. Locked as long as this lives, so that nobody takes it for a leftover.
+#[derive(Debug)]
+pub struct JobDirectory {
+    path: PathBuf,
+    base: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl JobDirectory {
+    /// Makes one in the first place that allows it.
+    ///
+    /// # Errors
+    /// One line that names every place tried and why it would not do.
+    pub fn create(runtime_dir: Option<&OsStr>) -> Result<Self, String> {
+        let mut faults = Vec::new();
+        for base in bases(runtime_dir) {
+            match prepare(&base).and_then(|()| Self::create_in(&base)) {
+                Ok(directory) => return Ok(directory),
+                Err(error) => faults.push(format!("{}: {error}", base.display())),
+            }
+        }
+        Err(format!("no directory for the job can be made: {}", faults.join("; ")))
+    }
+
+    fn create_in(base: &Path) -> io::Result<Self> {
+        for _ in 0..16 {
+            let random = std::hash::RandomState::new().build_hasher().finish() as u32;
+            let path = base.join(format!("{PREFIX}{}-{random:08x}", std::process::id()));
+            if path.to_str().is_none() {
+                return Err(io::Error::other("the name is not UTF-8"));
+            }
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                other => other?,
+            }
+            // The umask may have taken bits away.
+            fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+            // Between mkdir and lock another start may take it for a leftover: then once more.
+            if let Some(lock) = lock(&path) {
+                return Ok(Self { path, base: base.to_owned(), _lock: lock });
+            }
+        }
+        Err(io::Error::other("every name that was tried is taken"))
+    }
+
+    /// Its absolute path, which is valid UTF-8.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes what dead jobs have left beside it; what cannot be removed is named.
+    pub fn remove_leftovers(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.base) else { return Vec::new() };
+        let mut faults = Vec::new();
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+            if !named || path == self.path {
+                continue;
+            }
+            if let Some(_held) = lock(&path)
+                && let Err(error) = remove_tree(&path)
+            {
+                faults.push(format!("{}: {error}", path.display()));
+            }
+        }
+        faults
+    }
+
+    /// Removes it with everything in it.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub fn remove(self) -> io::Result<()> {
+        remove_tree(&self.path)
+    }
+}
+
+fn bases(runtime_dir: Option<&OsStr>) -> Vec<PathBuf> {
+    let mut bases = Vec::new();
+    if geteuid().is_root() {
+        bases.push(PathBuf::from(OF_ROOT));
+    }
+    if let Some(dir) = runtime_dir.map(Path::new)
+        && dir.is_absolute()
+        && fs::metadata(dir).is_ok_and(|data| data.uid() == geteuid().as_raw())
+    {
+        bases.push(dir.join("scored"));
+    }
+    bases.push(PathBuf::from(format!("/tmp/scored-{}", geteuid())));
+    bases
+}
+
+/// Makes the folder that holds the jobs' directories, and trusts it only if it is ours alone.
+fn prepare(base: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(base) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => other?,
+    }
+    let data = fs::symlink_metadata(base)?;
+    if !data.is_dir() {
+        return Err(io::Error::other("it is no directory"));
+    }
+    if data.uid() != geteuid().as_raw() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    if data.mode() & 0o777 != 0o700 {
+        fs::set_permissions(base, Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Locks a directory that nobody else holds and that is still there.
+fn lock(path: &Path) -> Option<Flock<File>> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let held = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
+    let there = fs::symlink_metadata(path).ok()?;
+    let ours = held.metadata().ok()?;
+    (there.ino() == ours.ino() && there.dev() == ours.dev()).then_some(held)
+}
+
+/// Removes a tree, also one in which a program has taken permissions away from its own folders.
+fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(_) => {
+            open_up(path);
+            match fs::remove_dir_all(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            }
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+fn open_up(path: &Path) {
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let _ = fs::set_permissions(&folder, Permissions::from_mode(0o700));
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+        folders.extend(
+            entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .map(|entry| entry.path()),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("score-test-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn leftovers_of_the_dead_go_and_directories_of_the_living_stay() {
+        let base = scratch("leftovers");
+        let living = JobDirectory::create_in(&base).unwrap();
+        let dead = JobDirectory::create_in(&base).unwrap();
+        let dead_path = dead.path().to_owned();
+        fs::create_dir(dead_path.join("closed")).unwrap();
+        fs::write(dead_path.join("closed/file"), "x").unwrap();
+        fs::set_permissions(dead_path.join("closed"), Permissions::from_mode(0o000)).unwrap();
+        drop(dead);
+        let own = JobDirectory::create_in(&base).unwrap();
+        assert_eq!(own.remove_leftovers(), Vec::<String>::new());
+        assert!(!dead_path.exists() && living.path().exists() && own.path().exists());
+        own.remove().unwrap();
+        living.remove().unwrap();
+        fs::remove_dir(&base).unwrap();
+    }
+
+    #[test]
+    fn a_base_that_is_a_symlink_is_not_trusted() {
+        let base = scratch("symlink");
+        let link = base.join("link");
+        std::os::unix::fs::symlink("/tmp", &link).unwrap();
+        assert!(prepare(&link).is_err());
+        fs::remove_dir_all(&base).unwrap();
+    }
+}

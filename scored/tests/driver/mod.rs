@@ -1,0 +1,335 @@
+//! A small scrun: starts the real scored over a socket pair, submits a job and keeps what comes.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use score_proto::PROTOCOL_VERSION;
+use score_proto::frame::{self, Decoder};
+use score_proto::message::*;
+
+/// No test waits longer for anything.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn bytes(text: &str) -> OsBytes {
+    OsBytes(text.as_bytes().to_vec())
+}
+
+pub fn element(kind: Kind, words: &[&str]) -> ElementSpec {
+    ElementSpec {
+        path: bytes(words[0]),
+        args: words.iter().map(|word| bytes(word)).collect(),
+        input: Input::Default,
+        output: Output::Default,
+        kind,
+    }
+}
+
+pub fn system(words: &[&str]) -> ElementSpec {
+    element(Kind::System { per_host: false }, words)
+}
+
+pub fn sh(script: &str) -> ElementSpec {
+    system(&["sh", "-c", script])
+}
+
+pub fn file(name: &str) -> FileName {
+    FileName(bytes(name))
+}
+
+/// One stage of these elements on so many nodes.
+pub fn job(procs: u32, elements: Vec<ElementSpec>) -> JobSpec {
+    sequence(procs, vec![elements])
+}
+
+pub fn sequence(procs: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
+    JobSpec {
+        hosts: 1,
+        procs,
+        stages: stages.into_iter().map(|elements| StageSpec { elements }).collect(),
+        environment: std::env::vars()
+            .map(|(name, value)| bytes(&format!("{name}={value}")))
+            .collect(),
+        directory: bytes(std::env::current_dir().unwrap().to_str().unwrap()),
+        umask: 0o022,
+        options: vec![("nodes".to_owned(), Some(procs.to_string()))],
+        statistics: false,
+        stdin: false,
+    }
+}
+
+/// What a job has shown in the end.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub out: Vec<u8>,
+    pub err: Vec<u8>,
+    pub notices: Vec<(Level, String)>,
+    pub refused: Option<(String, u8)>,
+    pub end: Option<JobEnd>,
+    pub dir: String,
+    pub stdin_closed: bool,
+}
+
+impl Outcome {
+    pub fn code(&self) -> u8 {
+        self.end.as_ref().unwrap_or_else(|| panic!("the job did not finish: {self:?}")).code
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.text().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    pub fn notices(&self) -> String {
+        self.notices.iter().map(|(_, text)| format!("{text}\n")).collect()
+    }
+}
+
+/// A scored under test.
+pub struct Driver {
+    pub child: Child,
+    pub socket: UnixStream,
+    decoder: Decoder,
+    pub outcome: Outcome,
+    /// Acknowledge output as it comes.
+    pub taking: bool,
+    /// Bytes of output that have come and have not been acknowledged.
+    pub untaken: u64,
+    /// Input still to be sent, as the window allows.
+    pub input: Vec<u8>,
+    window: u64,
+    input_ended: bool,
+    /// The other side has closed.
+    pub closed: bool,
+}
+
+/// How scored is to be started.
+#[derive(Default, Clone)]
+pub struct How {
+    pub no_namespace: bool,
+    pub user: Option<u32>,
+    pub runtime_dir: Option<String>,
+    pub descriptors: Option<u64>,
+}
+
+impl Driver {
+    pub fn start(spec: JobSpec) -> Self {
+        Self::start_as(spec, How::default())
+    }
+
+    pub fn start_as(spec: JobSpec, how: How) -> Self {
+        let mut driver = Self::connect(how);
+        driver.send(&Down::Hello { version: PROTOCOL_VERSION });
+        driver.send(&Down::Submit(spec));
+        driver
+    }
+
+    pub fn connect(how: How) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let number = theirs.as_raw_fd();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
+        command.args(["-single", "-control", &number.to_string()]);
+        if how.no_namespace {
+            command.arg("-nonamespace");
+        }
+        command.env_remove("XDG_RUNTIME_DIR");
+        if let Some(dir) = &how.runtime_dir {
+            command.env("XDG_RUNTIME_DIR", dir);
+        }
+        command.stdin(Stdio::null());
+        // The standard library closes nothing but what is close-on-exec: let the socket through.
+        let flags = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty());
+        nix::fcntl::fcntl(&theirs, flags).unwrap();
+        if let Some(user) = how.user {
+            command.uid(user).gid(user);
+        }
+        if let Some(limit) = how.descriptors {
+            let program = command.get_program().to_owned();
+            let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+            let mut limited = Command::new("prlimit");
+            limited.arg(format!("--nofile={limit}")).arg(program).args(arguments);
+            command = limited;
+        }
+        let child = command.spawn().unwrap();
+        drop(theirs);
+        ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        Self {
+            child,
+            socket: ours,
+            decoder: Decoder::default(),
+            outcome: Outcome::default(),
+            taking: true,
+            untaken: 0,
+            input: Vec::new(),
+            window: 0,
+            input_ended: false,
+            closed: false,
+        }
+    }
+
+    pub fn send(&mut self, message: &Down) {
+        let mut frame = Vec::new();
+        frame::encode(message, &mut frame).unwrap();
+        // A scored that has just died is what some tests are about.
+        let _ = self.socket.write_all(&frame);
+    }
+
+    pub fn take_all(&mut self) {
+        if self.untaken > 0 {
+            let taken = Down::OutputTaken(self.untaken);
+            self.untaken = 0;
+            self.send(&taken);
+        }
+    }
+
+    /// Reads what has come; waits 20 ms at most.
+    pub fn step(&mut self) {
+        let mut buffer = vec![0; 256 * 1024];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => self.closed = true,
+            Ok(count) => self.decoder.push(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => self.closed = true,
+        }
+        while let Some(message) = self.decoder.next::<Up>().unwrap() {
+            self.heard(message);
+        }
+        if self.taking {
+            self.take_all();
+        }
+        while self.window > 0 && !self.input.is_empty() {
+            let count = self.input.len().min(CHUNK).min(self.window as usize);
+            let rest = self.input.split_off(count);
+            let piece = std::mem::replace(&mut self.input, rest);
+            self.window -= count as u64;
+            self.send(&Down::Stdin(piece));
+        }
+        if self.window > 0 && self.input.is_empty() && !self.input_ended {
+            self.input_ended = true;
+            self.send(&Down::StdinEof);
+        }
+    }
+
+    fn heard(&mut self, message: Up) {
+        assert!(self.outcome.end.is_none(), "after Finished came {message:?}");
+        match message {
+            Up::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
+            Up::Accepted { dir, .. } => self.outcome.dir = dir,
+            Up::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
+            Up::StdinWindow(bytes) => self.window += bytes,
+            Up::StdinClosed => {
+                self.outcome.stdin_closed = true;
+                self.input.clear();
+            }
+            Up::Output { stream, bytes } => {
+                self.untaken += bytes.len() as u64;
+                assert!(bytes.len() <= CHUNK && self.untaken <= OUTPUT_WINDOW);
+                match stream {
+                    Stream::Stdout => self.outcome.out.extend(bytes),
+                    Stream::Stderr => self.outcome.err.extend(bytes),
+                }
+            }
+            Up::Flush(token) => {
+                self.take_all();
+                self.send(&Down::Flushed(token));
+            }
+            Up::Notice { level, text } => self.outcome.notices.push((level, text)),
+            Up::Finished(end) => self.outcome.end = Some(end),
+        }
+    }
+
+    /// Steps until the condition holds.
+    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(Instant::now() < end, "{what} did not come: {:?}", self.outcome.notices);
+            assert!(!self.closed, "scored has gone before {what}: {:?}", self.outcome.notices);
+            self.step();
+        }
+    }
+
+    /// To the very end: the last message has come and scored has exited.
+    pub fn finish(mut self) -> Outcome {
+        let end = Instant::now() + PATIENCE;
+        while !self.closed {
+            assert!(Instant::now() < end, "scored does not end: {:?}", self.outcome.notices);
+            self.step();
+        }
+        self.child.wait().unwrap();
+        let dir = &self.outcome.dir;
+        assert!(dir.is_empty() || !std::path::Path::new(dir).exists(), "{dir} is left");
+        std::mem::take(&mut self.outcome)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn run(spec: JobSpec) -> Outcome {
+    Driver::start(spec).finish()
+}
+
+/// Processes that carry this text in their environment, wherever they are.
+pub fn marked(mark: &str) -> Vec<i32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environment.windows(mark.len()).any(|window| window == mark.as_bytes()) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// A variable that marks the processes of one test.
+pub fn mark() -> String {
+    use std::hash::{BuildHasher, Hasher};
+    format!("SCORE_TEST_MARK={:016x}", std::hash::RandomState::new().build_hasher().finish())
+}
+
+/// A folder of a test, gone with it.
+pub struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("scored-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    pub fn file(&self, name: &str, text: &str, mode: u32) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.path(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
