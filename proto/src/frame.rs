@@ -137,6 +137,45 @@ fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o 
     postcard::to_slice(message, out).map(|used| &*used).map_err(|_| FrameError::TooLong(room))
 }
 
+/// Fuzzing entry: any bytes, as they may come from each kind of peer, in one piece and in two.
+///
+/// # Panics
+/// When a message that was accepted does not read the same once it is written out again.
+pub fn fuzz(bytes: &[u8]) {
+    stream::<crate::message::Down>(bytes);
+    stream::<crate::message::Up>(bytes);
+    datagram::<crate::message::Call>(bytes);
+    datagram::<crate::message::Reply>(bytes);
+}
+
+fn stream<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    let read = |pieces: [&[u8]; 2]| {
+        let (mut decoder, mut messages) = (Decoder::default(), Vec::new());
+        for piece in pieces {
+            decoder.push(piece);
+            while let Ok(Some(message)) = decoder.next::<M>() {
+                messages.push(message);
+            }
+        }
+        messages
+    };
+    let whole = read([bytes, &[]]);
+    let (left, right) = bytes.split_at(bytes.len() / 2);
+    assert_eq!(read([left, right]), whole);
+    for message in whole {
+        let mut out = Vec::new();
+        encode(&message, &mut out).expect("it came in a frame");
+        assert_eq!(read([&out, &[]]), [message]);
+    }
+}
+
+fn datagram<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    if let Ok(message) = decode_datagram::<M>(bytes) {
+        let again = encode_datagram(&message).expect("it came in a datagram");
+        assert_eq!(decode_datagram::<M>(&again), Ok(message));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
