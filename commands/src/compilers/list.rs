@@ -13,8 +13,8 @@ pub const SCRIPTS: [&str; 5] = ["scorecc", "scorec++", "scoref77", "scoref90", "
 /// A compiler's name and the command it is.
 type Named = (&'static str, &'static str);
 
-/// The compilers of each wrapper that are listed whether or not they are installed, and (last) those
-/// that are listed only where they are.
+/// The compilers of each wrapper that are listed whether or not they are installed, and (last)
+/// those that are listed only where they are.
 const BUILT_IN: [(&str, &[Named], &[Named]); 5] = [
     ("scorecc", &[("gnu", "gcc"), ("clang", "clang")], &[("pgi", "pgcc"), ("intel", "icx")]),
     ("scorec++", &[("gnu", "g++"), ("clang", "clang++")], &[("pgi", "pgc++"), ("intel", "icpx")]),

@@ -132,7 +132,8 @@ fn run(script: &str, line: &Line, command: Vec<OsString>) -> ExitCode {
     let error = Command::new(compiler).args(arguments).exec();
     let compiler = compiler.to_string_lossy();
     eprintln!(
-        "{script}: cannot run the compiler {compiler}: {error}; `score_compiler_list -script {script} -check` tells what is there"
+        "{script}: cannot run the compiler {compiler}: {error}; \
+         `score_compiler_list -script {script} -check` tells what is there"
     );
     // As a shell: 127 not found, 126 not executable.
     ExitCode::from(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })

@@ -1,4 +1,4 @@
-//! What the libraries export and need: one copy of PM in a process, and nothing but the promised names.
+//! What the libraries export and need: one copy of PM, and nothing but the promised names.
 #![forbid(unsafe_code)]
 
 use std::process::Command;

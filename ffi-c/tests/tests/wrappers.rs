@@ -1,4 +1,4 @@
-//! scorecc, scorec++, scoref77, scoref90, scoreld and score_compiler_list, as their manual pages say.
+//! scorecc and its kin, and score_compiler_list, as their manual pages say.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
