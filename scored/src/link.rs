@@ -22,8 +22,10 @@ pub struct Link {
     scratch: Vec<u8>,
     /// The socket may hold more: mio reports each arrival once only.
     readable: bool,
-    /// The peer has gone, one way or another.
+    /// The peer has gone, and everything it has sent has been read.
     closed: bool,
+    /// Nobody reads what we write. What the peer has sent before may still lie in the socket.
+    deaf: bool,
 }
 
 impl Link {
@@ -42,6 +44,7 @@ impl Link {
             scratch: vec![0; READ_BYTES],
             readable: true,
             closed: false,
+            deaf: false,
         })
     }
 
@@ -88,15 +91,18 @@ impl Link {
 
     /// Writes as much of the queue as the socket takes.
     pub fn flush(&mut self) {
-        while self.sent < self.out.len() && !self.closed {
+        while self.sent < self.out.len() && !self.deaf {
             match self.stream.write(&self.out[self.sent..]) {
                 Ok(written) => self.sent += written,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => self.closed = true,
+                Err(_) => {
+                    self.deaf = true;
+                    self.readable = true;
+                }
             }
         }
-        if self.closed {
+        if self.deaf {
             self.out.clear();
             self.sent = 0;
         }

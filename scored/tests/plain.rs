@@ -222,9 +222,9 @@ fn a_prompt_without_newline_arrives_while_the_program_waits() {
 
 #[test]
 fn four_writers_of_a_hundred_thousand_lines_lose_and_split_none() {
-    let script = "import os,sys\nn=os.environ['SCORE_SELF_NODE']\n\
-        for i in range(100000): sys.stdout.write('%s:%d:%s\\n'%(n,i,'x'*(i%90)))";
-    let outcome = run(job(4, vec![system(&["python3", "-c", script])]));
+    let script = "$n = $ENV{SCORE_SELF_NODE}; \
+                  for $i (0..99999) { print \"$n:$i:\", 'x' x ($i % 90), \"\\n\" }";
+    let outcome = run(job(4, vec![system(&["perl", "-e", script])]));
     let mut next = [0usize; 4];
     for line in outcome.text().lines() {
         let mut parts = line.split(':');
@@ -239,9 +239,8 @@ fn four_writers_of_a_hundred_thousand_lines_lose_and_split_none() {
 
 #[test]
 fn lines_of_64_kib_written_at_once_stay_whole() {
-    let script = "import os\nn=os.environ['SCORE_SELF_NODE'].encode()\n\
-        for i in range(60): os.write(1, n*65536+b'\\n')";
-    let outcome = run(job(4, vec![system(&["python3", "-c", script])]));
+    let script = "for (1..60) { syswrite STDOUT, ($ENV{SCORE_SELF_NODE} x 65536).\"\\n\" }";
+    let outcome = run(job(4, vec![system(&["perl", "-e", script])]));
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 240);

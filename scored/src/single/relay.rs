@@ -211,7 +211,7 @@ impl Relay {
                 }
             }
         }
-        if shepherd.link.is_closed() && !shepherd.link.may_have_more() {
+        if shepherd.link.is_closed() {
             self.bury_shepherd();
         }
     }

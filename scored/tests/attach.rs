@@ -1,0 +1,343 @@
+//! Programs that speak to their shepherd: this test's own binary, started again as the program of
+//! the job, plays libscore, well-behaved or hostile.
+
+mod driver;
+
+use std::io::{IoSliceMut, Write};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use driver::*;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
+use score_proto::PROTOCOL_VERSION;
+use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::frame;
+use score_proto::message::*;
+
+const ROLE: &str = "SCORE_TEST_ROLE";
+const CONTROL: RawFd = 3;
+
+/// An element that runs the role of [`ROLE`] on every node.
+fn client(kind: Kind) -> ElementSpec {
+    let own = std::env::current_exe().unwrap();
+    element(kind, &[own.to_str().unwrap(), "--exact", "the_program_of_the_job", "--nocapture"])
+}
+
+fn run_client(nodes: u32, kind: Kind, role: &str) -> Outcome {
+    start_client(nodes, kind, role).finish()
+}
+
+fn start_client(nodes: u32, kind: Kind, role: &str) -> Driver {
+    let mut spec = job(nodes, vec![client(kind)]);
+    spec.environment.push(bytes(&format!("{ROLE}={role}")));
+    Driver::start(spec)
+}
+
+/// What the roles have printed, without what the test harness prints.
+fn said(outcome: &Outcome) -> Vec<String> {
+    let mut lines = outcome.lines();
+    lines.retain(|line| line.starts_with("> "));
+    lines
+}
+
+fn node() -> u32 {
+    std::env::var("SCORE_SELF_NODE").unwrap().parse().unwrap()
+}
+
+fn say(text: &str) {
+    // One write, past the harness.
+    let line = format!("> {} {text}\n", node());
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+    std::io::stdout().flush().unwrap();
+}
+
+fn call(call: &Call) {
+    let body = frame::encode_datagram(call).unwrap();
+    send(CONTROL, &body, MsgFlags::empty()).unwrap();
+}
+
+fn answer() -> (Reply, Vec<OwnedFd>) {
+    let mut buffer = vec![0; 65536];
+    let mut space = nix::cmsg_space!([RawFd; 8]);
+    let mut iov = [IoSliceMut::new(&mut buffer)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(CONTROL, &mut iov, Some(&mut space), flags).unwrap();
+    let count = message.bytes;
+    let mut fds = Vec::new();
+    for part in message.cmsgs().unwrap() {
+        if let ControlMessageOwned::ScmRights(numbers) = part {
+            // SAFETY: just received, owned by nobody else.
+            #[expect(unsafe_code)]
+            fds.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+        }
+    }
+    (frame::decode_datagram(&buffer[..count]).unwrap(), fds)
+}
+
+fn attach() -> (Welcome, Vec<OwnedFd>) {
+    call(&Call::Attach { version: PROTOCOL_VERSION });
+    match answer() {
+        (Reply::Welcome(welcome), fds) => (*welcome, fds),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn done(expected: u32) -> i32 {
+    match answer() {
+        (Reply::Done { id, error }, _) if id == expected => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn word(fd: &OwnedFd, offset: usize) -> u64 {
+    let mut bytes = [0; 8];
+    nix::sys::uio::pread(fd, &mut bytes, offset as i64).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
+fn kill_self(signal: i32) {
+    nix::sys::signal::raise(nix::sys::signal::Signal::try_from(signal).unwrap()).unwrap();
+}
+
+#[test]
+fn the_program_of_the_job() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    match role.as_str() {
+        "welcome" => {
+            let (welcome, fds) = attach();
+            assert_eq!(
+                (welcome.self_node, welcome.area, welcome.self_proc),
+                (node(), node(), node())
+            );
+            assert_eq!(word(&fds[0], board::MAGIC), BOARD_MAGIC);
+            assert_eq!(nix::sys::stat::fstat(&fds[0]).unwrap().st_size, BOARD_BYTES as i64);
+            let size = nix::sys::stat::fstat(&fds[1]).unwrap().st_size;
+            assert_eq!(size, (AREA_BYTES as u32 * welcome.num_node) as i64);
+            say(&format!("{} {} {}", welcome.num_node, welcome.num_pmnet, fds.len()));
+        }
+        "resize" => {
+            let (_, fds) = attach();
+            for (number, fd) in fds.iter().take(2).enumerate() {
+                let shrunk = nix::unistd::ftruncate(fd, 0).is_ok();
+                let grown = nix::unistd::ftruncate(fd, 1 << 30).is_ok();
+                let written = nix::unistd::write(fd, &[0; 8]).is_ok();
+                say(&format!("{number} {shrunk} {grown} {written}"));
+            }
+        }
+        "barrier" => {
+            attach();
+            for id in 0..50 {
+                call(&Call::Barrier { id });
+                assert_eq!(done(id), 0);
+            }
+            say("met");
+        }
+        "late" => {
+            attach();
+            if node() == 1 {
+                std::process::exit(0);
+            }
+            call(&Call::Barrier { id: 1 });
+            done(1);
+        }
+        "half" => {
+            if node() == 0 {
+                attach();
+            }
+            std::process::exit(0);
+        }
+        "before" => std::process::exit(i32::try_from(node()).unwrap() * 3),
+        "exit" => {
+            attach();
+            say("before");
+            if node() == 1 {
+                call(&Call::Exit { code: 0x142 });
+            }
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "flush" => {
+            attach();
+            let text = vec![b'.'; 300_000];
+            std::io::stderr().write_all(&text).unwrap();
+            std::io::stderr().write_all(b"partial").unwrap();
+            call(&Call::Flush { id: 9 });
+            assert_eq!(done(9), 0);
+            kill_self(libc::SIGKILL);
+        }
+        "signals" => {
+            attach();
+            for signal in [libc::SIGKILL, libc::SIGSTOP, libc::SIGCONT, -1, 65] {
+                call(&Call::SignalBroadcast { id: 1, signal });
+                assert_eq!(done(1), libc::EINVAL);
+            }
+            call(&Call::Barrier { id: 2 });
+            assert_eq!(done(2), 0);
+            if node() == 0 {
+                call(&Call::SignalBroadcast { id: 3, signal: libc::SIGUSR1 });
+            }
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "inspect" => {
+            attach();
+            call(&Call::Inspect { signal: libc::SIGBUS, display: None });
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "garbage" => {
+            attach();
+            send(CONTROL, &[0xff; 100], MsgFlags::empty()).unwrap();
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "flood" => {
+            attach();
+            for _ in 0..1_000_000 {
+                let body = frame::encode_datagram(&Call::Barrier { id: 7 }).unwrap();
+                let _ = send(CONTROL, &body, MsgFlags::MSG_NOSIGNAL);
+            }
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "early" => {
+            call(&Call::Barrier { id: 5 });
+            assert_eq!(done(5), libc::EPERM);
+            attach();
+            call(&Call::Attach { version: PROTOCOL_VERSION });
+            assert!(matches!(answer().0, Reply::Refused(_)));
+            say("still there");
+        }
+        "old" => {
+            call(&Call::Attach { version: 999 });
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        "stopped" => {
+            let (_, fds) = attach();
+            say("ready");
+            while word(&fds[0], board::STOP_COUNT) != 2 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(word(&fds[0], board::STOPPED_NS) >= 200_000_000);
+            say("resumed");
+        }
+        other => panic!("no role {other}"),
+    }
+    std::process::exit(0);
+}
+
+#[test]
+fn every_node_is_welcomed_with_board_area_and_network() {
+    for nodes in [1, 2, 5] {
+        let outcome = run_client(nodes, Kind::Score, "welcome");
+        assert_eq!(outcome.code(), 0, "{}", outcome.notices());
+        let networks = u32::from(nodes > 1);
+        let expected: Vec<String> =
+            (0..nodes).map(|n| format!("> {n} {nodes} {networks} {}", 2 + networks)).collect();
+        assert_eq!(said(&outcome), expected);
+    }
+}
+
+#[test]
+fn nobody_can_resize_shared_memory_nor_write_the_board() {
+    let outcome = run_client(1, Kind::Score, "resize");
+    assert_eq!(said(&outcome), ["> 0 0 false false false", "> 0 1 false false true"]);
+}
+
+#[test]
+fn a_barrier_lets_nobody_through_before_all_have_come() {
+    let outcome = run_client(4, Kind::Score, "barrier");
+    assert_eq!((outcome.code(), said(&outcome).len()), (0, 4), "{}", outcome.notices());
+}
+
+#[test]
+fn a_barrier_that_can_never_be_complete_ends_the_parallel_process() {
+    let outcome = run_client(3, Kind::Score, "late");
+    assert_eq!(outcome.code(), 1);
+    let notices = outcome.notices();
+    assert!(notices.contains("sc_barrier() for node 1, which has exited"), "{notices}");
+}
+
+#[test]
+fn a_program_that_leaves_before_score_initialize_is_named() {
+    let outcome = run_client(2, Kind::Score, "before");
+    assert!(outcome.notices().contains("before score_initialize()"), "{}", outcome.notices());
+    assert!([1, 3].contains(&outcome.code()));
+    let outcome = run_client(2, Kind::Score, "half");
+    assert!(outcome.notices().contains("score_initialize()"), "{}", outcome.notices());
+    assert_eq!((outcome.code(), outcome.notices.len()), (1, 1));
+    // The same of a plain program, which need not attach: only the waiting one is the fault.
+    let outcome = run_client(2, Kind::Plain, "half");
+    assert!(outcome.notices().contains("waits in score_initialize()"), "{}", outcome.notices());
+}
+
+#[test]
+fn sc_exit_ends_all_with_its_low_eight_bits() {
+    let outcome = run_client(3, Kind::Score, "exit");
+    assert_eq!((outcome.code(), outcome.notices().as_str()), (0x42, ""));
+}
+
+#[test]
+fn sc_flush_returns_when_scrun_has_written_everything() {
+    let mut driver = start_client(2, Kind::Score, "flush");
+    driver.taking = true;
+    let outcome = driver.finish();
+    assert_eq!(outcome.code(), 137);
+    let text = String::from_utf8_lossy(&outcome.err).into_owned();
+    // The first to be answered kills itself and the other: its own output is whole.
+    assert!(text.contains("partial") && text.len() >= 300_007, "{}", text.len());
+}
+
+#[test]
+fn sc_signal_bcast_reaches_all_and_refuses_what_the_manual_says() {
+    let outcome = run_client(3, Kind::Score, "signals");
+    assert_eq!(outcome.code(), 128 + libc::SIGUSR1 as u8);
+    assert!(outcome.notices().contains("SIGUSR1"));
+}
+
+#[test]
+fn sc_inspectme_tells_where_to_look_and_ends_the_parallel_process() {
+    let outcome = run_client(1, Kind::Score, "inspect");
+    assert_eq!(outcome.code(), 128 + libc::SIGBUS as u8);
+    let notices = outcome.notices();
+    assert!(notices.contains("SIGBUS") && notices.contains("gdb -p "), "{notices}");
+    assert!(!notices.contains('?'), "{notices}");
+}
+
+#[test]
+fn garbage_on_a_control_socket_costs_its_own_job_with_a_reason() {
+    let outcome = run_client(2, Kind::Score, "garbage");
+    assert_eq!(outcome.code(), 1);
+    let notices = outcome.notices();
+    assert!(notices.contains("node ") && notices.contains("are no call"), "{notices}");
+}
+
+#[test]
+fn a_process_that_calls_without_reading_the_answers_is_ended() {
+    let outcome = run_client(1, Kind::Score, "flood");
+    assert_eq!(outcome.code(), 1);
+    assert!(outcome.notices().contains("does not read"), "{}", outcome.notices());
+}
+
+#[test]
+fn calls_before_and_twice_are_refused_and_cost_nothing_else() {
+    let outcome = run_client(1, Kind::Score, "early");
+    assert_eq!((outcome.code(), said(&outcome).len()), (0, 1), "{}", outcome.notices());
+}
+
+#[test]
+fn a_library_of_another_version_is_refused_by_both_numbers() {
+    let outcome = run_client(1, Kind::Score, "old");
+    let notices = outcome.notices();
+    assert!(notices.contains("version 999") && notices.contains("version 1"), "{notices}");
+    assert_eq!(outcome.code(), 1);
+}
+
+#[test]
+fn a_suspended_job_stands_still_and_its_time_is_told() {
+    let mut driver = start_client(1, Kind::Score, "stopped");
+    driver.until("ready", |driver| said(&driver.outcome) == ["> 0 ready"]);
+    driver.send(&Down::Suspend);
+    for _ in 0..15 {
+        driver.step();
+    }
+    assert_eq!(said(&driver.outcome).len(), 1);
+    driver.send(&Down::Resume);
+    let outcome = driver.finish();
+    assert_eq!(said(&outcome), ["> 0 ready", "> 0 resumed"], "{:?}", outcome.notices);
+}
