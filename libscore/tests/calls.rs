@@ -1,0 +1,217 @@
+//! The SCore-D system calls of a node, seen from its shepherd.
+
+mod harness;
+
+use std::time::Duration;
+
+use harness::build;
+use harness::shepherd::Shepherd;
+use nix::sys::signal::Signal;
+use score_proto::carea::{BUSY, IDLE, WaitingFor, area, area::slot};
+use score_proto::message::{Call, Reply};
+
+#[test]
+fn a_barrier_lasts_until_it_is_answered_and_counts_as_idle() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    shepherd.nodes[0].process.tell("barrier");
+    let Some(Call::Barrier { id }) = shepherd.nodes[0].hear() else { panic!() };
+    assert_eq!(shepherd.nodes[0].process.line_within(Duration::from_millis(100)), None);
+    assert_eq!(shepherd.slot(0, 0, slot::STATE), IDLE);
+    assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), WaitingFor::Barrier as u32);
+    shepherd.nodes[0].answer(&Reply::Done { id, error: 0 }, &[]);
+    assert_eq!(shepherd.nodes[0].process.line(), "0");
+    assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY);
+    assert_eq!(shepherd.word(0, area::BUSY_TRANSITIONS), 1);
+}
+
+#[test]
+fn flush_empties_stdio_first_waits_and_counts_as_busy() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    shepherd.nodes[0].process.tell("flush");
+    let Some(Call::Flush { id }) = shepherd.nodes[0].hear() else { panic!() };
+    assert_eq!(shepherd.nodes[0].process.line(), "said before");
+    assert_eq!(shepherd.nodes[0].process.line_within(Duration::from_millis(100)), None);
+    assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY);
+    assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), WaitingFor::Flush as u32);
+    shepherd.nodes[0].answer(&Reply::Done { id, error: libc::EINTR }, &[]);
+    // A restart from a checkpoint is the one thing that interrupts (manual, sc_flush(2)).
+    assert_eq!(shepherd.nodes[0].process.line(), libc::EINTR.to_string());
+    assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), 0);
+}
+
+#[test]
+fn stops_continues_and_signals_are_never_errors() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let usr1 = Signal::SIGUSR1 as i32;
+    assert_eq!(shepherd.nodes[0].process.ask(&format!("handle {usr1}")), "handled");
+    shepherd.nodes[0].process.tell("barrier");
+    let Some(Call::Barrier { id }) = shepherd.nodes[0].hear() else { panic!() };
+    for _ in 0..20 {
+        for signal in [Signal::SIGSTOP, Signal::SIGUSR1, Signal::SIGCONT] {
+            shepherd.signal(0, signal);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    assert_eq!(shepherd.nodes[0].process.line_within(Duration::from_millis(50)), None);
+    shepherd.nodes[0].answer(&Reply::Done { id, error: 0 }, &[]);
+    assert_eq!(shepherd.nodes[0].process.line(), "0");
+}
+
+#[test]
+fn signals_that_belong_to_score_or_to_nobody_are_einval() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let process = &mut shepherd.nodes[0].process;
+    let (stop, cont, kill) = (libc::SIGSTOP, libc::SIGCONT, libc::SIGKILL);
+    for signal in [-1, i32::MIN, 65, 1000, stop, cont, kill] {
+        assert_eq!(process.ask(&format!("broadcast {signal}")), libc::EINVAL.to_string());
+    }
+    for signal in [0, libc::SIGUSR1, libc::SIGRTMAX()] {
+        shepherd.nodes[0].process.tell(&format!("broadcast {signal}"));
+        let call = shepherd.nodes[0].serve(0);
+        assert!(matches!(call, Call::SignalBroadcast { signal: s, .. } if s == signal));
+        assert_eq!(shepherd.nodes[0].process.line(), "0");
+    }
+}
+
+#[test]
+fn many_threads_at_once_each_get_their_own_answer() {
+    const THREADS: usize = 16;
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let node = &mut shepherd.nodes[0];
+    node.process.tell(&format!("calls {THREADS}"));
+    let mut waiting = Vec::new();
+    for number in 0..THREADS * 150 {
+        match node.hear().expect("a call") {
+            Call::Flush { id } | Call::SignalBroadcast { id, signal: 0 } => waiting.push((id, 0)),
+            Call::SignalBroadcast { id, .. } => waiting.push((id, libc::ESRCH)),
+            call => panic!("{call:?}"),
+        }
+        // Answers come late and out of order as long as a thread is left to call.
+        if waiting.len() == THREADS || number + THREADS >= THREADS * 150 {
+            for (id, error) in waiting.drain(..).rev() {
+                node.answer(&Reply::Done { id, error }, &[]);
+            }
+        } else if number % 3 == 0 {
+            let (id, error) = waiting.swap_remove(0);
+            node.answer(&Reply::Done { id, error }, &[]);
+        }
+    }
+    assert_eq!(node.process.line(), "0", "calls with another's answer");
+}
+
+#[test]
+fn sc_exit_tells_its_code_keeps_the_output_and_ends() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    shepherd.nodes[0].process.tell("sc_exit 42");
+    assert_eq!(shepherd.nodes[0].hear(), Some(Call::Exit { code: 42 }));
+    assert_eq!(shepherd.nodes[0].process.end().code(), Some(42));
+    assert_eq!(shepherd.nodes[0].process.rest(), ["last words"]);
+}
+
+#[test]
+fn sc_terminate_is_sc_exit_without_a_code() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    shepherd.nodes[0].process.tell("sc_terminate");
+    assert_eq!(shepherd.nodes[0].hear(), Some(Call::Exit { code: 0 }));
+    assert_eq!(shepherd.nodes[0].process.end().code(), Some(0));
+}
+
+#[test]
+fn sc_inspectme_says_why_and_never_returns() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let mut node = shepherd.nodes.remove(0);
+    node.process.tell("crash");
+    let call = node.hear();
+    assert_eq!(call, Some(Call::Inspect { signal: 11, display: Some(":7".to_owned()) }));
+    assert_eq!(node.process.line_within(Duration::from_millis(100)), None);
+    assert!(node.process.ended().is_none(), "it waits to be inspected");
+    drop(node.socket);
+    assert_eq!(node.process.end().code(), Some(1));
+    assert_eq!(node.process.rest(), ["unflushed"]);
+}
+
+#[test]
+fn a_shepherd_that_goes_during_a_call_ends_the_process_with_one_line() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let mut node = shepherd.nodes.remove(0);
+    node.process.tell("barrier");
+    assert!(matches!(node.hear(), Some(Call::Barrier { .. })));
+    drop(node.socket);
+    assert_eq!(node.process.end().code(), Some(1));
+    let complaints = node.process.complaints();
+    assert_eq!(complaints, ["score: node 0: SCore-D has gone; the process ends"]);
+}
+
+#[test]
+fn an_answer_that_is_none_ends_the_process() {
+    let long = vec![0; 10_000];
+    for bytes in [&b"\xff\xff\xff"[..], &long] {
+        let mut shepherd = Shepherd::welcome(&build::node(), 1);
+        let node = &mut shepherd.nodes[0];
+        node.process.tell("barrier");
+        assert!(matches!(node.hear(), Some(Call::Barrier { .. })));
+        node.send(bytes, &[]);
+        assert_eq!(node.process.end().code(), Some(1));
+        assert!(node.process.complaints()[0].contains("no answer to a call"));
+    }
+}
+
+#[test]
+fn temporary_files_live_in_the_jobs_directory() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let file = shepherd.dir.join("data");
+    let process = &mut shepherd.nodes[0].process;
+    assert_eq!(process.ask("open data"), libc::ENOENT.to_string());
+    assert_eq!(process.ask("create data"), "0 cloexec");
+    assert!(file.is_file());
+    assert_eq!(process.ask("open data"), "0 cloexec");
+    assert_eq!(process.ask("unlink data"), "0");
+    assert_eq!(process.ask("unlink data"), libc::ENOENT.to_string());
+    for name in ["../data", "/tmp/data", "a/b"] {
+        for call in ["create", "open", "unlink"] {
+            assert_eq!(process.ask(&format!("{call} {name}")), libc::EINVAL.to_string());
+        }
+    }
+    assert_eq!(process.ask("create .."), libc::EISDIR.to_string());
+    assert_eq!(process.ask("create"), libc::ENOENT.to_string());
+}
+
+#[test]
+fn monitors_and_uncheckpointable_regions_stand_in_the_area() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let mut ask = |line: &str| shepherd.nodes[0].process.ask(line);
+    ask("monitor 0 200");
+    ask("monitor 5 7");
+    assert_eq!([ask("enter"), ask("enter"), ask("leave")], ["0", "0", "0"]);
+    assert_eq!(shepherd.word(0, area::USR0) & 0xffff, 200 | 7 << 8);
+    assert_eq!(shepherd.word(0, area::UNCHECKPOINTABLE), 1);
+    let mut ask = |line: &str| shepherd.nodes[0].process.ask(line);
+    assert_eq!(ask("leave"), "0");
+    assert_eq!(ask("leave"), libc::EINVAL.to_string());
+    assert_eq!(shepherd.word(0, area::UNCHECKPOINTABLE), 0);
+}
+
+#[test]
+fn what_is_not_built_says_enosys() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let (inval, nosys) = (libc::EINVAL, libc::ENOSYS);
+    let expected = format!("{inval} {nosys} {nosys} {nosys}");
+    assert_eq!(shepherd.nodes[0].process.ask("later"), expected);
+}
+
+#[test]
+fn a_forked_child_is_no_node_and_touches_nothing_of_its_parents() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    shepherd.nodes[0].process.ask("idle");
+    let (perm, file) = (libc::EPERM, 0);
+    let said = shepherd.nodes[0].process.ask("child");
+    assert_eq!(said, format!("{perm} {perm} {perm} job 17 file {file} 0"));
+    assert_eq!(shepherd.nodes[0].process.line(), "child 7");
+    // The child's become_busy, monitor and end have left the parent's words alone.
+    assert_eq!(shepherd.slot(0, 0, slot::STATE), IDLE);
+    assert_eq!(shepherd.word(0, area::USR0) & 0xff, 0);
+    assert_eq!(shepherd.word(0, area::IDLE_THREADS), 1);
+    shepherd.nodes[0].process.tell("barrier");
+    assert!(matches!(shepherd.nodes[0].serve(0), Call::Barrier { .. }), "nor its socket");
+    assert_eq!(shepherd.nodes[0].process.line(), "0");
+}

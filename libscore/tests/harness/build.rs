@@ -1,0 +1,92 @@
+//! Builds the libraries, and C programs against them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{LazyLock, Mutex};
+
+/// How a program is linked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// With libscore.a, which contains PM.
+    Static,
+    /// With libscore.so and libpm.so, as a program at a fixed address, which copies the
+    /// libraries' variables.
+    Shared,
+}
+
+/// Where cargo puts the libraries: the profile's folder.
+static LIBRARIES: LazyLock<PathBuf> = LazyLock::new(|| {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "-q", "-p", "pm-c", "-p", "score-c", "-p", "score-c-static"]);
+    cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if profile == "release" {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().expect("cargo runs").success(), "the libraries do not build");
+    target.join(profile)
+});
+
+/// The headers.
+pub fn headers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../ffi-c/include")
+}
+
+/// A folder of its own for what this test makes.
+pub fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Runs a compiler with all warnings as errors.
+pub fn compile(compiler: &str, args: &[&str]) {
+    let words: Vec<&str> = compiler.split(' ').collect();
+    let output = Command::new(words[0])
+        .args(&words[1..])
+        .args(["-Wall", "-Wextra", "-pedantic", "-Werror", "-I"])
+        .arg(headers())
+        .args(args)
+        .output()
+        .unwrap_or_else(|e| panic!("{compiler}: {e}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{compiler} {args:?}:\n{errors}");
+}
+
+/// Builds `tests/programs/NAME.c` with the options of `compiler`; each way of building once in a
+/// test process.
+pub fn program(name: &str, compiler: &str, link: Link) -> PathBuf {
+    static BUILT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+    let way: String = compiler.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
+    let program = scratch("programs").join(format!("{name}{way}{link:?}"));
+    let libraries = &*LIBRARIES;
+    // A lock held over the build: no test starts a program that is being written.
+    let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if built.contains(&program) {
+        return program;
+    }
+    let out = program.to_str().unwrap();
+    let source = source.to_str().unwrap();
+    let language = if compiler.contains("++") { "c++" } else { "c" };
+    let posix = "-D_POSIX_C_SOURCE=200809L";
+    let mut args = vec![posix, "-x", language, source, "-x", "none", "-o", out, "-pthread"];
+    let dir = libraries.to_str().unwrap();
+    let run = format!("-Wl,-rpath,{dir}");
+    let archive = libraries.join("libscore.a");
+    match link {
+        Link::Static => args.extend([archive.to_str().unwrap(), "-lm", "-ldl"]),
+        Link::Shared => {
+            args.extend(["-no-pie", "-fno-pie", "-L", dir, "-lscore", "-lpm", &run]);
+        }
+    }
+    compile(compiler, &args);
+    built.push(program.clone());
+    program
+}
+
+/// The program that obeys commands, as most tests want it.
+pub fn node() -> PathBuf {
+    program("node", "gcc -std=c99 -O2", Link::Static)
+}

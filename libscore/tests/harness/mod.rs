@@ -1,0 +1,141 @@
+//! What the tests of this folder share: C programs built against libscore, and a shepherd that
+//! is just enough to talk to them. It speaks the real protocol over the real sockets, memfds
+//! and PM attach descriptors; scored's own is tested with scrun as a whole.
+
+// UNSAFETY: pre_exec runs between fork and exec.
+#![expect(unsafe_code)]
+#![allow(dead_code, reason = "every test file uses its part")]
+
+pub mod build;
+pub mod shepherd;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+/// Nothing in these tests takes this long.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running test program and its standard streams.
+pub struct Process {
+    child: Child,
+    lines: Receiver<String>,
+    errors: Receiver<String>,
+}
+
+impl Process {
+    /// Starts it with one descriptor inherited under its own number, which `variable` names.
+    pub fn start(program: &Path, args: &[&str], inherited: Option<(&str, &OwnedFd)>) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for variable in ["SCORE_CONTROL_FD", "SCORE_RESOURCE_FD"] {
+            command.env_remove(variable);
+        }
+        if let Some((variable, fd)) = inherited {
+            let fd = fd.as_raw_fd();
+            command.env(variable, fd.to_string());
+            let keep = move || {
+                // SAFETY: open in the parent, so open in this child of it.
+                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+                fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+                Ok(())
+            };
+            // SAFETY: fcntl is async-signal-safe.
+            unsafe { command.pre_exec(keep) };
+        }
+        let mut child = command.spawn().expect("the test program starts");
+        let lines = reader(child.stdout.take().unwrap());
+        let errors = reader(child.stderr.take().unwrap());
+        Self { child, lines, errors }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> nix::unistd::Pid {
+        nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap())
+    }
+
+    /// Gives it a command without waiting for the answer.
+    pub fn tell(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        writeln!(stdin, "{line}").expect("the test program reads");
+    }
+
+    /// The next line that it prints.
+    pub fn line(&self) -> String {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("the test program prints nothing"),
+            Err(RecvTimeoutError::Disconnected) => panic!("it has ended: {:?}", self.complaints()),
+        }
+    }
+
+    /// The next line, if it comes within `time`.
+    pub fn line_within(&self, time: Duration) -> Option<String> {
+        self.lines.recv_timeout(time).ok()
+    }
+
+    /// Gives it a command and reads the one line of answer.
+    pub fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.line()
+    }
+
+    /// Everything more that it has written to standard output, once it has ended.
+    pub fn rest(&self) -> Vec<String> {
+        self.lines.iter().collect()
+    }
+
+    /// Everything that it has written to standard error, once it has ended.
+    pub fn complaints(&self) -> Vec<String> {
+        self.errors.iter().collect()
+    }
+
+    /// The next line on standard error.
+    pub fn complaint(&self) -> String {
+        self.errors.recv_timeout(PATIENCE).expect("a line on standard error")
+    }
+
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Waits for its end, which must be near.
+    pub fn end(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("the test program does not end");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The lines of a stream, read by a thread so that waiting for them has an end.
+fn reader(stream: impl std::io::Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines() {
+            if line.is_err() || sender.send(line.unwrap_or_default()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}

@@ -1,0 +1,202 @@
+//! The shepherd of the tests.
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::kill;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, setsockopt,
+    socketpair, sockopt,
+};
+use nix::sys::time::TimeVal;
+use score_pm::{ContextRef, Device};
+use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, area, board};
+use score_proto::message::{Call, Reply, Welcome};
+use score_proto::{PROTOCOL_VERSION, frame};
+
+use super::{PATIENCE, Process};
+
+/// One node and our end of its control socket.
+pub struct Node {
+    pub process: Process,
+    pub socket: OwnedFd,
+}
+
+impl Node {
+    /// The next call; `None` when the process has closed the socket.
+    pub fn hear(&self) -> Option<Call> {
+        let mut bytes = [0; 4096];
+        match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
+            Ok(0) | Err(Errno::ECONNRESET) => None,
+            Ok(len) => Some(frame::decode_datagram(&bytes[..len]).expect("a call")),
+            Err(e) => panic!("no call comes: {e}"),
+        }
+    }
+
+    /// Sends a reply with descriptors.
+    pub fn answer(&self, reply: &Reply, fds: &[&OwnedFd]) {
+        self.send(&frame::encode_datagram(reply).unwrap(), fds);
+    }
+
+    /// Sends any bytes.
+    pub fn send(&self, bytes: &[u8], fds: &[&OwnedFd]) {
+        let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let rights = if raw.is_empty() { &[][..] } else { &rights[..] };
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None).unwrap();
+    }
+
+    /// Hears a call that has a number, and answers it.
+    pub fn serve(&self, error: i32) -> Call {
+        let call = self.hear().expect("a call");
+        let (Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }) = call
+        else {
+            panic!("{call:?} has no number")
+        };
+        self.answer(&Reply::Done { id, error }, &[]);
+        call
+    }
+}
+
+/// One parallel process on one host.
+pub struct Shepherd {
+    pub nodes: Vec<Node>,
+    pub board: OwnedFd,
+    pub area: OwnedFd,
+    pub dir: PathBuf,
+    pub device: Option<Device>,
+    contexts: Vec<ContextRef>,
+}
+
+impl Shepherd {
+    /// Starts the processes, and hears that each of them has called score_initialize.
+    pub fn start(program: &Path, nodes: u32) -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let dir = super::build::scratch(&format!("job-{number}"));
+        let page = sealed(c"board", BOARD_BYTES);
+        page.write_all_at(&BOARD_MAGIC.to_le_bytes(), board::MAGIC as u64).unwrap();
+        page.write_all_at(&PROTOCOL_VERSION.to_le_bytes(), board::VERSION as u64).unwrap();
+        let area = sealed(c"area", AREA_BYTES * nodes as usize);
+        let (device, contexts) = network(nodes);
+        let nodes = (0..nodes).map(|_| start(program)).collect();
+        let shepherd =
+            Self { nodes, board: page.into(), area: area.into(), dir, device, contexts };
+        for node in &shepherd.nodes {
+            let called = node.hear();
+            assert_eq!(called, Some(Call::Attach { version: PROTOCOL_VERSION }));
+        }
+        shepherd
+    }
+
+    /// Starts them and welcomes them.
+    pub fn welcome(program: &Path, nodes: u32) -> Self {
+        let shepherd = Self::start(program, nodes);
+        for (number, node) in shepherd.nodes.iter().enumerate() {
+            let attach = shepherd.contexts.get(number).map(|c| c.create_attach_fd().unwrap());
+            let mut fds = vec![&shepherd.board, &shepherd.area];
+            fds.extend(&attach);
+            node.answer(&Reply::Welcome(Box::new(shepherd.greeting(number as u32))), &fds);
+        }
+        for node in &shepherd.nodes {
+            assert_eq!(node.process.line(), "ready", "{:?}", node.process.complaints());
+        }
+        shepherd
+    }
+
+    /// What node `number` is to be told.
+    pub fn greeting(&self, number: u32) -> Welcome {
+        let nodes = self.nodes.len() as u32;
+        let option = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
+        Welcome {
+            job: 17,
+            area: number,
+            self_node: number,
+            num_node: nodes,
+            self_proc: number,
+            num_proc: nodes,
+            self_host: 0,
+            num_host: 1,
+            num_pmnet: u32::from(nodes > 1),
+            options: vec![
+                option("nodes", Some("4")),
+                option("stat", None),
+                option("nodes", Some("8")),
+            ],
+            dir: self.dir.to_str().unwrap().to_owned(),
+        }
+    }
+
+    /// Reads a word of a node's area.
+    pub fn word(&self, node: usize, offset: usize) -> u32 {
+        let mut bytes = [0; 4];
+        let file = std::fs::File::from(self.area.try_clone().unwrap());
+        file.read_exact_at(&mut bytes, (node * AREA_BYTES + offset) as u64).unwrap();
+        u32::from_le_bytes(bytes)
+    }
+
+    /// A word of a thread slot.
+    pub fn slot(&self, node: usize, slot: usize, field: usize) -> u32 {
+        self.word(node, area::SLOTS + slot * area::SLOT_BYTES + field)
+    }
+
+    /// Waits until a word has a value.
+    pub fn await_word(&self, node: usize, offset: usize, value: u32) {
+        let start = std::time::Instant::now();
+        while self.word(node, offset) != value {
+            assert!(start.elapsed() < PATIENCE, "word {offset} is {}", self.word(node, offset));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Sends a signal to a node.
+    pub fn signal(&self, node: usize, signal: nix::sys::signal::Signal) {
+        kill(self.nodes[node].process.pid(), signal).unwrap();
+    }
+}
+
+impl Drop for Shepherd {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn start(program: &Path) -> Node {
+    let kind = SockType::SeqPacket;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    let patience = TimeVal::new(PATIENCE.as_secs() as i64, 0);
+    setsockopt(&ours, sockopt::ReceiveTimeout, &patience).unwrap();
+    let process = Process::start(program, &[], Some(("SCORE_CONTROL_FD", &theirs)));
+    Node { process, socket: ours }
+}
+
+fn network(nodes: u32) -> (Option<Device>, Vec<ContextRef>) {
+    if nodes == 1 {
+        return (None, Vec::new());
+    }
+    let device = Device::open("shmem", &["-nodes", &nodes.to_string()]).unwrap();
+    let bind = |node: u32| {
+        let context = device.open_context(node as usize).unwrap();
+        context.bind_channel(0, node).unwrap();
+        context
+    };
+    let contexts = (0..nodes).map(bind).collect();
+    (Some(device), contexts)
+}
+
+/// A memfd of this size that cannot be resized.
+pub fn sealed(name: &std::ffi::CStr, bytes: usize) -> std::fs::File {
+    let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
+    let memory = memfd_create(name, flags).unwrap();
+    nix::unistd::ftruncate(&memory, bytes as i64).unwrap();
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&memory, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    memory.into()
+}

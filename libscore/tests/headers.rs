@@ -1,0 +1,140 @@
+//! The headers under every standard and compiler that is promised, and the notes that they make.
+
+mod harness;
+
+use std::path::Path;
+
+use harness::build::{self, Link};
+use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
+use object::{Endianness, elf};
+use score_proto::note::{self, Request};
+
+const C: [&str; 4] =
+    ["gcc -std=c99", "gcc -std=c2x", "clang -std=c99", "clang -std=c2x"];
+const CXX: [&str; 2] = ["g++ -std=c++17", "clang++ -std=c++17"];
+
+/// Types and words of all notes of ours in a file.
+fn notes(path: &Path) -> Vec<(u32, Vec<u32>)> {
+    let data = std::fs::read(path).unwrap();
+    let file = ElfFile64::<Endianness>::parse(&*data).unwrap();
+    let (header, endian) = (file.elf_header(), file.endian());
+    let sections = header.sections(endian, &*data).unwrap();
+    let mut found = Vec::new();
+    for section in sections.iter() {
+        let name = sections.section_name(endian, section).unwrap();
+        if name != note::SECTION.as_bytes() {
+            continue;
+        }
+        assert_eq!(section.sh_type(endian), elf::SHT_NOTE, "{}", path.display());
+        let flags = section.sh_flags(endian);
+        assert_eq!(flags as u32, elf::SHF_ALLOC, "read-only and in the image");
+        let mut all = section.notes(endian, &*data).unwrap().expect("notes");
+        while let Some(note) = all.next().unwrap() {
+            assert_eq!(note.name(), &note::OWNER[..5]);
+            let words = note.desc().chunks_exact(4);
+            let words = words.map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+            found.push((note.n_type(endian), words.collect()));
+        }
+    }
+    found
+}
+
+/// What the program of `resources.c` declares, sorted.
+fn declared() -> Vec<(u32, Vec<u32>)> {
+    let mut all = vec![
+        (note::NUM_NODES, vec![2, 16]),
+        (note::NUM_NODES, vec![2, 16]),
+        (note::NUM_NODES, vec![4, 64]),
+        (note::NUM_PROCS, vec![2]),
+        (note::NUM_PROCS, vec![2]),
+        (note::NUM_PROCS, vec![2]),
+        (note::NUM_NETS, vec![1]),
+        (note::NUM_NETS, vec![1]),
+    ];
+    for kind in [note::ZEROCOPY, note::HETERO_NODES, note::NOCKPT, note::RUN] {
+        all.extend([(kind, vec![]), (kind, vec![]), (kind, vec![])]);
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn resource_macros_work_at_file_and_block_scope_alone_and_twice() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/resources.c");
+    let source = source.to_str().unwrap();
+    let dir = build::scratch("resources");
+    let out = dir.join("resources");
+    let optimisations: [&[&str]; 4] = [
+        &["-O0"],
+        &["-O2", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s"],
+        &["-O2", "-flto", "-Wl,--gc-sections", "-s"],
+        &["-O2", "-fPIC", "-shared", "-Wl,--gc-sections", "-s"],
+    ];
+    for compiler in C.iter().chain(&CXX) {
+        let language = if compiler.contains("++") { "c++" } else { "c" };
+        for options in optimisations {
+            // Debian's clang has no link-time plugin of its own for GNU ld.
+            if compiler.starts_with("clang") && options.contains(&"-flto") {
+                continue;
+            }
+            let path = out.to_str().unwrap();
+            let mut args = vec!["-x", language, source, "-o", path];
+            args.extend(options);
+            build::compile(compiler, &args);
+            let mut found = notes(&out);
+            found.sort();
+            assert_eq!(found, declared(), "{compiler} {options:?}");
+        }
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn declarations_of_a_program_are_understood_as_scrun_reads_them() {
+    let mut request = Request::default();
+    for (kind, words) in notes(&build::node()) {
+        request.add(kind, &words).unwrap();
+    }
+    assert!(request.library, "libscore.a brings its note");
+    assert_eq!(request.nodes, (1, 16));
+}
+
+#[test]
+fn both_forms_of_score_initialize_compile_everywhere() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/forms.c");
+    let source = source.to_str().unwrap();
+    let out = build::scratch("forms").join("forms.o");
+    for compiler in C.iter().chain(&CXX) {
+        let language = if compiler.contains("++") { "c++" } else { "c" };
+        for arguments in ["-DARGUMENTS=0", "-DARGUMENTS=1"] {
+            let args = ["-x", language, arguments, "-c", source, "-o", out.to_str().unwrap()];
+            build::compile(compiler, &args);
+        }
+    }
+}
+
+#[test]
+fn the_library_note_is_in_every_static_program_however_it_is_built() {
+    for compiler in [
+        "gcc -std=c99 -O2 -flto -ffunction-sections -Wl,--gc-sections -s",
+        "clang -std=c99 -O2 -Wl,--gc-sections -s",
+        "g++ -std=c++17 -O2 -Wl,--gc-sections -s",
+    ] {
+        let program = build::program("node", compiler, Link::Static);
+        let found = notes(&program);
+        let library = (note::LIBRARY, vec![score_proto::PROTOCOL_VERSION]);
+        assert_eq!(found.iter().filter(|note| **note == library).count(), 1, "{compiler}");
+        let mut process = harness::Process::start(&program, &[], None);
+        assert_eq!(process.line(), "ready");
+    }
+}
+
+#[test]
+fn the_library_note_is_in_the_shared_library_and_not_in_its_programs() {
+    let program = build::program("node", "gcc -std=c99 -O2", Link::Shared);
+    let is_library = |note: &(u32, Vec<u32>)| note.0 == note::LIBRARY;
+    assert!(!notes(&program).iter().any(is_library));
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    assert!(notes(&target.join(profile).join("libscore.so")).iter().any(is_library));
+}

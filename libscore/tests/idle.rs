@@ -1,0 +1,80 @@
+//! The idle flag as SCore-D samples it (manual 3.5.2).
+
+mod harness;
+
+use harness::build;
+use harness::shepherd::Shepherd;
+use score_proto::carea::{BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot};
+
+#[test]
+fn the_flag_follows_the_thread_and_every_return_to_work_is_counted() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY, "a node starts busy");
+    for round in 1..4 {
+        for _ in 0..2 {
+            // Twice the same is once.
+            shepherd.nodes[0].process.ask("idle");
+            assert_eq!(shepherd.slot(0, 0, slot::STATE), IDLE);
+            assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), WaitingFor::Message as u32);
+            assert_eq!(shepherd.word(0, area::IDLE_THREADS), 1);
+        }
+        assert_ne!(shepherd.slot(0, 0, slot::IDLE_SINCE_NS), 0);
+        for _ in 0..2 {
+            shepherd.nodes[0].process.ask("busy");
+            assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY);
+            assert_eq!(shepherd.word(0, area::IDLE_THREADS), 0);
+            assert_eq!(shepherd.word(0, area::BUSY_TRANSITIONS), round);
+        }
+    }
+}
+
+#[test]
+fn threads_have_a_slot_each_and_give_it_back_at_their_end() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    assert_eq!(shepherd.nodes[0].process.ask("threads 5"), "5");
+    assert_eq!(shepherd.word(0, area::IDLE_THREADS), 5);
+    assert_eq!(shepherd.word(0, area::SLOTS_USED), 6);
+    let threads: Vec<u32> = (0..6).map(|s| shepherd.slot(0, s, slot::TID)).collect();
+    let mut different = threads.clone();
+    different.sort_unstable();
+    different.dedup();
+    assert_eq!(different.len(), 6, "{threads:?}");
+    assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY, "the main thread works");
+    assert_eq!(shepherd.nodes[0].process.ask("threads 0"), "5");
+    shepherd.await_word(0, area::IDLE_THREADS, 0);
+    for number in 1..6 {
+        shepherd.await_word(0, area::SLOTS + number * area::SLOT_BYTES + slot::TID, 0);
+        assert_eq!(shepherd.slot(0, number, slot::STATE), BUSY);
+    }
+    assert_eq!(shepherd.word(0, area::BUSY_TRANSITIONS), 5, "an end is a return to work");
+}
+
+#[test]
+fn threads_beyond_the_slots_keep_the_process_busy_until_they_end() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    assert_eq!(shepherd.nodes[0].process.ask("threads 64"), "64");
+    let taken = THREAD_SLOTS as u32;
+    assert_eq!(shepherd.word(0, area::SLOTS_USED), taken);
+    assert_eq!(shepherd.word(0, area::OVERFLOW), 65 - taken);
+    assert_eq!(shepherd.word(0, area::IDLE_THREADS), taken - 1);
+    assert_eq!(shepherd.nodes[0].process.ask("threads 0"), "64");
+    shepherd.await_word(0, area::OVERFLOW, 0);
+    assert_eq!(shepherd.word(0, area::IDLE_THREADS), 0);
+}
+
+#[test]
+fn a_thread_that_sends_while_idle_becomes_busy_and_is_warned_once() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 2);
+    for round in 1..3 {
+        shepherd.nodes[0].process.ask("idle");
+        assert_eq!(shepherd.nodes[0].process.ask("send 1 hello"), "0");
+        assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY);
+        assert_eq!(shepherd.word(0, area::BUSY_TRANSITIONS), round);
+        assert_eq!(shepherd.nodes[1].process.ask("receive"), "hello");
+    }
+    shepherd.nodes[0].process.tell("exit 0");
+    shepherd.nodes[0].process.end();
+    let complaints = shepherd.nodes[0].process.complaints();
+    assert_eq!(complaints.len(), 1, "{complaints:?}");
+    assert!(complaints[0].contains("sent a message while it was idle"));
+}

@@ -1,0 +1,50 @@
+//! Messages over the contexts that score_initialize has set up.
+
+mod harness;
+
+use harness::build::{self, Link};
+use harness::shepherd::Shepherd;
+
+#[test]
+fn every_node_reaches_every_other_and_not_itself() {
+    for link in [Link::Static, Link::Shared] {
+        let program = build::program("node", "gcc -std=c99 -O2", link);
+        let mut shepherd = Shepherd::welcome(&program, 4);
+        for from in 0..4 {
+            for to in 0..4 {
+                let sent = shepherd.nodes[from].process.ask(&format!("send {to} {from}-{to}"));
+                if from == to {
+                    assert_eq!(sent, libc::EINVAL.to_string());
+                } else {
+                    assert_eq!(sent, "0");
+                    assert_eq!(shepherd.nodes[to].process.ask("receive"), format!("{from}-{to}"));
+                }
+            }
+        }
+        let beyond = shepherd.nodes[0].process.ask("send 4 nobody");
+        assert_eq!(beyond, libc::EINVAL.to_string());
+    }
+}
+
+#[test]
+fn a_process_that_exits_is_marked_in_the_segment_and_sends_to_it_vanish() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 2);
+    let exited = |shepherd: &Shepherd| shepherd.device.as_ref().unwrap().counters(1).unwrap().door & 2;
+    assert_eq!(exited(&shepherd), 0);
+    shepherd.nodes[1].process.ask("child");
+    assert_eq!(exited(&shepherd), 0, "the end of a forked child is not the node's");
+    shepherd.nodes[1].process.line();
+    shepherd.nodes[1].process.tell("exit 0");
+    assert_eq!(shepherd.nodes[1].process.end().code(), Some(0));
+    assert_eq!(exited(&shepherd), 2);
+    assert_eq!(shepherd.nodes[0].process.ask("send 1 late"), "0");
+}
+
+#[test]
+fn messages_sent_before_the_end_of_the_sender_arrive() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 2);
+    assert_eq!(shepherd.nodes[0].process.ask("send 1 last-words"), "0");
+    shepherd.nodes[0].process.tell("exit 0");
+    shepherd.nodes[0].process.end();
+    assert_eq!(shepherd.nodes[1].process.ask("receive"), "last-words");
+}
