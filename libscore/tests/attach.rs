@@ -37,10 +37,8 @@ fn all_variables_are_set_also_where_the_program_holds_copies_of_them() {
             ..shepherd.greeting(0)
         };
         // Six nodes without a network cannot be; with one node everything else must be 1.
-        shepherd.nodes[0].answer(
-            &Reply::Welcome(Box::new(welcome)),
-            &[&shepherd.board, &shepherd.area],
-        );
+        shepherd.nodes[0]
+            .answer(&Reply::Welcome(Box::new(welcome)), &[&shepherd.board, &shepherd.area]);
         assert_eq!(shepherd.nodes[0].process.end().code(), Some(1));
         let complaints = shepherd.nodes[0].process.complaints();
         assert!(complaints[0].contains("0 network sets for 6 nodes"), "{complaints:?}");
@@ -89,6 +87,9 @@ fn the_area_is_declared_valid_with_the_first_thread_in_it() {
     assert_eq!(thread, shepherd.nodes[0].process.pid().as_raw() as u32);
 }
 
+/// A way to answer a node's call, given the right answer.
+type Spoil = fn(&Shepherd, &Reply);
+
 /// Gives a node something wrong and returns what it says before it ends with code 1.
 fn refusal(spoil: impl FnOnce(&Shepherd)) -> String {
     let mut shepherd = Shepherd::start(&build::node(), 1);
@@ -104,7 +105,7 @@ fn refusal(spoil: impl FnOnce(&Shepherd)) -> String {
 #[test]
 fn whatever_is_wrong_is_named_and_the_process_ends_with_code_1() {
     let welcome = |s: &Shepherd| Reply::Welcome(Box::new(s.greeting(0)));
-    let cases: [(&str, fn(&Shepherd, &Reply)); 8] = [
+    let cases: [(&str, Spoil); 8] = [
         ("no such job", |s, _| s.nodes[0].answer(&Reply::Refused("no such job".into()), &[])),
         ("another SCore", |s, _| s.nodes[0].send(b"\xff\xff", &[])),
         ("before it was asked", |s, _| s.nodes[0].answer(&Reply::Done { id: 1, error: 0 }, &[])),

@@ -79,21 +79,22 @@ fn many_threads_at_once_each_get_their_own_answer() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let node = &mut shepherd.nodes[0];
     node.process.tell(&format!("calls {THREADS}"));
-    let mut waiting = Vec::new();
-    for number in 0..THREADS * 150 {
-        match node.hear().expect("a call") {
-            Call::Flush { id } | Call::SignalBroadcast { id, signal: 0 } => waiting.push((id, 0)),
-            Call::SignalBroadcast { id, .. } => waiting.push((id, libc::ESRCH)),
-            call => panic!("{call:?}"),
-        }
-        // Answers come late and out of order as long as a thread is left to call.
-        if waiting.len() == THREADS || number + THREADS >= THREADS * 150 {
-            for (id, error) in waiting.drain(..).rev() {
-                node.answer(&Reply::Done { id, error }, &[]);
+    let (mut waiting, mut answered) = (Vec::new(), 0);
+    while answered < THREADS * 150 {
+        match node.hear_soon() {
+            Some(Call::SignalBroadcast { id, signal: libc::SIGHUP }) => {
+                waiting.push((id, libc::ESRCH));
             }
-        } else if number % 3 == 0 {
-            let (id, error) = waiting.swap_remove(0);
-            node.answer(&Reply::Done { id, error }, &[]);
+            Some(Call::Flush { id } | Call::SignalBroadcast { id, .. }) => waiting.push((id, 0)),
+            Some(call) => panic!("{call:?}"),
+            // Every thread waits: the last to ask is answered first.
+            None => {
+                assert!(!waiting.is_empty(), "threads wait for answers that were given");
+                answered += waiting.len();
+                for (id, error) in waiting.drain(..).rev() {
+                    node.answer(&Reply::Done { id, error }, &[]);
+                }
+            }
         }
     }
     assert_eq!(node.process.line(), "0", "calls with another's answer");

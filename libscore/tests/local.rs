@@ -6,16 +6,15 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::process::Command;
 
-use harness::build::{self, Link};
 use harness::Process;
+use harness::build::{self, Link};
 use score_proto::note::Request;
 
 #[test]
 fn the_resource_request_is_written_and_no_user_code_runs() {
     for (args, nodes) in [(&["3", "9"][..], (3, 9)), (&[], Request::default().nodes)] {
         let (read, write) = nix::unistd::pipe().unwrap();
-        let mut process =
-            Process::start(&build::node(), args, Some(("SCORE_RESOURCE_FD", &write)));
+        let mut process = Process::start(&build::node(), args, Some(("SCORE_RESOURCE_FD", &write)));
         drop(write);
         let mut bytes = Vec::new();
         std::fs::File::from(read).read_to_end(&mut bytes).unwrap();

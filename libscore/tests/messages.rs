@@ -29,7 +29,8 @@ fn every_node_reaches_every_other_and_not_itself() {
 #[test]
 fn a_process_that_exits_is_marked_in_the_segment_and_sends_to_it_vanish() {
     let mut shepherd = Shepherd::welcome(&build::node(), 2);
-    let exited = |shepherd: &Shepherd| shepherd.device.as_ref().unwrap().counters(1).unwrap().door & 2;
+    let exited =
+        |shepherd: &Shepherd| shepherd.device.as_ref().unwrap().counters(1).unwrap().door & 2;
     assert_eq!(exited(&shepherd), 0);
     shepherd.nodes[1].process.ask("child");
     assert_eq!(exited(&shepherd), 0, "the end of a forked child is not the node's");

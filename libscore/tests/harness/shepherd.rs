@@ -1,13 +1,14 @@
 //! The shepherd of the tests.
 
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::kill;
 use nix::sys::socket::{
@@ -39,6 +40,12 @@ impl Node {
         }
     }
 
+    /// The next call, if it comes before long.
+    pub fn hear_soon(&self) -> Option<Call> {
+        let mut waited = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        (poll(&mut waited, 10u8).unwrap() > 0).then(|| self.hear()).flatten()
+    }
+
     /// Sends a reply with descriptors.
     pub fn answer(&self, reply: &Reply, fds: &[&OwnedFd]) {
         self.send(&frame::encode_datagram(reply).unwrap(), fds);
@@ -46,11 +53,12 @@ impl Node {
 
     /// Sends any bytes.
     pub fn send(&self, bytes: &[u8], fds: &[&OwnedFd]) {
-        let raw: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let raw: Vec<_> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
         let rights = if raw.is_empty() { &[][..] } else { &rights[..] };
         let flags = MsgFlags::MSG_NOSIGNAL;
-        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None).unwrap();
+        sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None)
+            .unwrap();
     }
 
     /// Hears a call that has a number, and answers it.
@@ -87,8 +95,7 @@ impl Shepherd {
         let area = sealed(c"area", AREA_BYTES * nodes as usize);
         let (device, contexts) = network(nodes);
         let nodes = (0..nodes).map(|_| start(program)).collect();
-        let shepherd =
-            Self { nodes, board: page.into(), area: area.into(), dir, device, contexts };
+        let shepherd = Self { nodes, board: page.into(), area: area.into(), dir, device, contexts };
         for node in &shepherd.nodes {
             let called = node.hear();
             assert_eq!(called, Some(Call::Attach { version: PROTOCOL_VERSION }));
@@ -170,7 +177,8 @@ impl Drop for Shepherd {
 
 fn start(program: &Path) -> Node {
     let kind = SockType::SeqPacket;
-    let (ours, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    let (ours, theirs) =
+        socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
     let patience = TimeVal::new(PATIENCE.as_secs() as i64, 0);
     setsockopt(&ours, sockopt::ReceiveTimeout, &patience).unwrap();
     let process = Process::start(program, &[], Some(("SCORE_CONTROL_FD", &theirs)));

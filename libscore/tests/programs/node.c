@@ -170,7 +170,7 @@ static void receive_text(void) {
 }
 
 static void obey(char *what, char *first, char *second) {
-    int number = atoi(first);
+    int number = atoi(first), job = -1;
     if (strcmp(what, "place") == 0)
         printf("node %d/%d proc %d/%d host %d/%d nets %d %s\n", score_self_node, score_num_node,
                score_self_proc, score_num_proc, score_self_host, score_num_host, score_num_pmnet,
@@ -180,7 +180,7 @@ static void obey(char *what, char *first, char *second) {
     else if (strcmp(what, "option") == 0)
         printf("[%s]\n", score_get_opt(first) == NULL ? "(none)" : score_get_opt(first));
     else if (strcmp(what, "job") == 0)
-        printf("%d %d %d\n", sc_getpid(&number), number, sc_getpid(NULL));
+        number = sc_getpid(&job), printf("%d %d %d\n", number, job, sc_getpid(NULL));
     else if (strcmp(what, "barrier") == 0)
         printf("%d\n", sc_barrier());
     else if (strcmp(what, "flush") == 0)
