@@ -103,7 +103,8 @@ fn declarations_of_a_program_are_understood_as_scrun_reads_them() {
 fn both_forms_of_score_initialize_compile_everywhere() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/forms.c");
     let source = source.to_str().unwrap();
-    let out = build::scratch("forms").join("forms.o");
+    let dir = build::scratch("forms");
+    let out = dir.join("forms.o");
     for compiler in C.iter().chain(&CXX) {
         let language = if compiler.contains("++") { "c++" } else { "c" };
         for arguments in ["-DARGUMENTS=0", "-DARGUMENTS=1"] {
@@ -111,6 +112,7 @@ fn both_forms_of_score_initialize_compile_everywhere() {
             build::compile(compiler, &args);
         }
     }
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]

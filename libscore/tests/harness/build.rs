@@ -60,14 +60,17 @@ pub fn program(name: &str, compiler: &str, link: Link) -> PathBuf {
     static BUILT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
     let way: String = compiler.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
-    let program = scratch("programs").join(format!("{name}{way}{link:?}"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    std::fs::create_dir_all(&folder).unwrap();
+    let program = folder.join(format!("{name}{way}{link:?}"));
+    let fresh = folder.join(format!("{name}{way}{link:?}-{}", std::process::id()));
     let libraries = &*LIBRARIES;
     // A lock held over the build: no test starts a program that is being written.
     let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if built.contains(&program) {
         return program;
     }
-    let out = program.to_str().unwrap();
+    let out = fresh.to_str().unwrap();
     let source = source.to_str().unwrap();
     let language = if compiler.contains("++") { "c++" } else { "c" };
     let posix = "-D_POSIX_C_SOURCE=200809L";
@@ -82,6 +85,8 @@ pub fn program(name: &str, compiler: &str, link: Link) -> PathBuf {
         }
     }
     compile(compiler, &args);
+    // Replaced whole: the program of an earlier test may still run.
+    std::fs::rename(&fresh, &program).unwrap();
     built.push(program.clone());
     program
 }
