@@ -5,7 +5,8 @@
  * is neither read nor set. EINVAL is returned besides the listed reasons for a NULL argument, for
  * an object that does not exist (any more), and in a child of fork() for every object of its
  * parent. ENOSYS is returned where an object does not offer a function. EPERM is returned by the
- * functions marked [SCore-D] in a user process, that is, one that has attached a context.
+ * functions marked [SCore-D] on a context that was attached, and by pmOpenDevice of anything but a
+ * composite in a process that has attached one: a user process.
  *
  * "Manual" is the SCore and PM Programming Manual. Where it names a function and gives no
  * signature, the signature is that of the public SCore man pages, or "signature ours".
@@ -86,7 +87,7 @@ typedef struct pm_mmap_info {
     int prot;        /* PROT_ bits of mmap(2) */
 } pmMmapInfo;
 
-/* ---- Devices: pm_device(3) ---- */
+/* ---- Devices ---- */
 
 /*
  * Lists the names of the devices that this library can open.
@@ -147,7 +148,7 @@ int pmGetNodeList(pmDevice *pmd, int *nodes, int *nnodesp);
  */
 int pmIsReachable(pmDevice *pmd, int node, int *reachablep);
 
-/* ---- Contexts: pm_context(3) ---- */
+/* ---- Contexts ---- */
 
 /*
  * Opens a context of a device.
@@ -318,7 +319,7 @@ int pmExtractNode(pmContext *pmc, int node, pmContext **member_pmcp, int *member
 int pmAssociateNodes(pmContext *pmc, pmContext *member, int nnodes, const int *nodes,
                      const int *member_nodes);
 
-/* ---- Messages: pm_message(3) ---- */
+/* ---- Messages ---- */
 
 /*
  * Gets a buffer for a message. On success the sending side of the context is locked until pmSend.
@@ -386,7 +387,7 @@ int pmIsSendDone(pmContext *pmc);
  */
 int pmGetMessageQueueStatus(pmContext *pmc, pmMessageQueueStatus *statp);
 
-/* ---- Blocking receive: pm_select(3), manual 3.3 ---- */
+/* ---- Blocking receive (manual 3.3) ---- */
 
 /*
  * Lists the descriptors on which select(2) or poll(2) wait for messages.
@@ -410,7 +411,7 @@ int pmBeforeSelect(pmContext *pmc);
  */
 int pmAfterSelect(pmContext *pmc);
 
-/* ---- Remote memory (optional): pm_remote(3), manual 3.6 ---- */
+/* ---- Remote memory (optional, manual 3.6) ---- */
 
 /*
  * Locks memory for remote access.

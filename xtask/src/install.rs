@@ -47,12 +47,13 @@ fn libraries(release: &Path, lib: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// docs/man has a folder for each section, man1 and so on, as an installed tree has.
 fn man_pages(from: &Path, to: &Path) -> Result<(), String> {
-    for entry in fs::read_dir(from).map_err(|error| format!("{}: {error}", from.display()))? {
-        let page = entry.map_err(|error| error.to_string())?.path();
-        let section = page.extension().and_then(|end| end.to_str()).unwrap_or_default().to_string();
-        if section.len() == 1 {
-            copy(&page, &to.join(format!("man{section}")).join(name(&page)))?;
+    for section in fs::read_dir(from).map_err(|error| format!("{}: {error}", from.display()))? {
+        let section = section.map_err(|error| error.to_string())?.path();
+        let number = name(&section).trim_start_matches("man").to_string();
+        for page in listed(&section, &number)? {
+            copy(&page, &to.join(name(&section)).join(name(&page)))?;
         }
     }
     Ok(())
