@@ -76,7 +76,8 @@ static void resize(void) {
     while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
         if (strstr(line, "memfd:") != NULL &&
             sscanf(line, "%" SCNx64 "-%" SCNx64, &from, &to) == 2) {
-            (void)snprintf(path, sizeof path, "/proc/self/map_files/%" PRIx64 "-%" PRIx64, from, to);
+            (void)snprintf(path, sizeof path, "/proc/self/map_files/%" PRIx64 "-%" PRIx64, from,
+                           to);
             fd = open(path, O_RDWR);
             if (fd >= 0) {
                 tried++;

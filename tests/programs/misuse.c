@@ -67,6 +67,7 @@ static void multicasts(pmContext *pmc, int next) {
 static void round_trip(pmContext *pmc, int next) {
     caddr_t buffer = NULL, message = NULL;
     size_t length = 0;
+    int before = (score_self_node + score_num_node - 1) % score_num_node;
 
     check("pmReleaseReceiveBuffer without a message", pmReleaseReceiveBuffer(pmc), EIO);
     check("a good buffer", pmGetSendBuffer(pmc, next, &buffer, 100), PM_SUCCESS);
@@ -78,7 +79,7 @@ static void round_trip(pmContext *pmc, int next) {
     check("pmSend", pmSend(pmc), PM_SUCCESS);
     check("pmSend again", pmSend(pmc), EIO);
     check("pmReceive", receive(pmc, &message, &length), PM_SUCCESS);
-    if (length != 40 || message[39] != 'a' + (score_self_node + score_num_node - 1) % score_num_node) {
+    if (length != 40 || message[39] != 'a' + before) {
         printf("a message of %zu bytes\n", length);
         faults++;
     }

@@ -46,8 +46,8 @@ static void check(const struct header *header, const unsigned char *bytes, size_
     uint32_t i, source = header->source;
 
     if (header->length != length || source >= (uint32_t)score_num_node || finished[source]) {
-        fprintf(stderr, "node %d: a message of %zu bytes says %u from %u\n", score_self_node, length,
-                header->length, source);
+        fprintf(stderr, "node %d: a message of %zu bytes says %u from %u\n", score_self_node,
+                length, header->length, source);
         (void)sc_exit(4);
     }
     if (header->number <= last_number[source]) {

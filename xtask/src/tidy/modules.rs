@@ -18,6 +18,7 @@ pub fn orphans(tree: &Tree) -> Vec<String> {
     }
     let mut reached = HashSet::new();
     while let Some((source, children)) = open.pop() {
+        let Ok(source) = source.canonicalize() else { continue };
         let Ok(text) = std::fs::read_to_string(&source) else { continue };
         let beside = source.parent().unwrap_or(Path::new("")).to_path_buf();
         if !reached.insert(source) {
@@ -34,8 +35,19 @@ pub fn orphans(tree: &Tree) -> Vec<String> {
             }
         }
     }
-    let files = tree.ending(&["rs"]).filter(|file| !reached.contains(&tree.root.join(&file.path)));
+    let files = tree.ending(&["rs"]).filter(|file| {
+        let path = tree.root.join(&file.path);
+        !reached.contains(&path.canonicalize().unwrap_or(path))
+            && !compiled_by_name(tree, &file.path)
+    });
     files.map(|file| format!("{}: no target or module names it", file.path)).collect()
+}
+
+/// Whether a build script gives this file to the compiler by its name.
+fn compiled_by_name(tree: &Tree, path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let quoted = format!("{name}\"");
+    tree.ending(&["rs"]).any(|file| file.lines.iter().any(|line| line.contains(&quoted)))
 }
 
 /// The modules that a source text declares in files of their own: name, and `#[path]` if given.

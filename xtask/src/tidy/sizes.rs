@@ -8,6 +8,8 @@ const FILE_HARD: usize = 700;
 const FUNCTION_SOFT: usize = 60;
 const FUNCTION_HARD: usize = 100;
 const LINE_HARD: usize = 100;
+/// A string literal cannot be broken by rustfmt, and a table of them reads best as it is.
+const LITERAL_HARD: usize = 140;
 
 /// What is beyond a hard limit.
 pub fn check(tree: &Tree) -> Vec<String> {
@@ -19,9 +21,11 @@ pub fn check(tree: &Tree) -> Vec<String> {
         }
         for (index, line) in file.lines.iter().enumerate() {
             let width = line.chars().count();
-            if width > LINE_HARD {
+            let literal = line.contains('"') && !line.trim_start().starts_with("//");
+            let limit = if literal { LITERAL_HARD } else { LINE_HARD };
+            if width > limit {
                 let number = index + 1;
-                findings.push(format!("{}:{number}: {width} columns, at most 100", file.path));
+                findings.push(format!("{}:{number}: {width} columns, at most {limit}", file.path));
             }
         }
     }
