@@ -57,8 +57,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     let programs = job::find(&stages, &places)?;
     let request = request::intersect(&programs.asked)?;
     request::check(&programs.asked, &options, &mut |level, text| reporter.say(level, text))?;
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let chosen = nodes::settle(&options, &request, processors as u32)?;
+    let chosen = nodes::settle(&options, &request, processors)?;
     if options.has("resource") {
         return print(&request::describe(&options, &programs.asked, &request, chosen));
     }
@@ -69,6 +68,11 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     let names = job::names(&programs.stages);
     let spec = job::build(&options, programs, chosen, &places)?;
     session::run(spec, Settings { reporter, statistics: options.statistics(), names })
+}
+
+fn processors() -> u32 {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(count).unwrap_or(score_proto::MAX_NODES)
 }
 
 /// Prints and ends; a reader that has gone is no failure, a full disk is one.
@@ -92,7 +96,7 @@ pub fn fuzz_options(bytes: &[u8]) {
         match result {
             Ok((options, _)) => {
                 let request = score_proto::note::Request::default();
-                let _ = nodes::settle(&options, &request, 8);
+                let _ = nodes::settle(&options, &request, || 8);
                 let _ = (options.without_effect(), options.level(), options.statistics());
             }
             Err(refusal) => drop(refusal.context(&words, environment)),

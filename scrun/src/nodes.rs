@@ -23,11 +23,15 @@ impl Chosen {
     }
 }
 
-/// Settles the number of nodes on a host with so many processors.
+/// Settles the number of nodes on a host whose processors are counted only when it matters.
 ///
 /// # Errors
 /// A number that the requests or this version do not allow; both numbers are named.
-pub fn settle(options: &Options, request: &Request, processors: u32) -> Result<Chosen, Refusal> {
+pub fn settle(
+    options: &Options,
+    request: &Request,
+    processors: impl FnOnce() -> u32,
+) -> Result<Chosen, Refusal> {
     let given = options.get("nodes");
     let place = given.map_or(Place::Nowhere, |given| given.place);
     let refuse = |line: String| Refusal::usage(place, line);
@@ -40,7 +44,7 @@ pub fn settle(options: &Options, request: &Request, processors: u32) -> Result<C
     let (min, max) = request.nodes;
     let nodes = match (shape, request.procs) {
         (None, Some(procs)) => procs,
-        (None, None) => processors.clamp(1, MAX_NODES).clamp(min, max),
+        (None, None) => processors().clamp(1, MAX_NODES).clamp(min, max),
         (Some(Shape::Nodes(nodes)), procs) => {
             fits(nodes, procs).map_err(refuse)?;
             nodes
@@ -92,7 +96,7 @@ mod tests {
     fn with(option: &str, request: Request) -> Result<u32, String> {
         let words: Vec<OsString> = option.split_whitespace().map(OsString::from).collect();
         let (options, _) = Options::parse(&words, OsStr::new("")).map_err(|e| e.line)?;
-        settle(&options, &request, 8).map(Chosen::nodes).map_err(|refusal| refusal.line)
+        settle(&options, &request, || 8).map(Chosen::nodes).map_err(|refusal| refusal.line)
     }
 
     fn asking(nodes: (u32, u32), procs: Option<u32>) -> Request {

@@ -93,7 +93,8 @@ fn is_job_directory(path: &Path) -> bool {
             && found.uid() == nix::unistd::geteuid().as_raw()
             && found.mode() & 0o077 == 0
     });
-    path.is_absolute() && plain && ours && private
+    let named = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"job-"));
+    path.is_absolute() && plain && ours && named && private
 }
 
 /// Removes the directory of a job whose daemon has died; tried until its processes are gone.
@@ -133,7 +134,7 @@ mod tests {
             |path: &Path, mode| fs::DirBuilder::new().recursive(true).mode(mode).create(path);
         make(&job, 0o700).unwrap();
         fs::write(job.join("file"), "x").unwrap();
-        let open = base.join("scored-1/open");
+        let open = base.join("scored-1/job-open");
         make(&open, 0o755).unwrap();
         let other = base.join("other/job-1");
         make(&other, 0o700).unwrap();

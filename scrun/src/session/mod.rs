@@ -52,6 +52,7 @@ struct Loop {
     reporter: Reporter,
     socket: mio::net::UnixStream,
     decoder: Decoder,
+    chunk: Vec<u8>,
     unsent: Vec<u8>,
     signals: SignalFd,
     input: Input,
@@ -99,6 +100,7 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
                 reporter: settings.reporter,
                 socket,
                 decoder: Decoder::default(),
+                chunk: vec![0; 128 * 1024],
                 unsent,
                 signals,
                 input,
@@ -244,7 +246,6 @@ impl Loop {
 
     /// Reads and does what the daemon says, as long as there is room for its output.
     fn receive(&mut self) {
-        let mut chunk = [0; 64 * 1024];
         loop {
             while self.outputs.iter().all(Output::has_room) {
                 match self.decoder.next::<Up>() {
@@ -256,9 +257,9 @@ impl Loop {
             if !self.readable || !self.connected || !self.outputs.iter().all(Output::has_room) {
                 return;
             }
-            match self.socket.read(&mut chunk) {
+            match self.socket.read(&mut self.chunk) {
                 Ok(0) => return self.daemon_gone(None),
-                Ok(n) => self.decoder.push(&chunk[..n]),
+                Ok(n) => self.decoder.push(&self.chunk[..n]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(_) => return self.daemon_gone(None),

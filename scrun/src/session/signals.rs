@@ -2,6 +2,8 @@
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::fs::File;
+use std::io::Read;
 
 /// Signals that scrun forwards, obeys or answers.
 const TAKEN: [Signal; 11] = [
@@ -44,9 +46,12 @@ pub fn take() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&wanted, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
-/// The ignored signals of this process, one bit each; none if /proc does not tell.
+/// The ignored signals of this process, one bit each; none if /proc does not tell. One read is
+/// enough: the line stands far in front of the end of a page.
 fn ignored() -> u64 {
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
+    let mut page = [0; 4096];
+    let read = File::open("/proc/self/status").and_then(|mut file| file.read(&mut page));
+    let status = String::from_utf8_lossy(&page[..read.unwrap_or(0)]);
     status
         .lines()
         .find_map(|line| line.strip_prefix("SigIgn:"))
