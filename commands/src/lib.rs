@@ -8,6 +8,7 @@ pub mod compilers;
 pub mod gather;
 pub mod hop;
 pub mod options;
+pub mod pmtest;
 pub mod post;
 pub mod scatter;
 pub mod station;

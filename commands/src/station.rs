@@ -161,7 +161,8 @@ pub struct Place {
 }
 
 impl Place {
-    fn here() -> Self {
+    /// After score_initialize.
+    pub fn here() -> Self {
         let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
         Self {
             node: number(score_runtime::self_node()),

@@ -1,0 +1,177 @@
+//! PM's C functions as pmtest calls them: by address, so that what is measured is what a C program
+//! gets, not what a linker inlines.
+
+// UNSAFETY: calls C functions and reads and writes the buffers that they hand out.
+#![expect(unsafe_code)]
+
+use std::ffi::{c_char, c_int};
+use std::hint::black_box;
+use std::io;
+use std::ptr::{null, null_mut};
+
+use score_runtime::{Net, pmContext};
+use thiserror::Error;
+
+/// Opaque, as in C.
+#[repr(C)]
+struct pmDevice {
+    _opaque: [u8; 0],
+}
+
+// SAFETY: as pm.h declares them.
+unsafe extern "C" {
+    fn pmOpenDevice(
+        kind: *const c_char,
+        argc: c_int,
+        argv: *const *const c_char,
+        out: *mut *mut pmDevice,
+    ) -> c_int;
+    fn pmOpenContext(device: *mut pmDevice, number: c_int, out: *mut *mut pmContext) -> c_int;
+    fn pmBindChannel(context: *mut pmContext, channel: c_int, own: c_int) -> c_int;
+    fn pmAddNode(context: *mut pmContext, node: c_int, member: *mut pmContext, at: c_int) -> c_int;
+    fn pmGetMtu(context: *mut pmContext, node: c_int, mtu: *mut usize) -> c_int;
+    fn pmGetSendBuffer(
+        context: *mut pmContext,
+        node: c_int,
+        buffer: *mut *mut u8,
+        len: usize,
+    ) -> c_int;
+    fn pmSend(context: *mut pmContext) -> c_int;
+    fn pmReceive(context: *mut pmContext, buffer: *mut *mut u8, len: *mut usize) -> c_int;
+    fn pmReleaseReceiveBuffer(context: *mut pmContext) -> c_int;
+}
+
+type GetSendBuffer = unsafe extern "C" fn(*mut pmContext, c_int, *mut *mut u8, usize) -> c_int;
+type Receive = unsafe extern "C" fn(*mut pmContext, *mut *mut u8, *mut usize) -> c_int;
+type OnContext = unsafe extern "C" fn(*mut pmContext) -> c_int;
+
+/// A PM function that has failed.
+#[derive(Debug, Error)]
+#[error("{call}: {}", io::Error::from_raw_os_error(*.code))]
+pub struct PmError {
+    call: &'static str,
+    code: c_int,
+}
+
+/// Messages through a composite context.
+pub struct Channel {
+    context: *mut pmContext,
+    get_send_buffer: GetSendBuffer,
+    send: OnContext,
+    receive: Receive,
+    release: OnContext,
+}
+
+fn check(call: &'static str, code: c_int) -> Result<(), PmError> {
+    if code == 0 { Ok(()) } else { Err(PmError { call, code }) }
+}
+
+impl Channel {
+    /// The first network set.
+    pub fn of(net: &Net) -> Self {
+        Self::new(net.as_ptr())
+    }
+
+    fn new(context: *mut pmContext) -> Self {
+        // black_box hides which functions these are.
+        Self {
+            context,
+            get_send_buffer: black_box(pmGetSendBuffer as GetSendBuffer),
+            send: black_box(pmSend as OnContext),
+            receive: black_box(pmReceive as Receive),
+            release: black_box(pmReleaseReceiveBuffer as OnContext),
+        }
+    }
+
+    /// The longest message towards a node.
+    ///
+    /// # Errors
+    /// What pmGetMtu says.
+    pub fn mtu(&self, node: c_int) -> Result<usize, PmError> {
+        let mut mtu = 0;
+        // SAFETY: PM checks the context; the place is valid for the call.
+        check("pmGetMtu", unsafe { pmGetMtu(self.context, node, &raw mut mtu) })?;
+        Ok(mtu)
+    }
+
+    /// Sends a copy of `bytes`, polling for room.
+    ///
+    /// # Errors
+    /// What pmGetSendBuffer or pmSend says, other than ENOBUFS.
+    #[inline(always)]
+    pub fn send(&self, node: c_int, bytes: &[u8]) -> Result<(), PmError> {
+        let mut buffer = null_mut();
+        loop {
+            // SAFETY: PM checks the context; the place is valid for the call.
+            match unsafe {
+                (self.get_send_buffer)(self.context, node, &raw mut buffer, bytes.len())
+            } {
+                0 => break,
+                libc::ENOBUFS => {}
+                code => return Err(PmError { call: "pmGetSendBuffer", code: code }),
+            }
+        }
+        // SAFETY: PM has handed out that many bytes, this thread's alone until pmSend.
+        unsafe { buffer.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        // SAFETY: PM checks the context.
+        check("pmSend", unsafe { (self.send)(self.context) })
+    }
+
+    /// Polls for the next message and copies it to the front of `into`; its length.
+    ///
+    /// # Errors
+    /// What pmReceive says, other than ENOBUFS; EMSGSIZE when the message is longer than `into`.
+    #[inline(always)]
+    pub fn receive(&self, into: &mut [u8]) -> Result<usize, PmError> {
+        let (mut buffer, mut length) = (null_mut(), 0);
+        loop {
+            // SAFETY: PM checks the context; the places are valid for the call.
+            match unsafe { (self.receive)(self.context, &raw mut buffer, &raw mut length) } {
+                0 => break,
+                libc::ENOBUFS => {}
+                code => return Err(PmError { call: "pmReceive", code: code }),
+            }
+        }
+        let fits = length <= into.len();
+        if fits {
+            // SAFETY: PM has handed out `length` bytes until they are released, and they fit.
+            unsafe { into.as_mut_ptr().copy_from_nonoverlapping(buffer, length) };
+        }
+        // SAFETY: PM checks the context.
+        check("pmReleaseReceiveBuffer", unsafe { (self.release)(self.context) })?;
+        if fits { Ok(length) } else { Err(PmError { call: "pmReceive", code: libc::EMSGSIZE }) }
+    }
+}
+
+/// Two composites over one shmem device, both ends in this process: no scrun, no second core.
+///
+/// # Errors
+/// What PM says.
+pub fn both_ends() -> Result<[Channel; 2], PmError> {
+    let argv = [c"-nodes".as_ptr(), c"2".as_ptr(), null()];
+    let open = |kind: &'static std::ffi::CStr| {
+        let mut device = null_mut();
+        // SAFETY: the strings and places are valid for the call.
+        let code = unsafe { pmOpenDevice(kind.as_ptr(), 2, argv.as_ptr(), &raw mut device) };
+        check("pmOpenDevice", code).map(|()| device)
+    };
+    let context = |device, number| {
+        let mut context = null_mut();
+        // SAFETY: the device is PM's; the place is valid for the call.
+        let code = unsafe { pmOpenContext(device, number, &raw mut context) };
+        check("pmOpenContext", code).map(|()| context)
+    };
+    let shmem = open(c"shmem")?;
+    let mut ends = [null_mut(); 2];
+    for (own, end) in (0..).zip(&mut ends) {
+        let member = context(shmem, own)?;
+        // SAFETY: PM checks the context.
+        check("pmBindChannel", unsafe { pmBindChannel(member, 0, own) })?;
+        *end = context(open(c"composite")?, 0)?;
+        for node in 0..2 {
+            // SAFETY: PM checks both contexts.
+            check("pmAddNode", unsafe { pmAddNode(*end, node, member, node) })?;
+        }
+    }
+    Ok(ends.map(Channel::new))
+}

@@ -1,0 +1,210 @@
+//! pmtest's command line.
+
+use std::ffi::OsString;
+
+use thiserror::Error;
+
+/// What a node beyond the two that measure does meanwhile.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Silent {
+    /// It has sent to both, and sleeps in a blocking receive.
+    #[default]
+    Receive,
+    /// It has sent to both, and waits in sc_barrier.
+    Barrier,
+    /// It has never sent, and waits in sc_barrier.
+    Never,
+}
+
+/// What stands on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Measure latency.
+    pub latency: bool,
+    /// Measure bandwidth.
+    pub bandwidth: bool,
+    /// Measure the message rate.
+    pub rate: bool,
+    /// Bytes per message, in the order given.
+    pub sizes: Vec<usize>,
+    /// Print JSON.
+    pub json: bool,
+    /// The other nodes' part.
+    pub silent: Silent,
+    /// Rounds, in each of which floor and messages take turns.
+    pub rounds: u32,
+    /// All nodes measure, two and two, for two seconds.
+    pub pairs: bool,
+    /// Send that many messages to itself, without scrun: for counting instructions.
+    pub alone: Option<u64>,
+    /// Leave the processes where the kernel puts them.
+    pub unpinned: bool,
+    /// Print how to use it.
+    pub help: bool,
+}
+
+/// Why the command line cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum OptionError {
+    /// Not an option.
+    #[error("{0:?} is not an option; pmtest -help lists them")]
+    Unknown(String),
+    /// The value is missing.
+    #[error("{0} needs a value")]
+    NoValue(&'static str),
+    /// The value is no number from 1 on.
+    #[error("{0} {1:?}: not a number from 1 on")]
+    NotANumber(&'static str, String),
+    /// Not one of the words.
+    #[error("-silent {0:?}: there are receive, barrier and never")]
+    NotSilent(String),
+    /// Options that exclude each other.
+    #[error("{0} and {1} exclude each other")]
+    Exclusive(&'static str, &'static str),
+}
+
+/// Sizes that are measured when none is named.
+const SIZES: [usize; 6] = [8, 64, 256, 1024, 4096, 8192];
+const ROUNDS: u32 = 20;
+
+impl Options {
+    /// Reads the arguments, without the program's own name.
+    ///
+    /// # Errors
+    /// See [`OptionError`].
+    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, OptionError> {
+        let mut options = Self {
+            latency: false,
+            bandwidth: false,
+            rate: false,
+            sizes: Vec::new(),
+            json: false,
+            silent: Silent::default(),
+            rounds: ROUNDS,
+            pairs: false,
+            alone: None,
+            unpinned: false,
+            help: false,
+        };
+        let mut words = args.into_iter().map(|word| word.to_string_lossy().into_owned());
+        while let Some(word) = words.next() {
+            // Two hyphens are one: both forms are common.
+            match word.strip_prefix("--").map_or(word.clone(), |rest| format!("-{rest}")).as_str() {
+                "-latency" => options.latency = true,
+                "-bandwidth" => options.bandwidth = true,
+                "-rate" => options.rate = true,
+                "-json" => options.json = true,
+                "-pairs" => options.pairs = true,
+                "-nopin" => options.unpinned = true,
+                "-help" => options.help = true,
+                "-size" => options.sizes = numbers("-size", words.next())?,
+                "-rounds" => options.rounds = one("-rounds", words.next())?,
+                "-alone" => options.alone = Some(one("-alone", words.next())?),
+                "-silent" => options.silent = silent(words.next())?,
+                _ => return Err(OptionError::Unknown(word)),
+            }
+        }
+        options.settle()
+    }
+
+    fn settle(mut self) -> Result<Self, OptionError> {
+        let any = self.latency || self.bandwidth || self.rate;
+        if self.pairs && any {
+            return Err(OptionError::Exclusive("-pairs", "-latency, -bandwidth, -rate"));
+        }
+        if self.pairs && !self.sizes.is_empty() {
+            return Err(OptionError::Exclusive("-pairs", "-size"));
+        }
+        if !any {
+            (self.latency, self.bandwidth, self.rate) = (true, true, true);
+        }
+        Ok(self)
+    }
+
+    /// The sizes to measure, given the longest message: those that were named, or the usual
+    /// ones that fit.
+    ///
+    /// # Errors
+    /// The size that cannot be measured: longer than a message, and not only the bandwidth is wanted.
+    pub fn fitting(&self, mtu: usize) -> Result<Vec<usize>, usize> {
+        if self.sizes.is_empty() {
+            return Ok(SIZES.into_iter().filter(|size| *size <= mtu).collect());
+        }
+        let whole = self.latency || self.rate;
+        match self.sizes.iter().find(|size| whole && **size > mtu) {
+            Some(size) => Err(*size),
+            None => Ok(self.sizes.clone()),
+        }
+    }
+}
+
+fn one<N: std::str::FromStr + PartialOrd + From<u8>>(
+    name: &'static str,
+    word: Option<String>,
+) -> Result<N, OptionError> {
+    let word = word.ok_or(OptionError::NoValue(name))?;
+    match word.parse() {
+        Ok(number) if number >= N::from(1) => Ok(number),
+        _ => Err(OptionError::NotANumber(name, word)),
+    }
+}
+
+fn numbers(name: &'static str, word: Option<String>) -> Result<Vec<usize>, OptionError> {
+    let word = word.ok_or(OptionError::NoValue(name))?;
+    word.split(',').map(|part| one(name, Some(part.to_owned()))).collect()
+}
+
+fn silent(word: Option<String>) -> Result<Silent, OptionError> {
+    let word = word.ok_or(OptionError::NoValue("-silent"))?;
+    match word.as_str() {
+        "receive" => Ok(Silent::Receive),
+        "barrier" => Ok(Silent::Barrier),
+        "never" => Ok(Silent::Never),
+        _ => Err(OptionError::NotSilent(word)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Options, OptionError> {
+        Options::parse(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn without_a_choice_everything_is_measured() {
+        let options = parse(&[]).unwrap();
+        assert!(options.latency && options.bandwidth && options.rate && !options.json);
+        let options = parse(&["-rate", "-size", "8,16"]).unwrap();
+        assert!(options.rate && !options.latency && !options.bandwidth);
+        assert_eq!(options.sizes, [8, 16]);
+    }
+
+    #[test]
+    fn only_the_bandwidth_splits_what_is_longer_than_a_message() {
+        let long = ["-size", "8,100000"];
+        assert_eq!(parse(&long).unwrap().fitting(8192), Err(100_000));
+        assert_eq!(
+            parse(&["-bandwidth", long[0], long[1]]).unwrap().fitting(8192).unwrap().len(),
+            2
+        );
+        assert_eq!(parse(&[]).unwrap().fitting(1024).unwrap(), [8, 64, 256, 1024]);
+    }
+
+    #[test]
+    fn every_fault_names_its_word() {
+        for (words, part) in [
+            (&["-lat"][..], "\"-lat\""),
+            (&["-size"], "-size needs"),
+            (&["-size", "8,,9"], "\"\""),
+            (&["-size", "0"], "\"0\""),
+            (&["-rounds", "-3"], "\"-3\""),
+            (&["-silent", "loud"], "\"loud\""),
+            (&["-pairs", "-rate"], "exclude"),
+        ] {
+            let message = parse(words).unwrap_err().to_string();
+            assert!(message.contains(part), "{words:?}: {message}");
+        }
+    }
+}
