@@ -108,7 +108,7 @@ impl Channel {
             } {
                 0 => break,
                 libc::ENOBUFS => {}
-                code => return Err(PmError { call: "pmGetSendBuffer", code: code }),
+                code => return Err(PmError { call: "pmGetSendBuffer", code }),
             }
         }
         // SAFETY: PM has handed out that many bytes, this thread's alone until pmSend.
@@ -129,7 +129,7 @@ impl Channel {
             match unsafe { (self.receive)(self.context, &raw mut buffer, &raw mut length) } {
                 0 => break,
                 libc::ENOBUFS => {}
-                code => return Err(PmError { call: "pmReceive", code: code }),
+                code => return Err(PmError { call: "pmReceive", code }),
             }
         }
         let fits = length <= into.len();
