@@ -1,202 +1,472 @@
-//! Contexts: end points of communication.
+//! Contexts: end points of communication. Here are the locks and the checks; what is behind them
+//! is the device's.
+
+// UNSAFETY: the object may be zeroed under our feet by fork, so its inside is reached by hand.
+#![expect(unsafe_code)]
+
+mod membership;
+mod owner;
 
 use crate::config::{ContextConfig, QueueStatus};
+use crate::device::{Body, Owner, Transport, on, refuse_kind, shmem};
 use crate::error::{Error, Result};
+pub use crate::handle::ContextRef;
+use crate::handle::{free_page, new_page};
+use crate::idle;
+use crate::lock::Locks;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Local, Ordering};
+use std::cell::UnsafeCell;
 use std::io::Write;
+use std::mem::MaybeUninit;
 use std::os::fd::{OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// "PMCONTXT": a context that may be used.
+const LIVE: u64 = u64::from_le_bytes(*b"PMCONTXT");
+/// A context that was closed or detached and to which references are left.
+const CLOSED: u64 = u64::from_le_bytes(*b"PMCLOSED");
+
+/// Polls that find nothing, or no room, before the processor is offered to others.
+const PATIENCE: u64 = 10_000;
+/// The same on a host that has more processes than processors.
+const LITTLE_PATIENCE: u64 = 100;
+
+/// How often a poll before `select` looks again after it found a source but no message.
+const LOOKS: u32 = 64;
 
 /// An end point. It never moves: a C `pmContext *` points to one, and [`Context::from_ptr`]
 /// checks such a pointer. Held by [`ContextRef`].
-pub struct Context(());
+#[repr(C)]
+pub struct Context {
+    /// [`LIVE`], [`CLOSED`], or 0: free, or wiped by fork.
+    magic: AtomicU64,
+    references: AtomicUsize,
+    /// Valid unless the magic number is 0.
+    inner: UnsafeCell<MaybeUninit<Inner>>,
+}
 
-/// A counted reference to a [`Context`].
-pub struct ContextRef(());
+// SAFETY: what is inside is atomic, guarded by the locks, or set before the context is handed out.
+unsafe impl Sync for Context {}
+// SAFETY: as above; nothing belongs to a thread.
+unsafe impl Send for Context {}
 
-impl ContextRef {
-    /// The address that C knows the context by. The reference is given away with it.
-    pub fn into_raw(self) -> *mut Context {
-        std::ptr::null_mut()
+/// Where a context came from.
+enum Origin {
+    /// From a device of this process, and by which number.
+    Opened(Arc<Owner>, usize),
+    Attached,
+}
+
+struct Inner {
+    /// The name that it takes locks by.
+    id: u32,
+    /// The locks in force: a composite's for its members, else its own.
+    locks: AtomicPtr<Locks>,
+    own_locks: Arc<Locks>,
+    /// All locks that were ever in force: somebody may be trying an old one.
+    old_locks: Mutex<Vec<Arc<Locks>>>,
+    /// The composite that it is a member of, by id; 0: none.
+    composite: AtomicU32,
+    /// Polls in a row that found nothing; reservations in a row that found no room.
+    empty: Local,
+    full: Local,
+    origin: Origin,
+    body: Body,
+}
+
+impl Inner {
+    #[inline]
+    fn locks(&self) -> &Locks {
+        // SYNC: locks
+        // SAFETY: points into own_locks or one of old_locks, which live as long as `self`.
+        unsafe { &*self.locks.load(Ordering::Acquire) }
+    }
+
+    /// Takes the send lock that is in force.
+    #[inline]
+    fn lock_send(&self) -> Result<&Locks> {
+        let locks = self.locks();
+        locks.send.try_take(self.id)?;
+        if std::ptr::eq(locks, self.locks()) {
+            return Ok(locks);
+        }
+        // It became a member, or ceased to be one, just now.
+        locks.send.release();
+        Err(Error::Busy)
+    }
+
+    #[inline]
+    fn lock_receive(&self) -> Result<&Locks> {
+        let locks = self.locks();
+        locks.receive.try_take(self.id)?;
+        if std::ptr::eq(locks, self.locks()) {
+            return Ok(locks);
+        }
+        locks.receive.release();
+        Err(Error::Busy)
+    }
+
+    fn lock_both(&self) -> Result<&Locks> {
+        self.lock_send()?;
+        self.lock_receive().inspect_err(|_| self.locks().send.release())
+    }
+
+    /// Puts other locks in force. The caller holds those that are, and these.
+    fn use_locks(&self, locks: &Arc<Locks>) {
+        let mut old = self.old_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        if !old.iter().any(|known| Arc::ptr_eq(known, locks)) {
+            old.push(locks.clone());
+        }
+        // SYNC: locks
+        self.locks.store(Arc::as_ptr(locks).cast_mut(), Ordering::Release);
     }
 }
 
-impl std::ops::Deref for ContextRef {
-    type Target = Context;
-    fn deref(&self) -> &Context {
-        const { &Context(()) }
+impl ContextRef {
+    pub(crate) fn opened(owner: &Arc<Owner>, number: usize) -> Result<ContextRef> {
+        let body = Body::opened(owner, number)?;
+        ContextRef::new(body, Origin::Opened(owner.clone(), number))
+    }
+
+    fn new(body: Body, origin: Origin) -> Result<ContextRef> {
+        static IDS: AtomicU32 = AtomicU32::new(1);
+        // 2³¹ contexts before a name is used twice; 0 and all ones never are.
+        let id = IDS.fetch_add(1, Ordering::Relaxed) & (u32::MAX >> 1) | 1 << 30;
+        let own_locks = Arc::new(Locks::default());
+        let inner = Inner {
+            id,
+            locks: AtomicPtr::new(Arc::as_ptr(&own_locks).cast_mut()),
+            own_locks,
+            old_locks: Mutex::default(),
+            composite: AtomicU32::new(0),
+            empty: Local::default(),
+            full: Local::default(),
+            origin,
+            body,
+        };
+        let page = new_page()?;
+        // SAFETY: a zeroed page of ours, which is a valid Context that nobody knows yet.
+        let context = unsafe { page.as_ref() };
+        // SAFETY: nobody looks inside while the magic number is 0.
+        unsafe { (*context.inner.get()).write(inner) };
+        context.references.store(1, Ordering::Relaxed);
+        // SYNC: magic
+        context.magic.store(LIVE, Ordering::Release);
+        Ok(ContextRef::counted(page))
+    }
+
+    pub(crate) fn count_up(&self) {
+        self.references.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True when it was the last reference. In a child after fork nothing is counted any more.
+    pub(crate) fn count_down(&self) -> bool {
+        self.magic.load(Ordering::Acquire) != 0
+            && self.references.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
 impl Context {
     /// Makes a context of type `kind` from a descriptor of [`Context::create_attach_fd`].
     /// NoDevice: no such type. Invalid: not such a descriptor.
-    pub fn attach(_kind: &str, _fd: OwnedFd) -> Result<ContextRef> {
-        Err(Error::NoSys)
+    pub fn attach(kind: &str, fd: OwnedFd) -> Result<ContextRef> {
+        match kind {
+            "shmem" => ContextRef::new(Body::Shmem(shmem::open::attach(fd)?), Origin::Attached),
+            "composite" => Err(Error::Invalid),
+            other => Err(refuse_kind(other)),
+        }
     }
-    /// Gives an attached context up. Invalid: it was opened, not attached. Busy: a buffer is held,
-    /// or it is a member of a composite. Afterwards every call answers Invalid.
-    pub fn detach(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Closes an opened context. Permission: it was attached. Busy: as `detach`.
-    pub fn close(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Makes a descriptor for `attach`, to be used once by another process. From then on the
-    /// messages of this context are that process's: sending and receiving here answer Busy until
-    /// `unbind_channel`. TooManyFiles. Permission on an attached context. Invalid: not bound.
-    pub fn create_attach_fd(&self) -> Result<OwnedFd> {
-        Err(Error::NoSys)
-    }
-    /// Joins channel `channel` of the device as node `own`.
-    pub fn bind_channel(&self, _channel: u32, _own: u32) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Leaves the channel.
-    pub fn unbind_channel(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// The context's properties.
-    pub fn config(&self) -> Result<ContextConfig> {
-        Err(Error::NoSys)
-    }
-    /// The own node number. Invalid: not set.
-    pub fn self_node(&self) -> Result<u32> {
-        Err(Error::NoSys)
-    }
-    /// The longest message to `node`.
-    pub fn mtu(&self, _node: u32) -> Result<usize> {
-        Err(Error::NoSys)
-    }
-    /// Sets `member_node` of `member` for `node` of this composite. The entry of the own node is
-    /// made so, too: `node` is the composite's own where `member_node` is the member's.
-    pub fn add_node(&self, _node: u32, _member: &Context, _member_node: u32) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Adds `(node, member node)` pairs, all or nothing.
-    pub fn associate_nodes(&self, _member: &Context, _nodes: &[(u32, u32)]) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Takes `node` out of this composite.
-    pub fn remove_node(&self, _node: u32) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// The member that `node` is reached by, and the node's number there.
-    pub fn extract_node(&self, _node: u32) -> Result<(ContextRef, u32)> {
-        Err(Error::NoSys)
-    }
-    /// Reserves room for `len` bytes towards `node` and locks sending until `send`.
-    #[inline]
-    pub fn get_send_buffer(&self, _node: u32, _len: usize) -> Result<*mut u8> {
-        Err(Error::NoSys)
-    }
-    /// Reserves room towards all of `nodes`, or none.
-    pub fn get_multicast_buffer(&self, _nodes: &[u32], _len: usize) -> Result<*mut u8> {
-        Err(Error::NoSys)
-    }
-    /// Shortens the reserved message.
-    #[inline]
-    pub fn truncate(&self, _len: usize) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Sends the reserved message. Io: no buffer is reserved.
-    #[inline]
-    pub fn send(&self) -> Result<()> {
-        crate::idle::before_send();
-        Err(Error::NoSys)
-    }
-    /// Polls once: the payload where it lies. It is valid, and receiving locked, until release.
-    #[inline]
-    pub fn receive(&self) -> Result<(*mut u8, usize)> {
-        Err(Error::NoSys)
-    }
-    /// Gives the received message's memory back. Io: none was received.
-    #[inline]
-    pub fn release_receive_buffer(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link broke.
-    pub fn is_send_done(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// As `is_send_done`, for the owner.
-    pub fn is_send_stable(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// What waits in the queues.
-    pub fn queue_status(&self) -> Result<QueueStatus> {
-        Err(Error::NoSys)
-    }
-    /// Sends a control message of 1 to `CONTROL_MTU` bytes.
-    pub fn control_send(&self, _node: u32, _message: &[u8]) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Takes a control message; answers its source. `len` is set to its length, on NoSpace (the
-    /// buffer is too small, the message stays) too. NoBuffers: there is none.
-    pub fn control_receive(&self, _buffer: &mut [u8], _len: &mut usize) -> Result<u32> {
-        Err(Error::NoSys)
-    }
-    /// How many descriptors `get_fds` gives.
-    pub fn fd_count(&self) -> Result<usize> {
-        Err(Error::NoSys)
-    }
-    /// The descriptors for `select`; answers how many. NoSpace: `fds` is too small.
-    pub fn get_fds(&self, _fds: &mut [RawFd]) -> Result<usize> {
-        Err(Error::NoSys)
-    }
-    /// To be called before `select`; then `receive` must be called until it finds nothing.
-    pub fn before_select(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// To be called after `select`.
-    pub fn after_select(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Drops what is queued here: held buffers, received messages, control messages.
-    pub fn reset(&self) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// How many bytes `save` needs now.
-    pub fn save_size(&self) -> Result<usize> {
-        Err(Error::NoSys)
-    }
-    /// Writes the queued messages to `buffer`; answers the bytes used. NoSpace: too small.
-    pub fn save(&self, _buffer: &mut [u8]) -> Result<usize> {
-        Err(Error::NoSys)
-    }
-    /// Brings back what `save` wrote. Invalid: not a saved context of this kind.
-    pub fn restore(&self, _saved: &[u8]) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Writes the context's state for people to read.
-    pub fn dump(&self, _out: &mut dyn Write) -> Result<()> {
-        Err(Error::NoSys)
-    }
-}
 
-impl Context {
     /// Checks a pointer that C holds: Invalid for null, for a closed context, and in a child
     /// after `fork`.
     ///
     /// # Safety
-    /// `pointer` is null or came from [`ContextRef::into_raw`] (closed since, or not).
+    /// `pointer` is null or came from [`ContextRef::into_raw`] (taken back since, or not).
     #[inline]
-    #[expect(unsafe_code)]
-    pub unsafe fn from_ptr<'a>(_pointer: *const Context) -> Result<&'a Context> {
-        Err(Error::NoSys)
+    pub unsafe fn from_ptr<'a>(pointer: *const Context) -> Result<&'a Context> {
+        if pointer.is_null() || !pointer.is_aligned() {
+            return Err(Error::Invalid);
+        }
+        // SAFETY: pages of contexts are never unmapped, and zero is a valid Context.
+        let context = unsafe { &*pointer };
+        context.live().map(|_| context)
+    }
+
+    /// Another reference to this context.
+    pub fn reference(&self) -> Result<ContextRef> {
+        self.live()?;
+        let reference = ContextRef::counted(NonNull::from(self));
+        reference.count_up();
+        Ok(reference)
+    }
+
+    /// # Safety
+    /// Nobody else refers to the context.
+    pub(crate) unsafe fn free(page: NonNull<Context>) {
+        // SAFETY: pages of contexts are never unmapped.
+        let context = unsafe { page.as_ref() };
+        // SAFETY: the magic number was not 0, so there is an Inner, and nobody else looks at it.
+        let inner = unsafe { (*context.inner.get()).assume_init_mut() };
+        if context.magic.load(Ordering::Relaxed) == LIVE {
+            inner.give_up();
+        }
+        context.magic.store(0, Ordering::Release);
+        // SAFETY: as above; the magic number says that it is gone.
+        unsafe { std::ptr::drop_in_place(inner) };
+        free_page(page);
+    }
+
+    #[inline]
+    fn live(&self) -> Result<&Inner> {
+        // SYNC: magic
+        if self.magic.load(Ordering::Acquire) != LIVE {
+            return Err(Error::Invalid);
+        }
+        // SAFETY: written before the magic number, and dropped by the last reference only.
+        Ok(unsafe { (*self.inner.get()).assume_init_ref() })
+    }
+
+    /// The context's properties.
+    pub fn config(&self) -> Result<ContextConfig> {
+        Ok(on!(&self.live()?.body, device => device.config()))
+    }
+
+    /// The own node number. Invalid: not set.
+    pub fn self_node(&self) -> Result<u32> {
+        on!(&self.live()?.body, device => device.own())
+    }
+
+    /// The longest message to `node`. Invalid: no such node, or none associated with it.
+    pub fn mtu(&self, node: u32) -> Result<usize> {
+        on!(&self.live()?.body, device => device.mtu(node))
+    }
+
+    /// Reserves room for `len` bytes towards `node` and locks sending until `send`. Invalid: bad
+    /// node, the own node, length 0 or beyond the MTU. NoBuffers: no room now. Busy: the lock is
+    /// held. Io: that link is broken.
+    #[inline]
+    pub fn get_send_buffer(&self, node: u32, len: usize) -> Result<*mut u8> {
+        let inner = self.live()?;
+        let locks = inner.lock_send()?;
+        match on!(&inner.body, device => device.reserve(node, len)) {
+            Ok(buffer) => {
+                inner.full.set(0);
+                Ok(buffer)
+            }
+            Err(error) => {
+                locks.send.release();
+                Err(inner.no_room(error))
+            }
+        }
+    }
+
+    /// Reserves room towards all of `nodes`, or none. Errors as `get_send_buffer`; Invalid also
+    /// for no node and for one that is named twice.
+    pub fn get_multicast_buffer(&self, nodes: &[u32], len: usize) -> Result<*mut u8> {
+        let inner = self.live()?;
+        let locks = inner.lock_send()?;
+        on!(&inner.body, device => device.reserve_many(nodes, len)).map_err(|error| {
+            locks.send.release();
+            inner.no_room(error)
+        })
+    }
+
+    /// Shortens the reserved message. Io: none is reserved. Invalid: to 0, or longer.
+    #[inline]
+    pub fn truncate(&self, len: usize) -> Result<()> {
+        let inner = self.live()?;
+        if !inner.locks().send.is_held_by(inner.id) {
+            return Err(Error::Io);
+        }
+        on!(&inner.body, device => device.truncate(len))
+    }
+
+    /// Sends the reserved message. Io: none is reserved.
+    #[inline]
+    pub fn send(&self) -> Result<()> {
+        let inner = self.live()?;
+        let locks = inner.locks();
+        if !locks.send.is_held_by(inner.id) {
+            return Err(Error::Io);
+        }
+        idle::before_send();
+        on!(&inner.body, device => device.publish());
+        locks.send.release();
+        Ok(())
+    }
+
+    /// Polls once: the payload where it lies. It is valid, and receiving locked, until release.
+    /// NoBuffers: nothing there. Busy: the lock is held. Io: a source wrote what no sender
+    /// writes; said once, that source is never read again.
+    #[inline]
+    pub fn receive(&self) -> Result<(*mut u8, usize)> {
+        let inner = self.live()?;
+        let Some(found) = on!(&inner.body, device => device.find()) else {
+            return inner.nothing_found();
+        };
+        let locks = inner.lock_receive()?;
+        match on!(&inner.body, device => device.take(found)) {
+            Ok(message) => {
+                inner.empty.set(0);
+                Ok(message)
+            }
+            Err(error) => {
+                locks.receive.release();
+                if error == Error::NoBuffers { inner.nothing_found() } else { Err(error) }
+            }
+        }
+    }
+
+    /// Gives the received message's memory back. Io: none was received.
+    #[inline]
+    pub fn release_receive_buffer(&self) -> Result<()> {
+        let inner = self.live()?;
+        let locks = inner.locks();
+        if !locks.receive.is_held_by(inner.id) {
+            return Err(Error::Io);
+        }
+        on!(&inner.body, device => device.release());
+        locks.receive.release();
+        Ok(())
+    }
+
+    /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link broke.
+    pub fn is_send_done(&self) -> Result<()> {
+        on!(&self.live()?.body, device => device.is_send_done())
+    }
+
+    /// What waits in the queues.
+    pub fn queue_status(&self) -> Result<QueueStatus> {
+        let inner = self.live()?;
+        let held = inner.locks().receive.is_held_by(inner.id);
+        Ok(on!(&inner.body, device => device.queue_status(held)))
+    }
+
+    /// Takes a control message; answers its source. `len` is set to its length, on NoSpace (the
+    /// buffer is too small, the message stays) too. NoBuffers: there is none.
+    pub fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> Result<u32> {
+        on!(&self.live()?.body, device => device.control_receive(buffer, len))
+    }
+
+    /// How many descriptors `get_fds` gives.
+    pub fn fd_count(&self) -> Result<usize> {
+        self.live().map(|_| 1)
+    }
+
+    /// The descriptors for `select`; answers how many. NoSpace: `fds` is too small. NoMemory: no
+    /// number below FD_SETSIZE.
+    pub fn get_fds(&self, fds: &mut [RawFd]) -> Result<usize> {
+        let inner = self.live()?;
+        let first = fds.first_mut().ok_or(Error::NoSpace)?;
+        *first = on!(&inner.body, device => device.fd())?;
+        Ok(1)
+    }
+
+    /// To be called before `select`; then `receive` must be called until it finds nothing.
+    pub fn before_select(&self) -> Result<()> {
+        on!(&self.live()?.body, device => device.before_select())
+    }
+
+    /// To be called after `select`.
+    pub fn after_select(&self) -> Result<()> {
+        on!(&self.live()?.body, device => device.after_select());
+        Ok(())
+    }
+
+    /// Drops what is queued here: reserved and held buffers, received messages, control messages.
+    /// Keeps the binding. Busy: the context belongs to another process, or a member's or the
+    /// composite's buffer is held.
+    pub fn reset(&self) -> Result<()> {
+        let inner = self.live()?;
+        let locks = inner.locks();
+        if !locks.send.is_held_by(inner.id) {
+            inner.lock_send()?;
+        }
+        if !locks.receive.is_held_by(inner.id) {
+            inner.lock_receive().inspect_err(|_| locks.send.release())?;
+        }
+        on!(&inner.body, device => device.reset());
+        locks.release_both();
+        Ok(())
+    }
+
+    /// Writes the context's state for people to read.
+    pub fn dump(&self, out: &mut dyn Write) -> Result<()> {
+        let inner = self.live()?;
+        let words = |held: bool| if held { "held" } else { "free" };
+        let locks = inner.locks();
+        writeln!(
+            out,
+            "{} context {}: send lock {}, receive lock {}",
+            inner.body.kind(),
+            inner.id,
+            words(!locks.send.is_free()),
+            words(!locks.receive.is_free()),
+        )
+        .and_then(|()| on!(&inner.body, device => device.dump(out)))
+        .map_err(|_| Error::Io)
     }
 }
 
-impl ContextRef {
-    /// Takes back the reference that [`ContextRef::into_raw`] gave away.
-    ///
-    /// # Safety
-    /// `pointer` came from `into_raw` and was not taken back before.
-    #[expect(unsafe_code)]
-    pub unsafe fn from_raw(_pointer: *mut Context) -> ContextRef {
-        ContextRef(())
+impl Inner {
+    /// A poll found nothing. It took no lock.
+    fn nothing_found(&self) -> Result<(*mut u8, usize)> {
+        if !self.locks().receive.is_free() {
+            return Err(Error::Busy);
+        }
+        on!(&self.body, device => device.count_empty_poll());
+        if on!(&self.body, device => device.is_selecting()) {
+            return self.look_before_sleep();
+        }
+        let empty = self.empty.get() + 1;
+        self.empty.set(empty);
+        self.be_patient(empty);
+        Err(Error::NoBuffers)
     }
-    /// The address that C knows the context by; stays valid as long as any reference lives.
-    pub fn as_ptr(&self) -> *mut Context {
-        std::ptr::null_mut()
+
+    /// Armed: whoever hears NoBuffers now may sleep, so look at everything.
+    #[cold]
+    fn look_before_sleep(&self) -> Result<(*mut u8, usize)> {
+        for _ in 0..LOOKS {
+            let Some(found) = on!(&self.body, device => device.look_again()) else {
+                return Err(Error::NoBuffers);
+            };
+            let locks = self.lock_receive()?;
+            match on!(&self.body, device => device.take(found)) {
+                Ok(message) => return Ok(message),
+                Err(error) => {
+                    locks.receive.release();
+                    if error != Error::NoBuffers {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Err(Error::NoBuffers)
+    }
+
+    #[cold]
+    fn no_room(&self, error: Error) -> Error {
+        if error == Error::NoBuffers {
+            let full = self.full.get() + 1;
+            self.full.set(full);
+            self.be_patient(full);
+        }
+        error
+    }
+
+    #[inline]
+    fn be_patient(&self, tries: u64) {
+        if tries > LITTLE_PATIENCE {
+            self.offer_processor(tries);
+        }
+    }
+
+    #[cold]
+    fn offer_processor(&self, tries: u64) {
+        if tries > PATIENCE || on!(&self.body, device => device.oversubscribed()) {
+            std::thread::yield_now();
+        }
     }
 }

@@ -9,18 +9,41 @@
 //! for sending and one for receiving, make contention [`Error::Busy`] and never a wait (manual
 //! 2.3.1). In a child after `fork` every call on a context answers [`Error::Invalid`].
 
+#[cfg(not(loom))]
+mod barrier;
 pub mod config;
+#[cfg(not(loom))]
 pub mod context;
+#[cfg(not(loom))]
 pub mod debug;
+#[cfg(not(loom))]
 pub mod device;
+mod door;
+#[cfg(not(loom))]
+mod doorbell;
 pub mod error;
+#[cfg(not(loom))]
+mod handle;
+#[cfg(not(loom))]
 mod idle;
+#[cfg(not(loom))]
+mod lock;
+mod ring;
+#[cfg(not(loom))]
+mod role;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod segment;
+mod sync;
 
 pub use config::{
     CONTROL_MTU, ContextConfig, Counters, DeviceConfig, MAX_NODE, MIN_MTU, OPT_REMOTE_READ,
     OPT_REMOTE_WRITE, QueueStatus, RMA_MTU,
 };
+#[cfg(not(loom))]
 pub use context::{Context, ContextRef};
+#[cfg(not(loom))]
 pub use device::{Device, type_list};
 pub use error::{Error, Result};
+#[cfg(not(loom))]
 pub use idle::{IdleCallback, set_idle_word};

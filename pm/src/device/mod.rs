@@ -1,58 +1,164 @@
-//! Devices: what contexts are opened from.
+//! Devices: the ways that messages take. Learn one, read all: every device's folder has the same
+//! files.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `mod.rs` | the context's part of the device, and its [`Transport`] |
+//! | `config.rs` | options of `open`, and what `config` answers |
+//! | `open.rs` | how contexts come and go |
+//! | `send.rs` | reserve, publish, multicast |
+//! | `receive.rs` | find, take, release |
+//! | `control.rs` | control messages |
+//! | `select.rs` | blocking receive |
+//! | `state.rs` | queue status, reset, save, restore, dump |
+//!
+//! A worked example: one message through a composite. `Context::get_send_buffer` takes the send
+//! lock and calls `Body::reserve`, which is `Composite::reserve`: it looks the node up, remembers
+//! the member, and calls the member's `Body::reserve`, which is `Shmem::reserve`: that looks the
+//! node's ring up and answers a pointer into it. The user writes there. `Context::send` calls
+//! `Body::publish`, which goes the same way and stores the slot's header. On the other side
+//! `Context::receive` calls `Body::find` without a lock, until that answers where something
+//! waits; then it takes the receive lock and calls `Body::take`, which looks again and answers
+//! the payload's place. `Context::release_receive_buffer` calls `Body::release`. Dispatch is by
+//! enum, so all of it is one function after inlining.
 
-use crate::config::{Counters, DeviceConfig};
-use crate::context::ContextRef;
+pub(crate) mod composite;
+pub(crate) mod shmem;
+
+mod open;
+pub use open::{Device, type_list};
+pub(crate) use open::{Owner, OwnerKind, refuse_kind};
+
+use crate::config::QueueStatus;
 use crate::error::{Error, Result};
+use composite::Composite;
+use shmem::Shmem;
+use std::io::Write;
+use std::os::fd::RawFd;
 
-/// The types that `Device::open` knows on this machine (`pmGetTypeList`).
-pub fn type_list() -> &'static [&'static str] {
-    &["composite", "shmem"]
+/// What a device can do. Whatever it cannot answers NoSys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// Nodes are added and removed; otherwise they follow from the channel.
+    pub(crate) routes: bool,
+    /// It can be a member of a composite, be bound to a channel and be attached.
+    pub(crate) member: bool,
 }
 
-/// An open device (`pmDevice`).
-pub struct Device(());
+/// Where a message waits: the member of a composite (else 0) and the source there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) member: u32,
+    pub(crate) source: u32,
+}
 
-impl Device {
-    /// Opens a device. NoDevice: no such type here. Invalid: bad options. Permission: this is a
-    /// user process (it has attached a context) and the type is not `composite`.
-    pub fn open(_kind: &str, _options: &[&str]) -> Result<Device> {
-        Err(Error::NoSys)
+/// The way of a context's calls into its device. The context has checked that it lives, and holds
+/// the lock that the comment names.
+pub(crate) trait Transport {
+    /// The type's name.
+    const KIND: &'static str;
+    /// What it can do.
+    const CAPABILITIES: Capabilities;
+
+    /// The own node, where it is set.
+    fn own(&self) -> Result<u32>;
+    /// The longest message to `node`.
+    fn mtu(&self, node: u32) -> Result<usize>;
+
+    /// Send lock. Room for `len` bytes towards `node`; kept until `publish` or `cancel`.
+    fn reserve(&self, node: u32, len: usize) -> Result<*mut u8>;
+    /// Send lock. Room towards all of `nodes`, or none.
+    fn reserve_many(&self, nodes: &[u32], len: usize) -> Result<*mut u8>;
+    /// Send lock, after a reservation. Invalid: 0 or longer.
+    fn truncate(&self, len: usize) -> Result<()>;
+    /// Send lock, after a reservation. Cannot fail.
+    fn publish(&self);
+
+    /// No lock. Where something may wait: tried by `take`.
+    fn find(&self) -> Option<Found>;
+    /// Receive lock. NoBuffers: nothing there after all. Io: that source is corrupt.
+    fn take(&self, found: Found) -> Result<(*mut u8, usize)>;
+    /// Receive lock, after `take`.
+    fn release(&self);
+    /// No lock. A poll found nothing; true when the host has more processes than processors.
+    fn count_empty_poll(&self);
+    /// No lock. Whether this host has more processes than processors.
+    fn oversubscribed(&self) -> bool;
+
+    /// Own try-lock inside.
+    fn control_send(&self, node: u32, message: &[u8]) -> Result<()>;
+    /// Own try-lock inside.
+    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> Result<u32>;
+
+    /// Answers the descriptor to select on.
+    fn fd(&self) -> Result<RawFd>;
+    /// Arms what wakes a sleeper.
+    fn before_select(&self) -> Result<()>;
+    /// Disarms it.
+    fn after_select(&self);
+    /// Whether it is armed.
+    fn is_selecting(&self) -> bool;
+    /// No lock, armed, and `find` found nothing: silences the bell, arms again, looks everywhere.
+    fn look_again(&self) -> Option<Found>;
+
+    /// Io: a link broke.
+    fn is_send_done(&self) -> Result<()>;
+    /// `held`: a message was taken and not released.
+    fn queue_status(&self, held: bool) -> QueueStatus;
+    /// Both locks. Drops what is queued here.
+    fn reset(&self);
+    /// Both locks, nothing held.
+    fn save(&self, out: &mut Vec<u8>) -> Result<()>;
+    /// Both locks, nothing held.
+    fn restore(&self, saved: &[u8]) -> Result<()>;
+    /// For people.
+    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
+}
+
+/// A context's device part.
+pub(crate) enum Body {
+    Shmem(Shmem),
+    Composite(Composite),
+}
+
+/// One line per function: the same call on whichever device it is.
+macro_rules! on {
+    ($body:expr, $device:ident => $call:expr) => {
+        match $body {
+            Body::Shmem($device) => $call,
+            Body::Composite($device) => $call,
+        }
+    };
+}
+pub(crate) use on;
+
+impl Body {
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Body::Shmem(_) => Shmem::KIND,
+            Body::Composite(_) => Composite::KIND,
+        }
     }
-    /// Closes it. Busy: contexts are open.
-    pub fn close(&self) -> Result<()> {
-        Err(Error::NoSys)
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        match self {
+            Body::Shmem(_) => Shmem::CAPABILITIES,
+            Body::Composite(_) => Composite::CAPABILITIES,
+        }
     }
-    /// The device's properties.
-    pub fn config(&self) -> Result<DeviceConfig> {
-        Err(Error::NoSys)
+
+    /// NoSys: not a composite.
+    pub(crate) fn composite(&self) -> Result<&Composite> {
+        match self {
+            Body::Composite(composite) if self.capabilities().routes => Ok(composite),
+            _ => Err(Error::NoSys),
+        }
     }
-    /// Option bits.
-    pub fn option_bits(&self) -> Result<u64> {
-        Err(Error::NoSys)
-    }
-    /// The node numbers of the device are `0..` this.
-    pub fn node_list(&self) -> Result<std::ops::Range<u32>> {
-        Err(Error::NoSys)
-    }
-    /// Whether `node` can be reached. Invalid: no such node.
-    pub fn is_reachable(&self, _node: u32) -> Result<bool> {
-        Err(Error::NoSys)
-    }
-    /// Opens context `number`. Invalid: no such number. Busy: already open.
-    pub fn open_context(&self, _number: usize) -> Result<ContextRef> {
-        Err(Error::NoSys)
-    }
-    /// The counters of `node`, summed over the channels in use.
-    pub fn counters(&self, _node: u32) -> Result<Counters> {
-        Err(Error::NoSys)
-    }
-    /// Says that the process of `node` is gone: what is queued for it counts as received, and
-    /// sends to it are accepted and dropped from now on.
-    pub fn mark_exited(&self, _node: u32) -> Result<()> {
-        Err(Error::NoSys)
-    }
-    /// Tells the processes whether there are more of them than processors.
-    pub fn set_oversubscribed(&self, _oversubscribed: bool) -> Result<()> {
-        Err(Error::NoSys)
+
+    pub(crate) fn shmem(&self) -> Result<&Shmem> {
+        match self {
+            Body::Shmem(shmem) => Ok(shmem),
+            Body::Composite(_) => Err(Error::NoSys),
+        }
     }
 }

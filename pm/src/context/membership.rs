@@ -1,0 +1,100 @@
+//! Composites and their members (manual 1.2.5). A member uses the composite's locks, so that a
+//! message costs one lock whichever way it goes.
+
+#![forbid(unsafe_code)]
+
+use super::{Context, ContextRef, Inner};
+use crate::device::composite::Composite;
+use crate::error::{Error, Result};
+use crate::sync::Ordering;
+
+impl Inner {
+    /// Both locks of `self`: these contexts are members no more.
+    pub(super) fn release_members(&self, members: Vec<ContextRef>) {
+        for member in members {
+            if let Ok(member) = member.live() {
+                member.use_locks(&member.own_locks);
+                // SYNC: composite
+                member.composite.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Both locks of `self`. Adds pairs that `member` is to reach.
+    fn adopt(
+        &self,
+        composite: &Composite,
+        context: &ContextRef,
+        member: &Inner,
+        pairs: &[(u32, u32)],
+    ) -> Result<()> {
+        if !member.body.capabilities().member {
+            return Err(Error::Invalid);
+        }
+        let endpoint = member.body.shmem().and_then(|shmem| shmem.endpoint());
+        let endpoint = endpoint.map_err(|_| Error::Invalid)?;
+        composite.check_pairs(endpoint, pairs)?;
+        match member.composite.compare_exchange(0, self.id, Ordering::AcqRel, Ordering::Acquire) {
+            Err(id) if id == self.id => return composite.add(context, endpoint, pairs),
+            Err(_) => return Err(Error::Busy),
+            Ok(_) => {}
+        }
+        let added = member.lock_both().and_then(|old| {
+            composite
+                .add(context, endpoint, pairs)
+                .inspect(|()| member.use_locks(&self.own_locks))
+                .map(|()| old)
+                .inspect_err(|_| old.release_both())
+        });
+        match added {
+            Ok(old) => {
+                old.release_both();
+                Ok(())
+            }
+            Err(error) => {
+                member.composite.store(0, Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Context {
+    /// Sets `member_node` of `member` for `node` of this composite. Where that is the member's
+    /// own node, `node` is the composite's. Invalid: bad node, or a context that cannot be a
+    /// member. Busy: `node` is taken, `member` belongs to another composite, or a lock is held.
+    pub fn add_node(&self, node: u32, member: &Context, member_node: u32) -> Result<()> {
+        self.associate_nodes(member, &[(node, member_node)])
+    }
+
+    /// Adds `(node, member node)` pairs, all or nothing; errors as `add_node`.
+    pub fn associate_nodes(&self, member: &Context, pairs: &[(u32, u32)]) -> Result<()> {
+        let inner = self.live()?;
+        let composite = inner.body.composite()?;
+        let context = member.reference()?;
+        let locks = inner.lock_both()?;
+        let added = inner.adopt(composite, &context, member.live()?, pairs);
+        locks.release_both();
+        added
+    }
+
+    /// Takes `node` out of this composite. Invalid: no such node, or none associated with it.
+    /// Busy: a buffer is held.
+    pub fn remove_node(&self, node: u32) -> Result<()> {
+        let inner = self.live()?;
+        let composite = inner.body.composite()?;
+        let locks = inner.lock_both()?;
+        let removed = composite.remove(node);
+        if let Ok(Some(member)) = &removed {
+            inner.release_members(vec![member.clone()]);
+        }
+        locks.release_both();
+        removed.map(drop)
+    }
+
+    /// The member that `node` is reached by, and the node's number there. Invalid: as
+    /// `remove_node`.
+    pub fn extract_node(&self, node: u32) -> Result<(ContextRef, u32)> {
+        self.live()?.body.composite()?.extract(node)
+    }
+}

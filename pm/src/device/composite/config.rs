@@ -1,0 +1,38 @@
+//! Options of `pmOpenDevice("composite")`, and the device's properties.
+
+#![forbid(unsafe_code)]
+
+use crate::config::{DeviceConfig, MAX_NODE};
+use crate::device::shmem::config::parse;
+use crate::error::Result;
+
+/// Contexts of one composite device.
+pub(crate) const CONTEXTS: usize = 64;
+/// The most member contexts of one composite.
+pub(crate) const MEMBERS: usize = 16;
+
+/// `-nodes N` (default: processors).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) nodes: usize,
+}
+
+impl Options {
+    pub(crate) fn parse(options: &[&str]) -> Result<Options> {
+        let nodes = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut parsed = Options { nodes };
+        parse(options, |name, value| match name {
+            "-nodes" if value <= MAX_NODE => {
+                parsed.nodes = value;
+                true
+            }
+            _ => false,
+        })?;
+        Ok(parsed)
+    }
+
+    pub(crate) fn config(self, contexts: usize) -> DeviceConfig {
+        // It has no medium of its own: lengths and memory are its members'.
+        DeviceConfig { kind: "composite", nodes: self.nodes, contexts, mtu: 0, size: 0, option: 0 }
+    }
+}

@@ -1,0 +1,85 @@
+//! A composite's state is its members' state.
+
+#![forbid(unsafe_code)]
+
+use super::open::Entry;
+use super::{Composite, Endpoint};
+use crate::config::QueueStatus;
+use crate::error::{Error, Result};
+use crate::sync::Ordering;
+use std::io::Write;
+
+/// "SCPMCMP" and the version of the format; then the number of members, and for each the length
+/// of what it saved and that.
+const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMCMP\x01");
+
+impl Composite {
+    pub(super) fn sum_of_queues(&self, held: bool) -> QueueStatus {
+        let mut sum = QueueStatus::default();
+        for (_, member) in self.members() {
+            sum.receive += member.queue_status(false).receive;
+        }
+        sum.receive = sum.receive.saturating_sub(held.into());
+        sum
+    }
+
+    pub(super) fn save_members(&self, out: &mut Vec<u8>) {
+        let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
+        word(out, SAVE_MAGIC);
+        word(out, self.members().count() as u64);
+        for (_, member) in self.members() {
+            let mut saved = Vec::new();
+            member.save(&mut saved);
+            word(out, saved.len() as u64);
+            out.extend_from_slice(&saved);
+        }
+    }
+
+    /// All members or none.
+    pub(super) fn restore_members(&self, saved: &[u8]) -> Result<()> {
+        let parts = split(saved)?;
+        let members: Vec<_> = self.members().map(|(_, member)| member).collect();
+        if parts.len() != members.len() {
+            return Err(Error::Invalid);
+        }
+        let both = || members.iter().zip(&parts);
+        both().try_for_each(|(member, part)| member.check_saved(part))?;
+        both().try_for_each(|(member, part)| Endpoint::restore(member, part))
+    }
+
+    pub(super) fn dump_members(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        for (place, member) in self.members() {
+            let nodes = self
+                .table
+                .iter()
+                .filter_map(|line| Entry::from_bits(line.load(Ordering::Relaxed)))
+                .filter(|entry| entry.member() == place)
+                .count();
+            writeln!(out, "  member {place} reaches {nodes} nodes")?;
+            member.dump(out)?;
+        }
+        Ok(())
+    }
+}
+
+fn split(saved: &[u8]) -> Result<Vec<&[u8]>> {
+    fn word<'a>(bytes: &mut &'a [u8]) -> Result<u64> {
+        let (first, rest): (&'a [u8; 8], &'a [u8]) =
+            bytes.split_first_chunk().ok_or(Error::Invalid)?;
+        *bytes = rest;
+        Ok(u64::from_le_bytes(*first))
+    }
+    let mut bytes = saved;
+    if word(&mut bytes)? != SAVE_MAGIC {
+        return Err(Error::Invalid);
+    }
+    let count = word(&mut bytes)?;
+    let mut parts = Vec::new();
+    for _ in 0..count {
+        let len = usize::try_from(word(&mut bytes)?).map_err(|_| Error::Invalid)?;
+        let (part, rest) = bytes.split_at_checked(len).ok_or(Error::Invalid)?;
+        parts.push(part);
+        bytes = rest;
+    }
+    if bytes.is_empty() { Ok(parts) } else { Err(Error::Invalid) }
+}

@@ -1,0 +1,86 @@
+//! Options of `pmOpenDevice("shmem")`, and the device's properties.
+
+#![forbid(unsafe_code)]
+
+use crate::config::DeviceConfig;
+use crate::debug;
+use crate::error::{Error, Result};
+use crate::segment::layout::{Geometry, MAX_NODES};
+
+/// The most channels of a device.
+const MAX_CHANNELS: usize = 64;
+
+/// `-nodes N` (default: processors) and `-channels C` (default 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) nodes: usize,
+    pub(crate) channels: usize,
+}
+
+impl Options {
+    pub(crate) fn parse(options: &[&str]) -> Result<Options> {
+        let nodes = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_NODES);
+        let mut parsed = Options { nodes, channels: 1 };
+        parse(options, |name, value| match name {
+            "-nodes" if value <= MAX_NODES => {
+                parsed.nodes = value;
+                true
+            }
+            "-channels" if value <= MAX_CHANNELS => {
+                parsed.channels = value;
+                true
+            }
+            _ => false,
+        })?;
+        Ok(parsed)
+    }
+}
+
+/// Reads `-name number` pairs; `set` refuses by false. Zero is never allowed.
+pub(crate) fn parse(options: &[&str], mut set: impl FnMut(&str, usize) -> bool) -> Result<()> {
+    for pair in options.chunks(2) {
+        let taken = match pair {
+            [name, value] => value.parse().is_ok_and(|v| v > 0 && set(name, v)),
+            _ => false,
+        };
+        if !taken {
+            debug::say(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
+            return Err(Error::Invalid);
+        }
+    }
+    Ok(())
+}
+
+/// What `pmGetDeviceConfig` answers.
+pub(crate) fn device(options: Options, geometry: &Geometry, contexts: usize) -> DeviceConfig {
+    DeviceConfig {
+        kind: "shmem",
+        nodes: options.nodes,
+        contexts,
+        mtu: geometry.ring.mtu as usize,
+        size: geometry.size,
+        option: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_pairs_of_a_known_name_and_a_number_in_range() {
+        let parsed = Options::parse(&["-nodes", "4", "-channels", "2"]);
+        assert_eq!(parsed, Ok(Options { nodes: 4, channels: 2 }));
+        for bad in [
+            &["-nodes"][..],
+            &["-nodes", "0"],
+            &["-nodes", "-1"],
+            &["-nodes", "x"],
+            &["-nodes", "2049"],
+            &["-channels", "65"],
+            &["-trunk", "1"],
+        ] {
+            assert_eq!(Options::parse(bad), Err(Error::Invalid), "{bad:?}");
+        }
+    }
+}

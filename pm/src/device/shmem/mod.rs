@@ -1,0 +1,323 @@
+//! The shmem device: processes of one host exchange messages through rings in a shared segment.
+//! `docs/ARCHITECTURE.md` draws the segment.
+
+// UNSAFETY: keeps addresses inside a mapping beside the mapping that they point into.
+#![expect(unsafe_code)]
+
+pub(crate) mod config;
+mod control;
+pub(crate) mod open;
+mod receive;
+mod select;
+mod send;
+pub(crate) mod state;
+
+use super::{Capabilities, Found, Transport};
+use crate::barrier;
+use crate::config::{ContextConfig, QueueStatus};
+use crate::device::Owner;
+use crate::device::open::OwnerKind;
+use crate::doorbell::Ringer;
+use crate::error::{Error, Result};
+use crate::segment::layout::{Geometry, Node};
+use crate::segment::{Kind, Segment};
+use crate::sync::{AtomicPtr, Ordering};
+use std::io::Write;
+use std::os::fd::{OwnedFd, RawFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What this process keeps for one channel and node: its ends of all rings. The state of a ring
+/// is in the ring, so an endpoint may be made again at any time.
+pub(crate) struct Endpoint {
+    channel: u32,
+    own: u32,
+    mtu: usize,
+    /// The own node's record in the segment.
+    record: NonNull<Node>,
+    /// This process cannot be reached by a membarrier: it fences after every message.
+    fences: bool,
+    send: send::Sender,
+    receive: receive::Receiver,
+    control: control::Control,
+    select: select::Sleeper,
+    ringer: Arc<Ringer>,
+    segment: Arc<Segment>,
+}
+
+// SAFETY: `record` and the rings point into the segment, which the endpoint holds; whatever
+// threads share is atomic, and the rings' contents are used under the context's locks.
+unsafe impl Send for Endpoint {}
+// SAFETY: as above.
+unsafe impl Sync for Endpoint {}
+
+impl Endpoint {
+    pub(crate) fn new(
+        segment: Arc<Segment>,
+        channel: u32,
+        own: u32,
+        ringer: Arc<Ringer>,
+    ) -> Result<Endpoint> {
+        let registered = barrier::register();
+        let record = segment.node(own as usize);
+        if !registered {
+            record.door.0.0.fetch_or(crate::door::FENCED, Ordering::SeqCst);
+        }
+        Ok(Endpoint {
+            channel,
+            own,
+            mtu: segment.geometry().ring.mtu as usize,
+            record: NonNull::from(record),
+            fences: !registered,
+            send: send::Sender::new(&segment, own as usize),
+            receive: receive::Receiver::new(&segment, own as usize),
+            control: control::Control::default(),
+            select: select::Sleeper::default(),
+            ringer,
+            segment,
+        })
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    pub(crate) fn channel(&self) -> u32 {
+        self.channel
+    }
+
+    pub(crate) fn own(&self) -> u32 {
+        self.own
+    }
+
+    /// The longest message.
+    pub(crate) fn largest(&self) -> usize {
+        self.mtu
+    }
+
+    #[inline]
+    fn record(&self) -> &Node {
+        // SAFETY: points into the segment that `self` holds; only atomics inside.
+        unsafe { self.record.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn oversubscribed(&self) -> bool {
+        self.segment.oversubscribed().load(Ordering::Relaxed) != 0
+    }
+}
+
+/// The shmem part of a context.
+pub(crate) struct Shmem {
+    number: usize,
+    geometry: Geometry,
+    /// Null while it is not bound.
+    endpoint: AtomicPtr<Endpoint>,
+    /// All endpoints there ever were: somebody may still look at an old one.
+    kept: Mutex<Vec<NonNull<Endpoint>>>,
+    attached: bool,
+}
+
+// SAFETY: endpoints are Send and Sync; they are freed with the context alone.
+unsafe impl Send for Shmem {}
+// SAFETY: as above.
+unsafe impl Sync for Shmem {}
+
+impl Shmem {
+    pub(crate) fn opened(number: usize, geometry: Geometry) -> Shmem {
+        let endpoint = AtomicPtr::new(null_mut());
+        Shmem { number, geometry, endpoint, kept: Mutex::default(), attached: false }
+    }
+
+    pub(crate) fn attached(number: usize, endpoint: Endpoint) -> Shmem {
+        let geometry = *endpoint.segment().geometry();
+        let mut shmem = Shmem::opened(number, geometry);
+        shmem.attached = true;
+        shmem.install(endpoint);
+        shmem
+    }
+
+    fn install(&self, endpoint: Endpoint) {
+        let endpoint = Box::into_raw(Box::new(endpoint));
+        // SAFETY: from a Box, not null.
+        let kept = unsafe { NonNull::new_unchecked(endpoint) };
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+        // SYNC: endpoint
+        self.endpoint.store(endpoint, Ordering::Release);
+    }
+
+    /// Invalid: not bound.
+    #[inline]
+    pub(crate) fn endpoint(&self) -> Result<&Endpoint> {
+        // SYNC: endpoint
+        let endpoint = self.endpoint.load(Ordering::Acquire);
+        // SAFETY: null or one of `kept`, which live as long as `self`.
+        unsafe { endpoint.as_ref() }.ok_or(Error::Invalid)
+    }
+
+    fn channels<'a>(&self, owner: &'a Owner) -> Result<&'a open::Channels> {
+        match &owner.kind {
+            OwnerKind::Shmem(channels) => Ok(channels),
+            OwnerKind::Composite(_) => Err(Error::Invalid),
+        }
+    }
+
+    /// Both locks. Busy: bound already, or somebody else is bound there.
+    pub(crate) fn bind(&self, owner: &Owner, channel: u32, own: u32) -> Result<()> {
+        if self.endpoint().is_ok() {
+            return Err(Error::Busy);
+        }
+        self.install(self.channels(owner)?.bind(channel, own)?);
+        Ok(())
+    }
+
+    /// Both locks. Invalid: not bound.
+    pub(crate) fn unbind(&self, owner: &Owner) -> Result<()> {
+        let endpoint = self.endpoint()?;
+        let channels = self.channels(owner)?;
+        self.after_select();
+        endpoint.select.hang_up();
+        self.endpoint.store(null_mut(), Ordering::Release);
+        channels.unbind(endpoint.channel, endpoint.own);
+        Ok(())
+    }
+
+    /// Both locks: the process that this end was given to gives it up.
+    pub(crate) fn leave(&self) {
+        if let (true, Ok(endpoint)) = (self.attached, self.endpoint()) {
+            open::exit(endpoint.segment(), endpoint.own as usize);
+            endpoint.select.hang_up();
+        }
+    }
+
+    pub(crate) fn create_attach_fd(&self) -> Result<OwnedFd> {
+        open::create_attach_fd(self.number, self.endpoint()?)
+    }
+
+    pub(crate) fn config(&self) -> ContextConfig {
+        ContextConfig {
+            kind: Self::KIND,
+            number: self.number,
+            nodes: self.geometry.nodes,
+            mtu: self.geometry.ring.mtu as usize,
+            size: self.geometry.size,
+            option: 0,
+        }
+    }
+}
+
+impl Drop for Shmem {
+    fn drop(&mut self) {
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        for endpoint in kept {
+            // SAFETY: from Box::into_raw in `install`, freed only here.
+            drop(unsafe { Box::from_raw(endpoint.as_ptr()) });
+        }
+    }
+}
+
+impl Transport for Shmem {
+    const KIND: &'static str = "shmem";
+    const CAPABILITIES: Capabilities = Capabilities { routes: false, member: true };
+
+    fn own(&self) -> Result<u32> {
+        self.endpoint().map(|e| e.own)
+    }
+    fn mtu(&self, node: u32) -> Result<usize> {
+        let inside = (node as usize) < self.geometry.nodes;
+        if inside { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
+    }
+    #[inline]
+    fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
+        self.endpoint()?.reserve(node, len)
+    }
+    fn reserve_many(&self, nodes: &[u32], len: usize) -> Result<*mut u8> {
+        self.endpoint()?.reserve_many(nodes, len)
+    }
+    fn truncate(&self, len: usize) -> Result<()> {
+        self.endpoint()?.truncate(len)
+    }
+    #[inline]
+    fn publish(&self) {
+        if let Ok(endpoint) = self.endpoint() {
+            endpoint.publish();
+        }
+    }
+    #[inline]
+    fn find(&self) -> Option<Found> {
+        self.endpoint().ok()?.find().map(|source| Found { member: 0, source })
+    }
+    #[inline]
+    fn take(&self, found: Found) -> Result<(*mut u8, usize)> {
+        self.endpoint()?.take(found.source)
+    }
+    #[inline]
+    fn release(&self) {
+        if let Ok(endpoint) = self.endpoint() {
+            endpoint.release();
+        }
+    }
+    #[inline]
+    fn count_empty_poll(&self) {
+        if let Ok(endpoint) = self.endpoint() {
+            endpoint.count_empty_poll();
+        }
+    }
+    fn oversubscribed(&self) -> bool {
+        self.endpoint().is_ok_and(Endpoint::oversubscribed)
+    }
+    fn control_send(&self, node: u32, message: &[u8]) -> Result<()> {
+        self.endpoint()?.control_send(node, message)
+    }
+    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> Result<u32> {
+        self.endpoint()?.control_receive(buffer, len)
+    }
+    fn fd(&self) -> Result<RawFd> {
+        self.endpoint()?.fd()
+    }
+    fn before_select(&self) -> Result<()> {
+        self.endpoint()?.before_select()
+    }
+    fn after_select(&self) {
+        if let Ok(endpoint) = self.endpoint() {
+            endpoint.after_select();
+        }
+    }
+    #[inline]
+    fn is_selecting(&self) -> bool {
+        self.endpoint().is_ok_and(Endpoint::is_selecting)
+    }
+    fn look_again(&self) -> Option<Found> {
+        let source = self.endpoint().ok()?.look_again()?;
+        Some(Found { member: 0, source })
+    }
+    fn is_send_done(&self) -> Result<()> {
+        self.endpoint().map_or(Ok(()), Endpoint::is_send_done)
+    }
+    fn queue_status(&self, held: bool) -> QueueStatus {
+        self.endpoint().map(|e| e.queue_status(held)).unwrap_or_default()
+    }
+    fn reset(&self) {
+        if let Ok(endpoint) = self.endpoint() {
+            endpoint.reset();
+        }
+    }
+    fn save(&self, out: &mut Vec<u8>) -> Result<()> {
+        self.endpoint()?.save(out);
+        Ok(())
+    }
+    fn restore(&self, saved: &[u8]) -> Result<()> {
+        self.endpoint()?.restore(saved)
+    }
+    fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        match self.endpoint() {
+            Ok(endpoint) => endpoint.dump(out),
+            Err(_) => writeln!(out, "  not bound"),
+        }
+    }
+}
+
+/// The ring that `from` sends to `to`.
+fn message_ring(segment: &Segment, from: usize, to: usize) -> crate::ring::Ring {
+    segment.ring(from, to, Kind::Message)
+}

@@ -1,0 +1,230 @@
+//! How shmem contexts come and go: the owner's channels, binding, attach descriptors, exit.
+
+// UNSAFETY: takes ownership of descriptors that the kernel just made.
+#![expect(unsafe_code)]
+
+use super::config::{self, Options};
+use super::{Endpoint, Shmem, state};
+use crate::config::{Counters, DeviceConfig};
+use crate::debug;
+use crate::door::EXITED;
+use crate::doorbell::Ringer;
+use crate::error::{Error, Result};
+use crate::segment::attach::{ATTACH_BYTES, Attach};
+use crate::segment::layout::Geometry;
+use crate::segment::{Kind, Segment, from_errno};
+use crate::sync::Ordering;
+use crate::{barrier, role};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    recvmsg, sendmsg, socketpair,
+};
+use std::collections::HashSet;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A shmem device's channels: one segment each, made when the first context is bound to it.
+pub(crate) struct Channels {
+    options: Options,
+    geometry: Geometry,
+    ringer: Arc<Ringer>,
+    state: Mutex<State>,
+}
+
+struct State {
+    segments: Vec<Option<Arc<Segment>>>,
+    bound: HashSet<(u32, u32)>,
+    oversubscribed: bool,
+}
+
+impl Channels {
+    pub(crate) fn new(options: Options) -> Result<Channels> {
+        let state = State {
+            segments: vec![None; options.channels],
+            bound: HashSet::new(),
+            oversubscribed: false,
+        };
+        Ok(Channels {
+            options,
+            geometry: Geometry::for_nodes(options.nodes)?,
+            ringer: Arc::new(Ringer::new()?),
+            state: Mutex::new(state),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn config(&self, contexts: usize) -> DeviceConfig {
+        config::device(self.options, &self.geometry, contexts)
+    }
+
+    /// Invalid: no such channel or node. Busy: another context is bound there.
+    pub(crate) fn bind(&self, channel: u32, own: u32) -> Result<Endpoint> {
+        if own as usize >= self.options.nodes {
+            return Err(Error::Invalid);
+        }
+        let mut state = self.state();
+        let oversubscribed = state.oversubscribed;
+        let slot = state.segments.get_mut(channel as usize).ok_or(Error::Invalid)?;
+        let segment = match slot {
+            Some(segment) => segment.clone(),
+            None => {
+                let segment = Arc::new(Segment::create(self.geometry)?);
+                segment.oversubscribed().store(u32::from(oversubscribed), Ordering::Relaxed);
+                slot.insert(segment).clone()
+            }
+        };
+        if state.bound.contains(&(channel, own)) {
+            return Err(Error::Busy);
+        }
+        let node = segment.node(own as usize);
+        if node.door.0.bits() & EXITED != 0 {
+            // A new life: nothing that was sent to the old one may be seen.
+            state::drop_received(&segment, own as usize);
+            node.door.0.0.store(0, Ordering::SeqCst);
+        }
+        let endpoint = Endpoint::new(segment, channel, own, self.ringer.clone())?;
+        state.bound.insert((channel, own));
+        Ok(endpoint)
+    }
+
+    pub(crate) fn unbind(&self, channel: u32, own: u32) {
+        self.state().bound.remove(&(channel, own));
+    }
+
+    fn segments(&self) -> Vec<Arc<Segment>> {
+        self.state().segments.iter().flatten().cloned().collect()
+    }
+
+    pub(crate) fn counters(&self, node: usize) -> Result<Counters> {
+        if node >= self.options.nodes {
+            return Err(Error::Invalid);
+        }
+        let mut sum = Counters::default();
+        for segment in self.segments() {
+            let one = counters(&segment, node);
+            sum.sent = sum.sent.wrapping_add(one.sent);
+            sum.received = sum.received.wrapping_add(one.received);
+            sum.remote = sum.remote.wrapping_add(one.remote);
+            sum.poll_epoch = sum.poll_epoch.wrapping_add(one.poll_epoch);
+            sum.door |= one.door;
+        }
+        Ok(sum)
+    }
+
+    pub(crate) fn mark_exited(&self, node: usize) -> Result<()> {
+        if node >= self.options.nodes {
+            return Err(Error::Invalid);
+        }
+        self.segments().iter().for_each(|segment| exit(segment, node));
+        Ok(())
+    }
+
+    pub(crate) fn set_oversubscribed(&self, oversubscribed: bool) {
+        let mut state = self.state();
+        state.oversubscribed = oversubscribed;
+        for segment in state.segments.iter().flatten() {
+            segment.oversubscribed().store(u32::from(oversubscribed), Ordering::Relaxed);
+        }
+    }
+}
+
+/// One process's counters. Received is read after sent was: a sampler that finds both sums equal
+/// has then seen no message too few.
+fn counters(segment: &Segment, node: usize) -> Counters {
+    let node = segment.node(node);
+    let door = node.door.0.bits();
+    let sent = node.send.0.sent.load(Ordering::Acquire);
+    let dropped = node.send.0.dropped.load(Ordering::Acquire);
+    Counters {
+        sent,
+        received: node.received.0.load(Ordering::Acquire).wrapping_add(dropped),
+        remote: node.send.0.remote.load(Ordering::Acquire),
+        poll_epoch: node.epoch.0.load(Ordering::Acquire),
+        door: door & 3,
+    }
+}
+
+/// `node` receives no more: from now on senders drop what they send to it, and what is queued
+/// counts as received. Each message is counted once, whoever comes first: see `door`.
+pub(super) fn exit(segment: &Segment, node: usize) {
+    let record = segment.node(node);
+    record.door.0.exit(barrier::issue);
+    let claimed: u64 = segment
+        .active(node, Kind::Message)
+        .map(|source| segment.ring(source, node, Kind::Message).claim_all())
+        .sum();
+    let received = record.received.0.load(Ordering::Relaxed);
+    record.received.0.store(received.wrapping_add(claimed), Ordering::Release);
+}
+
+/// Makes a descriptor that [`attach`] takes: a socket with everything in it, to be read once.
+pub(super) fn create_attach_fd(number: usize, endpoint: &Endpoint) -> Result<OwnedFd> {
+    let segment = endpoint.segment();
+    let message = Attach {
+        number: number as u32,
+        channel: endpoint.channel(),
+        own: endpoint.own(),
+        geometry: *segment.geometry(),
+        nonce: segment.nonce(),
+    }
+    .encode();
+    let (write, read) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+            .map_err(from_errno)?;
+    let fds = [segment.memory().as_raw_fd()];
+    let sent = sendmsg::<UnixAddr>(
+        write.as_raw_fd(),
+        &[IoSlice::new(&message)],
+        &[ControlMessage::ScmRights(&fds)],
+        MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT,
+        None,
+    )
+    .map_err(from_errno)?;
+    if sent == message.len() { Ok(read) } else { Err(Error::Io) }
+}
+
+/// Makes a context from such a descriptor. Invalid: it holds anything else, or was used before.
+pub(crate) fn attach(fd: OwnedFd) -> Result<Shmem> {
+    let mut bytes = [0; ATTACH_BYTES + 1];
+    let (len, mut memory) = receive(&fd, &mut bytes)?;
+    let attach = Attach::decode(&bytes[..len])?;
+    let (Some(memory), None) = (memory.pop(), memory.pop()) else { return Err(Error::Invalid) };
+    let segment = Arc::new(Segment::open(memory, &attach)?);
+    let ringer = Arc::new(Ringer::new()?);
+    let endpoint = Endpoint::new(segment, attach.channel, attach.own, ringer)?;
+    role::become_user();
+    debug::say(debug::INFO, || {
+        format!("shmem: attached as node {} of {}", attach.own, attach.geometry.nodes)
+    });
+    Ok(Shmem::attached(attach.number as usize, endpoint))
+}
+
+fn receive(fd: &OwnedFd, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([std::os::fd::RawFd; 4]);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<UnixAddr>(fd.as_raw_fd(), &mut parts, Some(&mut space), flags)
+        .map_err(|errno| match from_errno(errno) {
+            Error::TooManyFiles => Error::TooManyFiles,
+            _ => Error::Invalid,
+        })?;
+    let mut fds = Vec::new();
+    for control in message.cmsgs().map_err(|_| Error::Invalid)? {
+        if let ControlMessageOwned::ScmRights(received) = control {
+            // SAFETY: fresh descriptors of this process that nobody else knows.
+            fds.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    if message.flags.intersects(MsgFlags::MSG_CTRUNC | MsgFlags::MSG_TRUNC) {
+        return Err(Error::Invalid);
+    }
+    Ok((message.bytes, fds))
+}

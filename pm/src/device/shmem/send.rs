@@ -1,0 +1,307 @@
+//! Sending: a place in the ring, a release store, a look at the door.
+
+// UNSAFETY: points into the segment, and copies a multicast's message.
+#![expect(unsafe_code)]
+
+use super::{Endpoint, message_ring};
+use crate::debug;
+use crate::door::{ARMED, EXITED};
+use crate::error::{Error, Result};
+use crate::ring::{LINE, Producer, Word};
+use crate::segment::layout::Node;
+use crate::segment::{Kind, Segment};
+use crate::sync::{Local, Ordering};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// The position of a message that goes nowhere: its receiver has exited.
+const NOWHERE: u64 = u64::MAX - 1;
+/// The pending node of a multicast.
+const MANY: u64 = u64::MAX;
+
+/// States of a target.
+const NEW: u64 = 0;
+const ACTIVE: u64 = 1;
+const BROKEN: u64 = 2;
+
+/// The way to one node.
+#[repr(align(64))]
+struct Target {
+    producer: Producer,
+    state: Local,
+    /// The last multicast that named it.
+    stamp: Local,
+    record: NonNull<Node>,
+}
+
+impl Target {
+    #[inline]
+    fn record(&self) -> &Node {
+        // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
+        unsafe { self.record.as_ref() }
+    }
+}
+
+/// What is reserved and not yet sent.
+#[derive(Default)]
+struct Pending {
+    node: Local,
+    len: Local,
+    position: Local,
+}
+
+pub(super) struct Sender {
+    targets: Box<[Target]>,
+    pending: Pending,
+    /// A multicast's message, or one that goes nowhere.
+    staging: Staging,
+    /// A multicast's nodes.
+    many: Box<[Local]>,
+    many_count: Local,
+    stamp: Local,
+}
+
+impl Sender {
+    pub(super) fn new(segment: &Segment, own: usize) -> Sender {
+        let nodes = 0..segment.geometry().nodes;
+        let target = |to| Target {
+            producer: Producer::new(message_ring(segment, own, to)),
+            state: Local::new(NEW),
+            stamp: Local::default(),
+            record: NonNull::from(segment.node(to)),
+        };
+        Sender {
+            targets: nodes.clone().map(target).collect(),
+            pending: Pending::default(),
+            staging: Staging::new(segment.geometry().ring.mtu as usize),
+            many: nodes.map(|_| Local::default()).collect(),
+            many_count: Local::default(),
+            stamp: Local::default(),
+        }
+    }
+}
+
+/// Memory of fixed size that is handed out.
+struct Staging {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Staging {
+    fn new(bytes: usize) -> Staging {
+        let layout = Layout::from_size_align(bytes.max(LINE), LINE).unwrap_or(Layout::new::<u64>());
+        // SAFETY: the layout is not empty.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) });
+        Staging { start: start.unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // SAFETY: from alloc_zeroed with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+impl Endpoint {
+    #[inline]
+    pub(crate) fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
+        let target = self.target(node, len)?;
+        let (payload, position) = match target.producer.reserve(len) {
+            Ok(reserved) => (reserved.payload, reserved.position),
+            Err(error) => (self.refused(target, node, error)?, NOWHERE),
+        };
+        let pending = &self.send.pending;
+        pending.node.set(u64::from(node));
+        pending.len.set(len as u64);
+        pending.position.set(position);
+        Ok(payload)
+    }
+
+    /// Invalid: no such node, self, or a length that cannot be. Io: that link is broken.
+    #[inline]
+    fn target(&self, node: u32, len: usize) -> Result<&Target> {
+        let target = self.send.targets.get(node as usize).ok_or(Error::Invalid)?;
+        if node == self.own || len.wrapping_sub(1) >= self.mtu {
+            return Err(Error::Invalid);
+        }
+        if target.state.get() != ACTIVE {
+            self.first(target, node)?;
+        }
+        Ok(target)
+    }
+
+    #[cold]
+    fn first(&self, target: &Target, node: u32) -> Result<()> {
+        if target.state.get() == BROKEN {
+            return Err(Error::Io);
+        }
+        self.segment.activate(self.own as usize, node as usize, Kind::Message);
+        target.state.set(ACTIVE);
+        Ok(())
+    }
+
+    /// The ring is full or corrupt. A node that has exited takes everything.
+    #[cold]
+    fn refused(&self, target: &Target, node: u32, error: Error) -> Result<*mut u8> {
+        if error == Error::Io {
+            self.break_link(node, "the ring towards it holds impossible indices");
+            return Err(error);
+        }
+        if target.record().door.0.bits() & EXITED != 0 {
+            return Ok(self.send.staging.start.as_ptr());
+        }
+        Err(error)
+    }
+
+    /// Nothing goes to or comes from `node` any more.
+    #[cold]
+    pub(crate) fn break_link(&self, node: u32, why: &str) {
+        debug::say(debug::ERROR, || format!("shmem: link to node {node} is broken: {why}"));
+        self.send.targets[node as usize].state.set(BROKEN);
+    }
+
+    pub(crate) fn is_broken(&self, node: usize) -> bool {
+        self.send.targets[node].state.get() == BROKEN
+    }
+
+    pub(crate) fn is_send_done(&self) -> Result<()> {
+        let broken = self.send.targets.iter().any(|target| target.state.get() == BROKEN);
+        if broken { Err(Error::Io) } else { Ok(()) }
+    }
+
+    /// Whether `reserve` would succeed, and go on succeeding until something is sent. Invalid also
+    /// where this stamp has been here: a node that is named twice.
+    pub(crate) fn has_room(&self, node: u32, len: usize, stamp: u64) -> Result<()> {
+        let target = self.target(node, len)?;
+        if target.stamp.get() == stamp {
+            return Err(Error::Invalid);
+        }
+        target.stamp.set(stamp);
+        match target.producer.reserve(len) {
+            Ok(_) => Ok(()),
+            Err(error) => self.refused(target, node, error).map(drop),
+        }
+    }
+
+    /// Where a multicast's message is written, once for all.
+    pub(crate) fn staging(&self) -> *mut u8 {
+        self.send.staging.start.as_ptr()
+    }
+
+    /// Sends `len` bytes at `from` to a node that has room.
+    pub(crate) fn send_copy(&self, node: u32, from: *const u8, len: usize) {
+        // The room was found under the same lock; only a corrupted ring can refuse now.
+        if let Ok(to) = self.reserve(node, len) {
+            // SAFETY: `to` has room for `len` bytes, `from` has as many (staging of a context
+            // with at least this MTU); both may be the same staging memory.
+            unsafe { std::ptr::copy(from, to, len) };
+            self.publish();
+        }
+    }
+
+    pub(crate) fn reserve_many(&self, nodes: &[u32], len: usize) -> Result<*mut u8> {
+        let sender = &self.send;
+        if nodes.is_empty() || nodes.len() > sender.many.len() {
+            return Err(Error::Invalid);
+        }
+        let stamp = self.next_stamp();
+        nodes.iter().try_for_each(|&node| self.has_room(node, len, stamp))?;
+        for (slot, &node) in sender.many.iter().zip(nodes) {
+            slot.set(u64::from(node));
+        }
+        sender.many_count.set(nodes.len() as u64);
+        sender.pending.node.set(MANY);
+        sender.pending.len.set(len as u64);
+        Ok(self.staging())
+    }
+
+    /// A number that no multicast of this endpoint has had.
+    pub(crate) fn next_stamp(&self) -> u64 {
+        let stamp = self.send.stamp.get() + 1;
+        self.send.stamp.set(stamp);
+        stamp
+    }
+
+    /// No later stamp of this endpoint is as low as `stamp`.
+    pub(crate) fn raise_stamp(&self, stamp: u64) {
+        self.send.stamp.set(self.send.stamp.get().max(stamp));
+    }
+
+    pub(crate) fn truncate(&self, len: usize) -> Result<()> {
+        let pending = &self.send.pending.len;
+        if len == 0 || len as u64 > pending.get() {
+            return Err(Error::Invalid);
+        }
+        pending.set(len as u64);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn publish(&self) {
+        let pending = &self.send.pending;
+        let Some(target) = self.send.targets.get(pending.node.get() as usize) else {
+            return self.publish_many();
+        };
+        let counters = &self.record().send.0;
+        // Before the message becomes visible: never more received than sent.
+        counters.sent.store(counters.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let position = pending.position.get();
+        if position == NOWHERE {
+            return self.drop_one();
+        }
+        let (index, word) = target.producer.publish(position, pending.len.get() as usize);
+        let bits = target.record().door.0.knock(self.fences);
+        if bits != 0 {
+            self.knocked(target, bits, index, word);
+        }
+    }
+
+    #[cold]
+    fn publish_many(&self) {
+        let sender = &self.send;
+        let len = (sender.pending.len.get() as usize).min(self.mtu);
+        let count = (sender.many_count.get() as usize).min(sender.many.len());
+        for node in &sender.many[..count] {
+            self.send_copy(node.get() as u32, self.staging(), len);
+        }
+    }
+
+    /// The receiver sleeps, or has gone.
+    #[cold]
+    fn knocked(&self, target: &Target, bits: u32, index: u64, word: Word) {
+        if bits & EXITED != 0 {
+            if target.producer.ring().claim(index, word) {
+                self.drop_one();
+            }
+        } else if bits & ARMED != 0 {
+            self.wake(target);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, target: &Target) {
+        let door = &target.record().door.0;
+        if door.disarm() {
+            let node = self.node_of(target);
+            if !self.ringer.ring(self.segment.nonce(), node) {
+                // No memory in the kernel: whoever sends next tries again.
+                door.arm(|| {});
+            }
+        }
+    }
+
+    fn node_of(&self, target: &Target) -> usize {
+        self.send.targets.iter().position(|t| std::ptr::eq(t, target)).unwrap_or(0)
+    }
+
+    /// A message to a node that has exited counts as received, by its sender.
+    #[cold]
+    fn drop_one(&self) {
+        let dropped = &self.record().send.0.dropped;
+        dropped.store(dropped.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        debug::say(debug::WARNING, || {
+            "shmem: a message to a node that has exited is dropped".into()
+        });
+    }
+}

@@ -1,0 +1,70 @@
+//! What wakes a receiver that sleeps in `select`: a byte to a datagram socket. Its name lies in
+//! the abstract name space and follows from the segment's nonce and the node, so nothing has to
+//! be passed or fetched however many processes there are, and it is gone with the process.
+
+#![forbid(unsafe_code)]
+
+use crate::error::{Error, Result};
+use crate::segment::from_errno;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, recv, sendto, socket,
+};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+fn new_socket() -> Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::Datagram, flags, None).map_err(from_errno)
+}
+
+fn address(nonce: [u64; 2], node: usize) -> Result<UnixAddr> {
+    let name = format!("score-pm-{:016x}{:016x}-{node}", nonce[0], nonce[1]);
+    UnixAddr::new_abstract(name.as_bytes()).map_err(|_| Error::Io)
+}
+
+/// The receiving side.
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    /// Hangs the bell of `node`. Busy: somebody else answers to this name.
+    pub(crate) fn new(nonce: [u64; 2], node: usize) -> Result<Bell> {
+        let socket = new_socket()?;
+        bind(socket.as_raw_fd(), &address(nonce, node)?).map_err(|errno| match errno {
+            Errno::EADDRINUSE => Error::Busy,
+            errno => from_errno(errno),
+        })?;
+        Ok(Bell(socket))
+    }
+
+    /// Takes away what has been rung. Bounded: a rogue may ring without end.
+    pub(crate) fn silence(&self) -> bool {
+        let mut byte = [0];
+        (0..64)
+            .take_while(|_| recv(self.0.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).is_ok())
+            .count()
+            > 0
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The sending side: one socket reaches every bell.
+pub(crate) struct Ringer(OwnedFd);
+
+impl Ringer {
+    pub(crate) fn new() -> Result<Ringer> {
+        new_socket().map(Ringer)
+    }
+
+    /// Rings; false when it has to be tried again with the next message. A full queue is as good
+    /// as a ring, and nobody there needs none.
+    pub(crate) fn ring(&self, nonce: [u64; 2], node: usize) -> bool {
+        let Ok(address) = address(nonce, node) else { return false };
+        match sendto(self.0.as_raw_fd(), &[1], &address, MsgFlags::MSG_DONTWAIT) {
+            Ok(_) | Err(Errno::EAGAIN | Errno::ECONNREFUSED | Errno::EPERM) => true,
+            Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The memory that context objects lie in: pages that a child of `fork` finds zeroed, so that one
+//! load tells a live context from a closed, a foreign and a forked one. Pages are used again but
+//! never unmapped: a stale C pointer reads a wrong magic number, not an unmapped page.
+
+// UNSAFETY: allocates and counts references to objects that C holds by address.
+#![expect(unsafe_code)]
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+const PAGE: usize = 4096;
+
+/// Pages that no context lies in, by address.
+static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+const _: () = assert!(size_of::<Context>() <= PAGE && align_of::<Context>() <= PAGE);
+
+/// A page of zeroes.
+pub(crate) fn new_page() -> Result<NonNull<Context>> {
+    let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    if let Some(page) = free.and_then(|page| NonNull::new(page as *mut Context)) {
+        return Ok(page);
+    }
+    // SAFETY: asks for new memory anywhere; touches none that exists.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            PAGE,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(Error::NoMemory);
+    }
+    // SAFETY: the page just mapped.
+    if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
+        // SAFETY: as above; nobody knows it.
+        unsafe { libc::munmap(page, PAGE) };
+        return Err(Error::NoMemory);
+    }
+    NonNull::new(page.cast()).ok_or(Error::NoMemory)
+}
+
+/// Gives a page back whose magic number is 0.
+pub(crate) fn free_page(page: NonNull<Context>) {
+    FREE.lock().unwrap_or_else(PoisonError::into_inner).push(page.as_ptr() as usize);
+}
+
+/// A counted reference to a [`Context`].
+pub struct ContextRef(NonNull<Context>);
+
+// SAFETY: a context may be used by any thread; the count is atomic.
+unsafe impl Send for ContextRef {}
+// SAFETY: as above.
+unsafe impl Sync for ContextRef {}
+
+impl ContextRef {
+    /// A reference that was counted before.
+    pub(crate) fn counted(page: NonNull<Context>) -> ContextRef {
+        ContextRef(page)
+    }
+
+    /// Whether both are the same context.
+    pub fn is_same(&self, other: &ContextRef) -> bool {
+        self.0 == other.0
+    }
+
+    /// The address that C knows the context by; stays valid as long as any reference lives.
+    pub fn as_ptr(&self) -> *mut Context {
+        self.0.as_ptr()
+    }
+
+    /// As `as_ptr`. The reference is given away with it.
+    pub fn into_raw(self) -> *mut Context {
+        std::mem::ManuallyDrop::new(self).0.as_ptr()
+    }
+
+    /// Takes back the reference that [`ContextRef::into_raw`] gave away.
+    ///
+    /// # Safety
+    /// `pointer` came from `into_raw` and was not taken back before.
+    pub unsafe fn from_raw(pointer: *mut Context) -> ContextRef {
+        // SAFETY: into_raw never gives null.
+        ContextRef(unsafe { NonNull::new_unchecked(pointer) })
+    }
+}
+
+impl Clone for ContextRef {
+    fn clone(&self) -> ContextRef {
+        self.count_up();
+        ContextRef(self.0)
+    }
+}
+
+impl Deref for ContextRef {
+    type Target = Context;
+    #[inline]
+    fn deref(&self) -> &Context {
+        // SAFETY: the page is never unmapped, and all of a Context is valid when it is zero.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for ContextRef {
+    fn drop(&mut self) {
+        if self.count_down() {
+            // SAFETY: this was the last reference, so nobody else looks at it.
+            unsafe { Context::free(self.0) };
+        }
+    }
+}
+
+impl std::fmt::Debug for ContextRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ContextRef({:p})", self.0)
+    }
+}

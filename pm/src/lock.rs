@@ -1,0 +1,65 @@
+//! The two locks of a context (manual 2.3.1): taken by trying, never by waiting.
+
+#![forbid(unsafe_code)]
+
+use crate::error::{Error, Result};
+use crate::sync::{AtomicU32, Ordering};
+
+/// Held by nobody.
+const FREE: u32 = 0;
+/// Held because the context was given to another process.
+pub(crate) const LENT: u32 = u32::MAX;
+
+/// One lock word, on its own pair of cache lines. It holds the number of the context that took
+/// it, because a composite and its members share one: whoever gives a buffer back must be the
+/// context that it was got from.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Lock(AtomicU32);
+
+impl Lock {
+    /// The one atomic read-modify-write of a message on this side.
+    #[inline]
+    pub(crate) fn try_take(&self, by: u32) -> Result<()> {
+        // SYNC: lock
+        match self.0.compare_exchange(FREE, by, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::Busy),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_held_by(&self, by: u32) -> bool {
+        self.0.load(Ordering::Relaxed) == by
+    }
+
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == FREE
+    }
+
+    #[inline]
+    pub(crate) fn release(&self) {
+        // SYNC: lock
+        self.0.store(FREE, Ordering::Release);
+    }
+}
+
+/// Sending and receiving exclude only themselves.
+#[derive(Default)]
+pub(crate) struct Locks {
+    pub(crate) send: Lock,
+    pub(crate) receive: Lock,
+}
+
+impl Locks {
+    pub(crate) fn try_both(&self, by: u32) -> Result<()> {
+        self.send.try_take(by)?;
+        self.receive.try_take(by).inspect_err(|_| self.send.release())
+    }
+
+    pub(crate) fn release_both(&self) {
+        self.receive.release();
+        self.send.release();
+    }
+}

@@ -1,0 +1,130 @@
+//! The sending end of a ring.
+
+use super::{INLINE, LINE, Ring, Word};
+use crate::error::{Error, Result};
+use crate::sync::{Local, Ordering, prefetch_write};
+
+/// A full ring's credit is looked up on every so many-th attempt: each look takes the receiver's
+/// line away from it.
+const LOOKS: u64 = 8;
+
+/// Marks a reservation in the slot itself.
+const IN_SLOT: u64 = u64::MAX;
+
+/// Room for one message, until it is published.
+#[derive(Clone, Copy)]
+pub(crate) struct Reserved {
+    /// Where the payload goes.
+    pub(crate) payload: *mut u8,
+    /// Position in the data area.
+    pub(crate) position: u64,
+}
+
+/// Made for a ring by its only sender. Its methods must not run at the same time (the context's
+/// send lock); if they do, messages may be damaged, memory may not.
+pub(crate) struct Producer {
+    ring: Ring,
+    /// What the receiver had passed when we last looked.
+    seen: Local,
+    seen_data: Local,
+    /// Attempts since the ring was found full; 0 when it is not.
+    full: Local,
+}
+
+impl Producer {
+    pub(crate) fn new(ring: Ring) -> Producer {
+        let ends = ring.ends();
+        Producer {
+            ring,
+            seen: Local::new(ends.consumer.index.load(Ordering::Acquire)),
+            seen_data: Local::new(ends.consumer.data.load(Ordering::Acquire)),
+            full: Local::default(),
+        }
+    }
+
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Finds room for `len` bytes (1 to the shape's MTU; checked by the caller). NoBuffers: none
+    /// now. Io: the indices are impossible.
+    #[inline]
+    pub(crate) fn reserve(&self, len: usize) -> Result<Reserved> {
+        let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
+        if index.wrapping_sub(self.seen.get()) >= u64::from(self.ring.shape.slots) {
+            self.look(index)?;
+        }
+        if len <= INLINE {
+            let payload = self.ring.slot(index).payload.get().cast::<u8>();
+            return Ok(Reserved { payload, position: IN_SLOT });
+        }
+        self.reserve_data(len)
+    }
+
+    /// Looks how far the receiver has come.
+    #[cold]
+    fn look(&self, index: u64) -> Result<()> {
+        let tries = self.full.get();
+        self.full.set(tries.wrapping_add(1));
+        if !tries.is_multiple_of(LOOKS) {
+            return Err(Error::NoBuffers);
+        }
+        // SYNC: credit
+        let seen = self.ring.ends().consumer.index.load(Ordering::Acquire);
+        let queued = index.wrapping_sub(seen);
+        if queued > u64::from(self.ring.shape.slots) {
+            return Err(Error::Io);
+        }
+        self.seen.set(seen);
+        if queued == u64::from(self.ring.shape.slots) {
+            return Err(Error::NoBuffers);
+        }
+        self.full.set(0);
+        Ok(())
+    }
+
+    fn reserve_data(&self, len: usize) -> Result<Reserved> {
+        let area = u64::from(self.ring.shape.data);
+        let need = len.next_multiple_of(LINE) as u64;
+        debug_assert!(need * 2 <= area);
+        let head = self.ring.ends().producer.data.load(Ordering::Relaxed);
+        let head = head & !(LINE as u64 - 1);
+        let left = area - (head & (area - 1));
+        // A message never wraps: what is left at the end is skipped.
+        let start = if left >= need { head } else { head.wrapping_add(left) };
+        let end = start.wrapping_add(need);
+        if end.wrapping_sub(self.seen_data.get()) > area {
+            // SYNC: credit
+            let seen = self.ring.ends().consumer.data.load(Ordering::Acquire);
+            if head.wrapping_sub(seen) > area {
+                return Err(Error::Io);
+            }
+            self.seen_data.set(seen);
+            if end.wrapping_sub(seen) > area {
+                return Err(Error::NoBuffers);
+            }
+        }
+        Ok(Reserved { payload: self.ring.data_at(start), position: start })
+    }
+
+    /// Makes the message visible. Answers what [`Ring::claim`] needs to take it back.
+    #[inline]
+    pub(crate) fn publish(&self, position: u64, len: usize) -> (u64, Word) {
+        let ends = self.ring.ends();
+        let index = ends.producer.index.load(Ordering::Relaxed);
+        let slot = self.ring.slot(index);
+        let long = position != IN_SLOT;
+        if long {
+            slot.position.store(position, Ordering::Relaxed);
+            let end = position.wrapping_add(len.next_multiple_of(LINE) as u64);
+            ends.producer.data.store(end, Ordering::Relaxed);
+        }
+        // Before the word, so that who sees a message also finds it counted in `queued`.
+        ends.producer.index.store(index.wrapping_add(1), Ordering::Relaxed);
+        let word = Word::new(self.ring.lap(index), len, long);
+        // SYNC: slot
+        slot.word.store(word.0, Ordering::Release);
+        prefetch_write(self.ring.slot(index.wrapping_add(1)));
+        (index, word)
+    }
+}

@@ -1,0 +1,116 @@
+//! The message that waits in an attach descriptor: what the context is, beside the segment's
+//! descriptor. A plain function from bytes, because whoever holds the socket's other end may
+//! have written anything.
+
+#![forbid(unsafe_code)]
+
+use super::layout::{Geometry, MAGIC};
+use crate::error::{Error, Result};
+
+/// Bytes of the message.
+pub const ATTACH_BYTES: usize = 64;
+
+/// A context on its way to another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// The context's number on its device.
+    pub number: u32,
+    /// The channel it is bound to.
+    pub channel: u32,
+    /// Its node number.
+    pub own: u32,
+    /// Layout of the segment.
+    pub geometry: Geometry,
+    /// Names the segment; the header holds the same.
+    pub nonce: [u64; 2],
+}
+
+impl Attach {
+    /// Writes the message.
+    pub fn encode(&self) -> [u8; ATTACH_BYTES] {
+        let words = [
+            MAGIC,
+            u64::from(self.number) | u64::from(self.channel) << 32,
+            u64::from(self.own),
+            self.geometry.nodes as u64,
+            self.geometry.size as u64,
+            self.nonce[0],
+            self.nonce[1],
+            0,
+        ];
+        let mut bytes = [0; ATTACH_BYTES];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads and checks it. Invalid: any field is not what `encode` writes.
+    pub fn decode(bytes: &[u8]) -> Result<Attach> {
+        let bytes: &[u8; ATTACH_BYTES] = bytes.try_into().map_err(|_| Error::Invalid)?;
+        let word = |i: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
+            u64::from_le_bytes(word)
+        };
+        if word(0) != MAGIC || word(7) != 0 {
+            return Err(Error::Invalid);
+        }
+        let nodes = usize::try_from(word(3)).map_err(|_| Error::Invalid)?;
+        let geometry = Geometry::for_nodes(nodes)?;
+        if geometry.size as u64 != word(4) || word(2) >= word(3) {
+            return Err(Error::Invalid);
+        }
+        Ok(Attach {
+            number: word(1) as u32,
+            channel: (word(1) >> 32) as u32,
+            own: word(2) as u32,
+            geometry,
+            nonce: [word(5), word(6)],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Attach {
+        let geometry = Geometry::for_nodes(4).unwrap();
+        Attach { number: 3, channel: 1, own: 3, geometry, nonce: [7, 9] }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        assert_eq!(Attach::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn a_short_a_long_and_a_foreign_message_are_refused() {
+        let good = sample().encode();
+        assert_eq!(Attach::decode(&good[..63]), Err(Error::Invalid));
+        assert_eq!(Attach::decode(&[good.as_slice(), &[0]].concat()), Err(Error::Invalid));
+        for (byte, what) in [(0, "magic"), (8 * 2, "own"), (8 * 4, "size"), (56, "rest")] {
+            let mut bad = good;
+            bad[byte] ^= 0x7f;
+            assert_eq!(Attach::decode(&bad), Err(Error::Invalid), "{what}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_accepted_has_its_node_inside_and_reads_back(
+            flips in prop::collection::vec((0..ATTACH_BYTES, any::<u8>()), 0..4)
+        ) {
+            let mut bytes = sample().encode();
+            for (at, with) in flips {
+                bytes[at] = with;
+            }
+            if let Ok(attach) = Attach::decode(&bytes) {
+                prop_assert!((attach.own as usize) < attach.geometry.nodes);
+                prop_assert_eq!(attach.encode(), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A segment: the memory that the processes of one channel share.
+
+// UNSAFETY: forms addresses inside a mapping that other processes write.
+#![expect(unsafe_code)]
+
+pub mod attach;
+pub(crate) mod layout;
+
+use crate::debug;
+use crate::error::{Error, Result};
+use crate::ring::Ring;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use attach::Attach;
+use layout::{Activation, Geometry, Header, Line, MAGIC, Node};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// Messages or control messages: which activation bitmap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Message = 0,
+    Control = 1,
+}
+
+/// A mapped segment. Its addresses stay valid as long as it lives.
+pub(crate) struct Segment {
+    map: MmapRaw,
+    geometry: Geometry,
+    nonce: [u64; 2],
+    memory: OwnedFd,
+}
+
+/// What the owner's segments and those that arrive must be sealed with: a segment that somebody
+/// can shrink is SIGBUS in whoever maps it.
+fn seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
+}
+
+impl Segment {
+    /// Makes one for `nodes` nodes.
+    pub(crate) fn create(geometry: Geometry) -> Result<Segment> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memory = memfd_create(c"score-pm", flags).map_err(from_errno)?;
+        nix::unistd::ftruncate(&memory, geometry.size as i64).map_err(from_errno)?;
+        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        let map = map(memory.as_fd(), geometry.size)?;
+        let segment = Segment { map, geometry, nonce: nonce()?, memory };
+        let header = segment.header();
+        header.nodes.store(geometry.nodes as u64, Ordering::Relaxed);
+        header.size.store(geometry.size as u64, Ordering::Relaxed);
+        for (word, value) in header.nonce.iter().zip(segment.nonce) {
+            word.store(value, Ordering::Relaxed);
+        }
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(segment)
+    }
+
+    /// Maps one that was made elsewhere. Invalid: it is not what `attach` says.
+    pub(crate) fn open(memory: OwnedFd, attach: &Attach) -> Result<Segment> {
+        let size = attach.geometry.size;
+        let held = fcntl(&memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
+        if !SealFlag::from_bits_retain(held).contains(seals()) {
+            debug::say(debug::ERROR, || "segment is not sealed against resizing".into());
+            return Err(Error::Invalid);
+        }
+        let stat = nix::sys::stat::fstat(&memory).map_err(|_| Error::Invalid)?;
+        if stat.st_size != size as i64 {
+            debug::say(debug::ERROR, || {
+                format!("segment has {} bytes where {size} were announced", stat.st_size)
+            });
+            return Err(Error::Invalid);
+        }
+        let map = map(memory.as_fd(), size)?;
+        let segment = Segment { map, geometry: attach.geometry, nonce: attach.nonce, memory };
+        let header = segment.header();
+        let same = header.magic.load(Ordering::Acquire) == MAGIC
+            && header.nodes.load(Ordering::Relaxed) == attach.geometry.nodes as u64
+            && header.size.load(Ordering::Relaxed) == size as u64
+            && header
+                .nonce
+                .iter()
+                .zip(attach.nonce)
+                .all(|(word, value)| word.load(Ordering::Relaxed) == value);
+        if same { Ok(segment) } else { Err(Error::Invalid) }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn nonce(&self) -> [u64; 2] {
+        self.nonce
+    }
+
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    fn at<T>(&self, offset: usize) -> NonNull<T> {
+        assert!(offset + size_of::<T>() <= self.geometry.size);
+        // SAFETY: inside the mapping, which is not null.
+        unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(offset)).cast() }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the header page; only atomics are read.
+        unsafe { self.at::<Header>(0).as_ref() }
+    }
+
+    /// Whether the owner has more processes than processors.
+    pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
+        &self.header().oversubscribed
+    }
+
+    /// A node's counters and door.
+    pub(crate) fn node(&self, node: usize) -> &Node {
+        assert!(node < self.geometry.nodes);
+        // SAFETY: a record inside the mapping, by the geometry; only atomics.
+        unsafe { self.at::<Node>(self.geometry.node_at(node)).as_ref() }
+    }
+
+    /// How often sources were added to `node`.
+    pub(crate) fn generation(&self, node: usize, kind: Kind) -> &AtomicU64 {
+        assert!(node < self.geometry.nodes);
+        // SAFETY: as `node`.
+        let head = unsafe { self.at::<Activation>(self.geometry.activation_at(node)).as_ref() };
+        let Line(generation) = &head.generation;
+        &generation[kind as usize]
+    }
+
+    /// The sources of `node` that have ever sent.
+    pub(crate) fn sources(&self, node: usize, kind: Kind) -> &[AtomicU64] {
+        assert!(node < self.geometry.nodes);
+        let words = self.geometry.bitmap_words();
+        let at = self.geometry.activation_at(node) + size_of::<Activation>();
+        let first = self.at::<AtomicU64>(at + kind as usize * words * 8);
+        // SAFETY: both bitmaps follow the head, inside the mapping; only atomics.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), words) }
+    }
+
+    /// Says to `to` that `from` sends from now on. Must precede the first message.
+    pub(crate) fn activate(&self, from: usize, to: usize, kind: Kind) {
+        let bit = 1 << (from % 64);
+        let before = self.sources(to, kind)[from / 64].fetch_or(bit, Ordering::AcqRel);
+        if before & bit == 0 {
+            // SYNC: activation
+            self.generation(to, kind).fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// The sources of `node`, as the bitmap says now, below the number of nodes.
+    pub(crate) fn active(&self, node: usize, kind: Kind) -> impl Iterator<Item = usize> + '_ {
+        let nodes = self.geometry.nodes;
+        self.sources(node, kind)
+            .iter()
+            .enumerate()
+            .flat_map(|(i, word)| {
+                // SYNC: activation
+                let bits = word.load(Ordering::Acquire);
+                (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| i * 64 + bit)
+            })
+            .filter(move |&source| source < nodes)
+    }
+
+    /// The ring from one node to another. Reading it allocates its pages: see `active`.
+    pub(crate) fn ring(&self, from: usize, to: usize, kind: Kind) -> Ring {
+        assert!(from < self.geometry.nodes && to < self.geometry.nodes);
+        let (at, shape) = match kind {
+            Kind::Message => (self.geometry.ring_at(from, to), self.geometry.ring),
+            Kind::Control => (self.geometry.control_at(from, to), self.geometry.control),
+        };
+        assert!(at + shape.bytes() <= self.geometry.size);
+        // SAFETY: the ring's part of the mapping by the geometry, aligned to 128; rings are
+        // used through the ends' types alone, and whoever holds an end holds the segment.
+        unsafe { Ring::new(self.at(at), shape) }
+    }
+}
+
+fn map(memory: BorrowedFd<'_>, size: usize) -> Result<MmapRaw> {
+    use std::os::fd::AsRawFd;
+    let map = MmapOptions::new().len(size).map_raw(memory.as_raw_fd()).map_err(|e| {
+        if e.raw_os_error() == Some(libc::ENOMEM) { Error::NoMemory } else { Error::Io }
+    })?;
+    // Both are hints: a huge page would be allocated for one line, a core dump would hold every
+    // ring. Kernels without them work as well.
+    let _ = map.advise(Advice::NoHugePage);
+    let _ = map.advise(Advice::DontDump);
+    Ok(map)
+}
+
+fn nonce() -> Result<[u64; 2]> {
+    let mut bytes = [0u8; 16];
+    // SAFETY: writes at most 16 bytes to an array of 16.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != 16 {
+        return Err(Error::Io);
+    }
+    let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));
+    Ok([word(0), word(1)])
+}
+
+/// The PM error for a system call's errno.
+pub(crate) fn from_errno(errno: nix::errno::Errno) -> Error {
+    use nix::errno::Errno;
+    match errno {
+        Errno::ENOMEM | Errno::ENOBUFS => Error::NoMemory,
+        Errno::EMFILE | Errno::ENFILE => Error::TooManyFiles,
+        Errno::EPERM | Errno::EACCES => Error::Permission,
+        _ => Error::Io,
+    }
+}

@@ -1,0 +1,45 @@
+//! Atomics, fences and prefetches. Everything that two threads or processes share goes through
+//! here, so that loom (`--cfg loom`) can take the place of the real ones.
+
+// UNSAFETY: one prefetch instruction.
+#![allow(unsafe_code)]
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+};
+
+/// A word that one side alone writes. Other threads may read it at any time, so it is an atomic
+/// one, but no order is needed: it compiles to plain loads and stores.
+#[derive(Default)]
+#[repr(transparent)]
+pub(crate) struct Local(AtomicU64);
+
+impl Local {
+    #[inline]
+    pub(crate) fn new(value: u64) -> Local {
+        Local(AtomicU64::new(value))
+    }
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    #[inline]
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Asks for the cache line at `line` to be brought here for writing.
+#[inline(always)]
+pub(crate) fn prefetch_write<T>(line: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: a prefetch reads and writes nothing and never faults.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = line;
+}
