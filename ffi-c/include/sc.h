@@ -5,8 +5,8 @@
  * several threads at once. Stops and continues of the job are never seen as errors. If
  * SCore-D is gone, a call ends the process with code 1.
  *
- * Without scrun (manual 1.4.4) and before score_initialize the calls act on the process itself. In a
- * child of fork(), which is no node, sc_barrier, sc_flush and sc_signal_bcast return EPERM.
+ * Without scrun (manual 1.4.4) and before score_initialize the calls act on the process itself.
+ * In a child of fork(), which is no node, sc_barrier, sc_flush and sc_signal_bcast return EPERM.
  */
 #ifndef SCORE_SC_H
 #define SCORE_SC_H
@@ -16,8 +16,8 @@ extern "C" {
 #endif
 
 /*
- * Waits until all nodes of the parallel process have called it. The thread counts as idle meanwhile
- * and as busy afterwards.
+ * Waits until all nodes of the parallel process have called it. The thread counts as idle
+ * meanwhile and as busy afterwards.
  * EINTR the job has been restarted from a checkpoint; EPERM.
  * Manual page sc_barrier(2).
  */
@@ -31,8 +31,8 @@ int sc_barrier(void);
 int sc_checkpoint(void);
 
 /*
- * Ends the parallel process with this exit code. Does not return. What the process has printed is kept;
- * exit handlers do not run. Without scrun it is exit(3).
+ * Ends the parallel process with this exit code. Does not return. What the process has printed is
+ * kept; exit handlers do not run. Without scrun it is exit(3).
  * Manual page sc_exit(2).
  */
 int sc_exit(int exno);
@@ -59,8 +59,8 @@ int sc_flush(void);
 int sc_getpid(int *scpid);
 
 /*
- * Asks for a debugger and ends the parallel process: the user is told the node, the signal and how to
- * look into it. Does not return. May be called in a signal handler.
+ * Asks for a debugger and ends the parallel process: the user is told the node, the signal and how
+ * to look into it. Does not return. May be called in a signal handler.
  *   display IN X display; NULL: the environment variable DISPLAY
  *   signal  IN what is thought to be the cause, for the message only
  * Manual page sc_inspectme(2).
@@ -96,7 +96,8 @@ int sc_yield(void);
 
 /*
  * Creates (or empties) or opens a temporary file for reading and writing. It lives as long as
- * the job, on this host; all processes of the job on this host see it. The descriptor is closed on exec.
+ * the job, on this host; all processes of the job on this host see it. The descriptor is closed on
+ * exec.
  *   filename IN  a name without slash
  *   fd       OUT the descriptor
  * EINVAL filename holds a slash or an argument is NULL; else as open(2).

@@ -51,8 +51,8 @@ void score_initialize_args(int argc, char **argv);
 /*
  * Tells SCore-D that the calling thread has nothing to do but wait for a message, or that it has
  * something to do (manual 3.5.2). The process is idle when all its threads that have ever called
- * are; score_initialize calls score_become_busy. Become busy before pmReleaseReceiveBuffer and before
- * pmSend: a thread that sends while idle is made busy and warned once.
+ * are; score_initialize calls score_become_busy. Become busy before pmReleaseReceiveBuffer and
+ * before pmSend: a thread that sends while idle is made busy and warned once.
  * No effect before score_initialize, without scrun and in a child of fork().
  * Manual pages score_become_idle(3), score_become_busy(3).
  */

@@ -21,7 +21,7 @@ impl Area {
     /// Declares the area valid, once everything else in it is.
     pub(crate) fn publish(&self, version: u32) {
         self.0.u32(area::VERSION).store(version, Ordering::Relaxed);
-        // SYNC: area-magic (the shepherd loads it with Acquire before anything else).
+        // SYNC: area-magic
         self.0.u64(area::MAGIC).store(AREA_MAGIC, Ordering::Release);
     }
 
@@ -62,14 +62,14 @@ impl Area {
         self.0.u64(since).store(now_ns, Ordering::Relaxed);
         self.wait_for(number, waiting);
         self.idle_threads().fetch_add(1, Ordering::Relaxed);
-        // SYNC: thread-state (the sampler that sees IDLE sees since when, and for what).
+        // SYNC: thread-state
         self.slot(number, slot::STATE).store(IDLE, Ordering::Release);
     }
 
     /// idle -> busy. The transition is counted before anything else: whatever the thread does
     /// next, a sampler that misses it sees the count change.
     pub(crate) fn become_busy(&self, number: usize) {
-        // SYNC: busy-transition (SeqCst: ordered before every later store and load of the thread).
+        // SYNC: busy-transition
         self.0.u64(area::BUSY_TRANSITIONS).fetch_add(1, Ordering::SeqCst);
         self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
         self.wait_for(number, WaitingFor::Nothing);

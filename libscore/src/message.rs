@@ -6,8 +6,8 @@ use std::ops::Deref;
 use crate::idle;
 use crate::pm::Context;
 
-/// A message where PM has put it; given back when dropped. While one is held no other can be received
-/// from the same network set.
+/// A message where PM has put it; given back when dropped. While one is held no other can be
+/// received from the same network set.
 pub struct Message<'n> {
     context: Context,
     bytes: &'n [u8],

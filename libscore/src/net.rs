@@ -77,7 +77,7 @@ impl Net {
 
     /// Waits for room for `len` bytes and has `fill` write them where they are sent from. `fill`
     /// returns how many of them are to be sent and whatever the caller wants to know. A buffer
-    /// cannot be given back (manual 2.5): at least one byte is sent, and a number out of range sends all.
+    /// cannot be given back (manual 2.5): a number out of range sends all.
     ///
     /// # Errors
     /// EINVAL: no such node, or a length of 0 or above the MTU.

@@ -126,7 +126,7 @@ impl Context {
     }
 
     /// Gets a buffer for `len` bytes, has it filled and sends it. `fill` says how many bytes it has
-    /// written, from 1 to `len`; a send buffer cannot be given back, so any other number counts as `len`.
+    /// written, from 1 to `len`; a buffer cannot be given back, so any other number means `len`.
     pub(crate) fn send_with<T>(
         self,
         node: u32,

@@ -65,9 +65,9 @@ pub fn signal_broadcast(signal: i32) -> io::Result<()> {
     }
 }
 
-/// Ends the parallel process; `code` becomes its exit code. What this process has printed is kept; its exit
-/// handlers do not run, since the processes of other nodes are not asked either. Without a parallel
-/// process this is exit(3).
+/// Ends the parallel process; `code` becomes its exit code. What this process has printed is kept;
+/// its exit handlers do not run, since the processes of other nodes are not asked either. Without a
+/// parallel process this is exit(3).
 pub fn exit(code: i32) -> ! {
     match caller() {
         Caller::Node(session) => {

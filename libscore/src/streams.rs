@@ -14,8 +14,8 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut libc::FILE);
 }
 
-/// Flushes both, waiting for other threads that print. Not fflush(NULL): that would wait for
-/// a thread that reads standard input, too. A stream that cannot be written has nothing left to flush.
+/// Flushes both, waiting for other threads that print. Not fflush(NULL): that would wait for a
+/// thread that reads standard input, too. A stream that cannot be written has no error to report.
 pub(crate) fn flush() {
     let _ = std::io::stdout().flush();
     // SAFETY: both streams live as long as the program.

@@ -1,5 +1,5 @@
 //! Atomics, and the only way in which this crate looks at shared memory: words of a mapping, each
-//! read or written whole. `SYNC: name` comments mark the two ends of every ordering.
+//! read or written whole. Comments with SYNC mark the two ends of every ordering.
 
 // UNSAFETY: turns checked offsets in a mapping into atomics.
 #![expect(unsafe_code)]

@@ -44,7 +44,8 @@ pub const THREAD_SLOTS: usize = 56;
 
 /// Byte offsets in a process's area.
 pub mod area {
-    /// u64, [`super::AREA_MAGIC`], written last by score_initialize.
+    /// u64, [`super::AREA_MAGIC`], written last by score_initialize. Readers load it with Acquire
+    /// before anything else (SYNC: area-magic).
     pub const MAGIC: usize = 0;
     /// u32, [`crate::PROTOCOL_VERSION`].
     pub const VERSION: usize = 8;
@@ -58,8 +59,9 @@ pub mod area {
     pub const USR1: usize = 21;
     /// u32: depth of uncheckpointable regions (manual 3.2).
     pub const UNCHECKPOINTABLE: usize = 24;
-    /// u64, own cache line: idle -> busy transitions of all threads. Counted before the thread
-    /// does anything else.
+    /// u64, own cache line: idle -> busy transitions of all threads. Counted, sequentially
+    /// consistent, before the thread does anything else: a sampler that loads it before and after
+    /// the states has missed no return to work if it is unchanged (SYNC: busy-transition).
     pub const BUSY_TRANSITIONS: usize = 64;
     /// u32, own line: threads of this process that are idle now (libpm reads it on pmSend).
     pub const IDLE_THREADS: usize = 128;
@@ -72,7 +74,8 @@ pub mod area {
     pub mod slot {
         /// u32: Linux thread id in the process's own pid namespace, 0 = free.
         pub const TID: usize = 0;
-        /// u32: [`super::super::BUSY`] or [`super::super::IDLE`].
+        /// u32: [`super::super::BUSY`] or [`super::super::IDLE`]. Who loads IDLE with Acquire sees
+        /// since when, and for what (SYNC: thread-state).
         pub const STATE: usize = 4;
         /// u32: a [`super::super::WaitingFor`] code.
         pub const WAITING_FOR: usize = 8;

@@ -199,7 +199,8 @@ static void obey(char *what, char *first, char *second) {
         printf("%d\n", score_ckpt_leave_uncheckpointable());
     else if (strcmp(what, "later") == 0)
         printf("%d %d %d %d\n", sc_sleep(-1), sc_sleep(0), sc_yield(), sc_checkpoint());
-    else if (strcmp(what, "create") == 0 || strcmp(what, "open") == 0 || strcmp(what, "unlink") == 0)
+    else if (strcmp(what, "create") == 0 || strcmp(what, "open") == 0 ||
+             strcmp(what, "unlink") == 0)
         file(what, first);
     else if (strcmp(what, "threads") == 0)
         threads(number);
@@ -212,7 +213,8 @@ static void obey(char *what, char *first, char *second) {
     else if (strcmp(what, "child") == 0)
         in_child();
     else if (strcmp(what, "program") == 0)
-        fflush(stdout), number = system("echo control ${SCORE_CONTROL_FD-none} sockets $(ls -l /proc/self/fd | grep -c socket)");
+        fflush(stdout), number = system("echo control ${SCORE_CONTROL_FD-none} "
+                                        "sockets $(ls -l /proc/self/fd | grep -c socket)");
     else if (strcmp(what, "send") == 0)
         send_text(number, second);
     else if (strcmp(what, "receive") == 0)

@@ -67,6 +67,8 @@ pub fn man_pages(tree: &Tree) -> Vec<String> {
         let output = Command::new("groff")
             .args(["-man", "-Tutf8", "-Kutf8", "-ww", "-z"])
             .arg(tree.root.join(&page.path))
+            // Pages that stand for another one name it from here.
+            .current_dir(tree.root.join("docs/man"))
             .stdin(Stdio::null())
             .output();
         match output {
