@@ -22,7 +22,6 @@ fn a_single_node_has_no_network_and_a_null_context() {
 }
 
 #[test]
-#[ignore = "needs the shmem device"]
 fn all_variables_are_set_also_where_the_program_holds_copies_of_them() {
     for link in [Link::Static, Link::Shared] {
         let program = build::program("node", "gcc -std=c99 -O2", link);

@@ -2,10 +2,10 @@
 
 mod harness;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use harness::build;
 use harness::shepherd::Shepherd;
+use harness::{PATIENCE, build};
 use nix::sys::signal::Signal;
 use score_proto::carea::{BUSY, IDLE, WaitingFor, area, area::slot};
 use score_proto::message::{Call, Reply};
@@ -79,7 +79,7 @@ fn many_threads_at_once_each_get_their_own_answer() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let node = &mut shepherd.nodes[0];
     node.process.tell(&format!("calls {THREADS}"));
-    let (mut waiting, mut answered) = (Vec::new(), 0);
+    let (mut waiting, mut answered, start) = (Vec::new(), 0, Instant::now());
     while answered < THREADS * 150 {
         match node.hear_soon() {
             Some(Call::SignalBroadcast { id, signal: libc::SIGHUP }) => {
@@ -89,7 +89,7 @@ fn many_threads_at_once_each_get_their_own_answer() {
             Some(call) => panic!("{call:?}"),
             // Every thread waits: the last to ask is answered first.
             None => {
-                assert!(!waiting.is_empty(), "threads wait for answers that were given");
+                assert!(!waiting.is_empty() || start.elapsed() < PATIENCE, "an answer is lost");
                 answered += waiting.len();
                 for (id, error) in waiting.drain(..).rev() {
                     node.answer(&Reply::Done { id, error }, &[]);

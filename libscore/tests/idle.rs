@@ -63,7 +63,6 @@ fn threads_beyond_the_slots_keep_the_process_busy_until_they_end() {
 }
 
 #[test]
-#[ignore = "needs the shmem device"]
 fn a_thread_that_sends_while_idle_becomes_busy_and_is_warned_once() {
     let mut shepherd = Shepherd::welcome(&build::node(), 2);
     for round in 1..3 {

@@ -6,7 +6,6 @@ use harness::build::{self, Link};
 use harness::shepherd::Shepherd;
 
 #[test]
-#[ignore = "needs the shmem device"]
 fn every_node_reaches_every_other_and_not_itself() {
     for link in [Link::Static, Link::Shared] {
         let program = build::program("node", "gcc -std=c99 -O2", link);
@@ -28,7 +27,6 @@ fn every_node_reaches_every_other_and_not_itself() {
 }
 
 #[test]
-#[ignore = "needs the shmem device"]
 fn a_process_that_exits_is_marked_in_the_segment_and_sends_to_it_vanish() {
     let mut shepherd = Shepherd::welcome(&build::node(), 2);
     let exited =
@@ -44,7 +42,6 @@ fn a_process_that_exits_is_marked_in_the_segment_and_sends_to_it_vanish() {
 }
 
 #[test]
-#[ignore = "needs the shmem device"]
 fn messages_sent_before_the_end_of_the_sender_arrive() {
     let mut shepherd = Shepherd::welcome(&build::node(), 2);
     assert_eq!(shepherd.nodes[0].process.ask("send 1 last-words"), "0");
