@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::gather::COLLECTOR;
 use crate::hop::{Granter, HopError, Message};
 use crate::post::{Failure, Machine, Post, Try, try_read, try_write};
 use crate::tee::{Reader, Tee};
@@ -20,13 +21,12 @@ enum Turn {
 
 /// The node.
 pub struct Collector<R, W> {
-    this: u32,
     others: VecDeque<u32>,
     order: VecDeque<u32>,
     turn: Turn,
-    input: R,
+    /// Gone once it has ended.
+    input: Option<R>,
     input_name: String,
-    input_ended: bool,
     /// The own input was not asked for: it is read and dropped, so that the left side runs on.
     discard: bool,
     output: W,
@@ -36,28 +36,26 @@ pub struct Collector<R, W> {
 }
 
 impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
-    /// Collects from the nodes in `order`, itself (`this`) perhaps among them, of `nodes` in all.
-    /// `read_own`: whether there is an input of its own to be read at all.
+    /// Collects from the nodes in `order`, itself perhaps among them, of `nodes` in all. Without
+    /// an `input` it has nothing to read, neither to give nor to drop.
     pub fn new(
-        this: u32,
         nodes: u32,
         order: &[u32],
-        input: (R, String),
-        read_own: bool,
+        input: Option<(R, String)>,
         output: W,
         post: &dyn Post,
     ) -> Self {
-        let largest = order.iter().filter(|node| **node != this).map(|node| post.piece(*node));
-        let capacity = CAPACITY.max(Granter::least_room(largest.max().unwrap_or(1)));
+        let others = order.iter().filter(|node| **node != COLLECTOR);
+        let largest = others.map(|node| post.piece(*node)).max().unwrap_or(1);
+        let capacity = CAPACITY.max(Granter::least_room(largest));
+        let (input, input_name) = input.unzip();
         let mut collector = Self {
-            this,
-            others: (0..nodes).filter(|node| *node != this).collect(),
+            others: (0..nodes).filter(|node| *node != COLLECTOR).collect(),
             order: order.iter().copied().collect(),
             turn: Turn::Over,
-            input: input.0,
-            input_name: input.1,
-            input_ended: !read_own,
-            discard: !order.contains(&this),
+            input,
+            input_name: input_name.unwrap_or_default(),
+            discard: !order.contains(&COLLECTOR),
             output,
             queue: Tee::new(capacity, true, false),
             blocked: false,
@@ -70,7 +68,7 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
     fn next_turn(&mut self, post: &dyn Post) {
         self.turn = match self.order.pop_front() {
             None => Turn::Over,
-            Some(node) if node == self.this => Turn::Own,
+            Some(COLLECTOR) => Turn::Own,
             Some(node) => Turn::Node { node, granter: Granter::new(post.piece(node)) },
         };
     }
@@ -105,30 +103,23 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
     }
 
     fn read(&mut self, post: &dyn Post) -> Result<bool, Failure> {
-        if self.discard {
-            if self.input_ended {
-                return Ok(false);
+        let own = matches!(self.turn, Turn::Own);
+        let Some(input) = self.input.as_mut().filter(|_| own || self.discard) else {
+            if own {
+                self.next_turn(post);
             }
-            let mut scratch = [0; 64 * 1024];
-            let tried = try_read(&mut self.input, &mut scratch, &self.input_name)?;
-            self.input_ended = tried == Try::Ended;
-            return Ok(tried != Try::Blocked);
-        }
-        if !matches!(self.turn, Turn::Own) {
-            return Ok(false);
-        }
-        if self.input_ended {
-            self.next_turn(post);
-            return Ok(true);
-        }
-        let space = self.queue.space();
+            return Ok(own);
+        };
+        let mut scratch = [0; 64 * 1024];
+        let space = if own { self.queue.space() } else { &mut scratch };
         if space.is_empty() {
             return Ok(false);
         }
-        match try_read(&mut self.input, space, &self.input_name)? {
-            Try::Moved(count) => self.queue.filled(count),
+        match try_read(input, space, &self.input_name)? {
+            Try::Moved(count) if own => self.queue.filled(count),
+            Try::Moved(_) => {}
             Try::Blocked => return Ok(false),
-            Try::Ended => self.input_ended = true,
+            Try::Ended => self.input = None,
         }
         Ok(true)
     }
@@ -194,13 +185,12 @@ impl<R: Read + AsFd, W: Write + AsFd> Machine for Collector<R, W> {
             return self.others.is_empty();
         }
         let taken = matches!(self.turn, Turn::Over) && self.queue.waiting(Reader::Output) == 0;
-        taken && (self.input_ended || !self.discard)
+        taken && (self.input.is_none() || !self.discard)
     }
 
     fn input(&self) -> Option<BorrowedFd<'_>> {
         let own = matches!(self.turn, Turn::Own) && self.queue.room() > 0;
-        let wanted = !self.input_ended && (self.discard || own);
-        wanted.then(|| self.input.as_fd())
+        self.input.as_ref().filter(|_| own || self.discard).map(AsFd::as_fd)
     }
 
     fn output(&self) -> Option<BorrowedFd<'_>> {

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::gather::COLLECTOR;
 use crate::gather::spool::{CHUNK, Spool};
 use crate::hop::Message;
 use crate::post::{Failure, Machine, Post, Try, try_read};
@@ -21,7 +22,6 @@ pub struct Contributor<R> {
     input: R,
     input_name: String,
     part: Part,
-    collector: u32,
     piece: usize,
     turn: bool,
     credit: u64,
@@ -30,38 +30,30 @@ pub struct Contributor<R> {
 }
 
 impl<R: Read + AsFd> Contributor<R> {
-    /// A node that gives what it reads to `collector`. With `eager` it reads on into the spool
+    /// A node that gives what it reads to the collector. With `eager` it reads on into the spool
     /// while others are served.
     pub fn giving(
         input: (R, String),
-        collector: u32,
         post: &dyn Post,
         spool: Spool,
         eager: bool,
         name: String,
     ) -> Self {
         let part = Part::Give { spool, eager, warned: false };
-        Self::new(input, collector, post.piece(collector), part, name)
+        Self::new(input, post.piece(COLLECTOR), part, name)
     }
 
     /// A node whose input nobody asked for.
-    pub fn discarding(input: (R, String), collector: u32) -> Self {
-        Self::new(input, collector, 1, Part::Discard, String::new())
+    pub fn discarding(input: (R, String)) -> Self {
+        Self::new(input, 1, Part::Discard, String::new())
     }
 
-    fn new(
-        (input, input_name): (R, String),
-        collector: u32,
-        piece: usize,
-        part: Part,
-        name: String,
-    ) -> Self {
+    fn new((input, input_name): (R, String), piece: usize, part: Part, name: String) -> Self {
         Self {
             name,
             input,
             input_name,
             part,
-            collector,
             piece,
             turn: false,
             credit: 0,
@@ -124,14 +116,14 @@ impl<R: Read + AsFd> Contributor<R> {
         while self.credit > 0 {
             let bytes = spool.front()?;
             let count = bytes.len().min(self.piece).min(self.credit as usize);
-            if count == 0 || !post.send(self.collector, Message::Data(&bytes[..count]))? {
+            if count == 0 || !post.send(COLLECTOR, Message::Data(&bytes[..count]))? {
                 break;
             }
             spool.advance(count);
             self.credit -= count as u64;
             moved = true;
         }
-        if self.turn && self.ended && spool.is_empty() && post.send(self.collector, Message::End)? {
+        if self.turn && self.ended && spool.is_empty() && post.send(COLLECTOR, Message::End)? {
             self.done = true;
             moved = true;
         }

@@ -32,6 +32,9 @@ node 0 first, then that of node 1, and so on.
               directory, any other name is an absolute path
 ";
 
+/// The node that writes.
+pub const COLLECTOR: u32 = 0;
+
 /// What the processes of one host may put aside in files while they wait for their turn.
 const SPOOL_PER_HOST: u64 = 1 << 30;
 
@@ -51,22 +54,21 @@ pub fn run(station: &mut Station, place: Place, options: &Options) -> Result<(),
         Some(name) => (nothing(name)?, name.display().to_string()),
         None => (standard_input()?, "standard input".to_owned()),
     };
-    if place.node == 0 {
+    if place.node == COLLECTOR {
         let output = standard_output()?;
-        let read_own = chosen || !from_file;
-        let mut collector =
-            Collector::new(0, place.nodes, &order, input, read_own, output, station);
+        let input = (chosen || !from_file).then_some(input);
+        let mut collector = Collector::new(place.nodes, &order, input, output, station);
         return station.run(&mut collector);
     }
     let mut contributor = if chosen {
         let limit = SPOOL_PER_HOST / u64::from(place.processes.max(1));
         let spool = Spool::new(limit, Box::new(move || aside(place.node)));
         let name = format!("gather: node {}", place.node);
-        Contributor::giving(input, 0, station, spool, !from_file, name)
+        Contributor::giving(input, station, spool, !from_file, name)
     } else if from_file {
         return Ok(());
     } else {
-        Contributor::discarding(input, 0)
+        Contributor::discarding(input)
     };
     station.run(&mut contributor)
 }

@@ -22,13 +22,13 @@ fn gather(lengths: &[usize], order: &[u32], output: usize, limit: u64, seed: u64
         let post = network.post(node);
         let feed = (Feed::new(&input(node, *length), &dice), "input".to_owned());
         machines.push(match sink.take() {
-            Some(sink) => Box::new(Collector::new(0, nodes, order, feed, true, sink, &post)),
+            Some(sink) => Box::new(Collector::new(nodes, order, Some(feed), sink, &post)),
             None if order.contains(&node) => {
                 let spool = spool(limit);
-                let node = Contributor::giving(feed, 0, &post, spool, true, "test".into());
+                let node = Contributor::giving(feed, &post, spool, true, "test".into());
                 Box::new(node)
             }
-            None => Box::new(Contributor::discarding(feed, 0)),
+            None => Box::new(Contributor::discarding(feed)),
         });
     }
     run(&network, machines, &dice);
@@ -65,7 +65,7 @@ fn an_end_out_of_turn_is_refused() {
     let network = Network::new(2, 1024);
     let feed = (Feed::new(b"abc", &dice), String::new());
     let sink = Sink::new(9, &dice).0;
-    let mut node = Collector::new(0, 2, &[0, 1], feed, true, sink, &network.post(0));
+    let mut node = Collector::new(2, &[0, 1], Some(feed), sink, &network.post(0));
     network.post(1).send(0, Message::End).unwrap();
     let failure = node.step(&mut network.post(0)).unwrap_err();
     assert_eq!(failure.to_string(), "another node sent an end of data out of turn");
