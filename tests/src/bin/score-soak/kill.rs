@@ -102,8 +102,8 @@ fn one(
 ) -> Result<(), String> {
     let line = shape(traffic, random);
     let mut job = scene.sh(&line).start();
-    // Moments are dense at the start, where most happens: up to a few tens of milliseconds.
-    let bits = 8 + random.below(9);
+    // Moments are dense at the start, where most happens, and reach into the job's quiet life.
+    let bits = 10 + random.below(8);
     sleep(Duration::from_micros(random.next() % (1 << bits)));
     let wanted = random.pick(VICTIMS);
     let (victim, name) = choose(scene, &job, wanted, random);
@@ -116,6 +116,7 @@ fn one(
     seen.slow += u64::from(took > PROMISE);
     if let Err(left) = ended {
         job.kill_all();
+        scene.forgive();
         let shown = format!("{} ({})", name, victim.command);
         return Err(format!(
             "{line}\nSIGKILL of {shown}; left after {took:?}:\n{}",
