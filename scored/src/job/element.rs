@@ -114,7 +114,7 @@ impl Element {
         self.end_saying(failure, Level::Error, text, steps);
     }
 
-    /// A node has ended. `expected` is a signal that the user has just sent to all, if any.
+    /// A node has ended. `expected` are the signals that the user has caused.
     pub fn ended(&mut self, node: u32, status: Status, expected: &[i32], steps: &mut Vec<Step>) {
         if !self.bury(node) || self.ending {
             return;
@@ -132,9 +132,13 @@ impl Element {
             Status::Signaled(signal) => {
                 let name = code::signal_name(signal);
                 let text = format!("node {node} of {} was killed by {name}", self.name);
-                let quiet = signal == libc::SIGPIPE || expected.contains(&signal);
-                let level = if quiet { Level::Info } else { Level::Error };
-                self.end_saying(code::of_signal(signal), level, text, steps);
+                let failure = code::of_signal(signal);
+                match expected.contains(&signal) {
+                    // scrun's own reader has gone: a shell says nothing either.
+                    true if signal == libc::SIGPIPE => self.end(failure, steps),
+                    true => self.end_saying(failure, Level::Info, text, steps),
+                    false => self.end_saying(failure, Level::Error, text, steps),
+                }
             }
             Status::Exited(code) if self.kind == Kind::Score && !attached => {
                 let text = format!(

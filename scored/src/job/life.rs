@@ -36,7 +36,7 @@ pub enum Event {
     Lost(u8, String),
     /// All output that the ended stage left has been read.
     Drained,
-    /// The user has sent this signal to every process.
+    /// The user has sent this signal to every process (or, SIGPIPE, closed the output).
     UserSignal(i32),
     /// The user has killed the job.
     Kill,

@@ -50,13 +50,15 @@ pub struct Setting {
 /// # Errors
 /// What the system refused before the job began.
 pub fn run(setting: Setting) -> io::Result<()> {
-    process::die_with_parent(libc::SIGKILL);
     process::default_and_block_signals()?;
     descriptor::reserve_low()?;
     descriptor::close_on_exec_from(3);
     let descriptor_limit = process::raise_descriptor_limit();
-    if setting.outer_proc.is_none() {
-        process::become_subreaper();
+    match setting.outer_proc {
+        // Its end ends all the others.
+        Some(_) => process::die_with_parent(libc::SIGKILL),
+        // Somebody has to be left to kill the descendants: it sees scored's end on the socket.
+        None => process::become_subreaper(),
     }
     let poll = Poll::new()?;
     let mut link = Link::new(setting.control)?;

@@ -22,9 +22,11 @@ const LEAST_READ: usize = 4096;
 /// Reads in one turn of the loop.
 const TURN: usize = 32;
 /// How long an unfinished line (a prompt, a progress bar) waits for its end.
-const QUIET: Duration = Duration::from_millis(30);
-/// The same when the pipe may have been full, so that the writer may be in the middle of a write.
+const QUIET: Duration = Duration::from_millis(100);
+/// The same when the writer is likely to be in the middle of something.
 const QUIET_IN_WRITE: Duration = Duration::from_secs(1);
+/// Buffered output is written in multiples of this.
+const BLOCK: u64 = 1024;
 /// Size that a busy pipe is enlarged to, if the system allows.
 const BUSY_PIPE: i32 = 256 * 1024;
 
@@ -153,10 +155,12 @@ impl Outputs {
     }
 
     /// scrun has written that many bytes.
-    pub fn taken(&mut self, bytes: u64) {
+    pub fn taken(&mut self, bytes: u64, now: Instant) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.unacknowledged = self.unacknowledged.saturating_sub(bytes);
-        self.blocked = false;
+        if std::mem::take(&mut self.blocked) {
+            self.restart_clocks(now);
+        }
     }
 
     /// Whoever reads scrun's stream has gone: our writers shall see that.
@@ -332,6 +336,9 @@ impl Outputs {
 
     /// Lets unfinished lines go whose time has come.
     pub fn expire(&mut self, link: &mut Link, now: Instant) {
+        if self.blocked {
+            return;
+        }
         for number in 0..self.all.len() {
             let room = self.room();
             let Some(output) = &mut self.all[number] else { continue };
@@ -346,7 +353,8 @@ impl Outputs {
         }
     }
 
-    /// The job was stopped for a while: nobody could have finished a line.
+    /// The job was stopped for a while, or held back by the window: nobody could have finished a
+    /// line.
     pub fn restart_clocks(&mut self, now: Instant) {
         for output in self.all.iter_mut().flatten() {
             if output.deadline.is_some() {
@@ -360,12 +368,15 @@ impl Output {
     /// The pipe is empty. If a write() is still going on it has filled the pipe before, since it
     /// holds the pipe's lock otherwise; every two neighbouring pages of a full pipe hold more than
     /// one page of data, so less than about half the capacity since the pipe was last empty
-    /// means that the writer has finished.
+    /// means that the writer has finished. A line that ends with a block of buffered output goes
+    /// on in the next block.
     fn seen_empty(&mut self, now: Instant) {
-        let in_write = self.burst + 2 * LEAST_READ >= self.capacity / 2;
-        if in_write && self.capacity < BUSY_PIPE as usize && self.burst >= LEAST_READ {
+        let full = self.burst + 2 * LEAST_READ >= self.capacity / 2;
+        if full && self.capacity < BUSY_PIPE as usize && self.burst >= LEAST_READ {
             self.capacity = descriptor::enlarge_pipe(self.pipe.as_fd(), BUSY_PIPE);
         }
+        let buffered = self.burst >= LEAST_READ || self.total.is_multiple_of(BLOCK);
+        let in_write = full || buffered;
         self.burst = 0;
         self.deadline = match self.lines.pending() {
             0 => None,

@@ -136,8 +136,11 @@ impl Work {
                 }
             }
             Down::StdinEof => self.input.end(),
-            Down::OutputTaken(bytes) => self.outputs.taken(bytes),
-            Down::OutputClosed(stream) => self.outputs.close(stream),
+            Down::OutputTaken(bytes) => self.outputs.taken(bytes, Instant::now()),
+            Down::OutputClosed(stream) => {
+                self.tell_job(Event::UserSignal(libc::SIGPIPE), link, registry);
+                self.outputs.close(stream);
+            }
             Down::Flushed(token) => {
                 if let Some((at, id)) = self.flushes.remove(&token) {
                     self.answer(at, &Reply::Done { id, error: 0 }, Vec::new(), link, registry);

@@ -98,7 +98,9 @@ fn become_shepherd(
     arguments: &[CString],
     keep: &[&OwnedFd],
 ) -> io::Error {
-    process::die_with_parent(libc::SIGKILL);
+    if rung.is_namespace() {
+        process::die_with_parent(libc::SIGKILL);
+    }
     let ready = || -> io::Result<()> {
         if rung == Rung::UserNamespace {
             map_own_ids(ids)?;

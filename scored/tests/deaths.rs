@@ -1,0 +1,241 @@
+//! Whoever dies, and whenever: a moment later no process of the job is left, and no file.
+
+mod driver;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use driver::*;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use score_proto::message::*;
+
+/// How long anything may outlive the death of its owner.
+const A_SECOND: Duration = Duration::from_secs(1);
+
+/// A job whose processes have children in sessions of their own, all of them carrying a mark.
+fn stubborn(nodes: u32) -> (JobSpec, String) {
+    let mark = mark();
+    let script = "setsid sleep 1000 & (setsid sh -c 'trap : TERM HUP; sleep 1001' &); \
+                  echo up > file.$SCORE_SELF_NODE; echo up; sleep 1002";
+    let mut spec = job(nodes, vec![sh(script), sh("cat; sleep 1003")]);
+    spec.environment.push(bytes(&mark));
+    (spec, mark)
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().map(|child| child.parse().unwrap()).collect()
+}
+
+fn gone_within(limit: Duration, what: &str, mut gone: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
+    while !gone() {
+        assert!(Instant::now() < end, "{what} is left after {limit:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn sigkill(pid: i32) {
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// Starts the stubborn job and waits until all of it is there.
+fn stubborn_driver(how: How) -> (Driver, String) {
+    let (spec, mark) = stubborn(2);
+    let mut driver = Driver::start_as(spec, how);
+    driver.until("two lines", |driver| driver.outcome.text().matches("up").count() == 2);
+    assert!(marked(&mark).len() >= 8);
+    (driver, mark)
+}
+
+fn rungs() -> [How; 2] {
+    [How::default(), How { no_namespace: true, ..How::default() }]
+}
+
+#[test]
+fn a_killed_shepherd_takes_its_job_with_it_and_scored_says_so() {
+    for how in rungs() {
+        let (driver, mark) = stubborn_driver(how);
+        let shepherd = children(driver.child.id() as i32);
+        assert_eq!(shepherd.len(), 1);
+        sigkill(shepherd[0]);
+        let start = Instant::now();
+        let outcome = driver.finish();
+        assert!(start.elapsed() < A_SECOND);
+        assert_eq!((marked(&mark), outcome.code()), (vec![], 137));
+        assert!(outcome.notices().contains("shepherd has died (killed by SIGKILL)"));
+    }
+}
+
+#[test]
+fn a_killed_scored_leaves_no_process_and_the_next_start_removes_its_directory() {
+    for how in rungs() {
+        let (mut driver, mark) = stubborn_driver(how);
+        let directory = driver.outcome.dir.clone();
+        sigkill(driver.child.id() as i32);
+        driver.child.wait().unwrap();
+        gone_within(A_SECOND, "a process", || marked(&mark).is_empty());
+        // Another test's start may have been quicker with it.
+        run(job(1, vec![sh("exit 0")]));
+        assert!(!Path::new(&directory).exists());
+    }
+}
+
+#[test]
+fn when_scrun_goes_everything_goes() {
+    for how in rungs() {
+        let (mut driver, mark) = stubborn_driver(how);
+        let directory = driver.outcome.dir.clone();
+        driver.socket.shutdown(std::net::Shutdown::Both).unwrap();
+        gone_within(A_SECOND, "a process", || marked(&mark).is_empty());
+        gone_within(A_SECOND, "the directory", || !Path::new(&directory).exists());
+        gone_within(A_SECOND, "scored", || driver.child.try_wait().unwrap().is_some());
+    }
+}
+
+#[test]
+fn sigterm_ends_scored_as_cleanly_as_scrun_does() {
+    let (mut driver, mark) = stubborn_driver(How::default());
+    kill(Pid::from_raw(driver.child.id() as i32), Signal::SIGTERM).unwrap();
+    gone_within(A_SECOND, "scored", || driver.child.try_wait().unwrap().is_some());
+    assert_eq!(marked(&mark), []);
+    assert!(!Path::new(&driver.outcome.dir).exists());
+}
+
+#[test]
+fn kill_ends_the_job_though_nobody_reads_its_output() {
+    for how in rungs() {
+        let mark = mark();
+        let mut spec = job(4, vec![system(&["yes"])]);
+        spec.environment.push(bytes(&mark));
+        let mut driver = Driver::start_as(spec, how);
+        driver.taking = false;
+        driver.until("a full window", |driver| driver.untaken + CHUNK as u64 > OUTPUT_WINDOW);
+        driver.send(&Down::Kill);
+        let start = Instant::now();
+        assert_eq!(driver.finish().code(), 137);
+        assert!(start.elapsed() < Duration::from_secs(2));
+        assert_eq!(marked(&mark), []);
+    }
+}
+
+#[test]
+fn at_any_moment_of_its_life_a_job_can_be_cut_off() {
+    let directories = || {
+        let user = nix::unistd::geteuid();
+        let bases = ["/var/scored".to_owned(), format!("/tmp/scored-{user}")];
+        bases.iter().flat_map(fs::read_dir).flatten().count()
+    };
+    for round in 0..60u64 {
+        let (spec, mark) = stubborn(3);
+        let how = rungs()[usize::from(round % 4 == 3)].clone();
+        let mut driver = Driver::start_as(spec, how);
+        std::thread::sleep(Duration::from_micros(round * 731 % 40_000));
+        let scored = driver.child.id() as i32;
+        match round % 3 {
+            0 => sigkill(scored),
+            1 => driver.socket.shutdown(std::net::Shutdown::Both).unwrap(),
+            _ => children(scored).into_iter().for_each(sigkill),
+        }
+        let end = Instant::now() + PATIENCE;
+        while !driver.closed && driver.outcome.end.is_none() {
+            driver.step();
+            assert!(Instant::now() < end);
+            // The shepherd may not have been there yet to be killed.
+            if round % 3 == 2 {
+                children(scored).into_iter().for_each(sigkill);
+            }
+        }
+        gone_within(A_SECOND, "a process", || marked(&mark).is_empty());
+        gone_within(A_SECOND, "scored", || driver.child.try_wait().unwrap().is_some());
+    }
+    run(job(1, vec![sh("exit 0")]));
+    // Other tests of this file run at the same time; sixty leftovers would show.
+    assert!(directories() < 20, "{} directories are left", directories());
+}
+
+#[test]
+fn a_stopped_reader_stops_the_writers_and_little_memory_is_held() {
+    let script = "for ($i = 0; $i < 2000000; $i++) { print \"$i\\n\" }";
+    let mut driver = Driver::start(job(4, vec![system(&["perl", "-e", script])]));
+    driver.taking = false;
+    driver.until("a full window", |driver| driver.untaken + CHUNK as u64 > OUTPUT_WINDOW);
+    for _ in 0..50 {
+        driver.step();
+    }
+    let scored = driver.child.id() as i32;
+    let resident: u64 = children(scored).into_iter().chain([scored]).map(resident_kib).sum();
+    assert!(resident > 0 && resident < 32 << 10, "{resident} KiB");
+    driver.taking = true;
+    driver.take_all();
+    let outcome = driver.finish();
+    let sum: u64 = outcome.text().lines().map(|line| line.parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, 4 * (2_000_000 * 1_999_999 / 2));
+}
+
+fn resident_kib(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn writers_see_sigpipe_when_scruns_reader_has_gone() {
+    let mut driver = Driver::start(job(2, vec![system(&["yes"])]));
+    driver.until("output", |driver| driver.outcome.out.len() > 1000);
+    driver.send(&Down::OutputClosed(Stream::Stdout));
+    let outcome = driver.finish();
+    assert_eq!((outcome.code(), outcome.notices().as_str()), (128 + 13, ""));
+}
+
+#[test]
+fn signals_reach_every_process_and_their_groups() {
+    let script = "trap 'echo caught; exit 4' INT; echo up; while :; do sleep 0.01; done";
+    let mut driver = Driver::start(job(3, vec![sh(script)]));
+    driver.until("three lines", |driver| driver.outcome.text().matches("up").count() == 3);
+    driver.send(&Down::Signal(libc::SIGINT));
+    let outcome = driver.finish();
+    assert_eq!((outcome.text().matches("caught").count(), outcome.code()), (3, 4));
+}
+
+#[test]
+fn a_job_beyond_the_descriptor_limit_is_refused_with_both_numbers() {
+    let how = How { descriptors: Some(128), ..How::default() };
+    let outcome = Driver::start_as(job(40, vec![sh("exit 0")]), how.clone()).finish();
+    let (reason, code) = outcome.refused.expect("refused");
+    assert!(reason.contains("224 descriptors") && reason.contains("128"), "{reason}");
+    assert_eq!(code, 2);
+    let outcome = Driver::start_as(job(10, vec![sh("ulimit -n")]), how).finish();
+    assert_eq!(outcome.text(), "128\n".repeat(10));
+}
+
+#[test]
+fn an_ordinary_user_gets_the_same() {
+    if !nix::unistd::geteuid().is_root() {
+        // Then every other test of this file has just shown it.
+        return;
+    }
+    let scratch = Scratch::new("ordinary");
+    let user = 65_534;
+    let runtime = scratch.path("run");
+    fs::create_dir(&runtime).unwrap();
+    std::os::unix::fs::chown(&runtime, Some(user), Some(user)).unwrap();
+    let how = How { user: Some(user), runtime_dir: Some(runtime.clone()), ..How::default() };
+    for no_namespace in [false, true] {
+        let how = How { no_namespace, ..how.clone() };
+        let mut spec = job(2, vec![sh("id -u; (setsid sleep 1000 &)")]);
+        let mark = mark();
+        spec.environment.push(bytes(&mark));
+        spec.directory = bytes("/");
+        let outcome = Driver::start_as(spec, how.clone()).finish();
+        assert_eq!(outcome.text(), format!("{user}\n{user}\n"), "{}", outcome.notices());
+        assert!(outcome.dir.starts_with(&runtime));
+        assert_eq!(marked(&mark), []);
+        let (driver, mark) = stubborn_driver(how);
+        children(driver.child.id() as i32).into_iter().for_each(sigkill);
+        assert_eq!(driver.finish().code(), 137);
+        assert_eq!(marked(&mark), []);
+    }
+}
