@@ -49,3 +49,19 @@ fn messages_sent_before_the_end_of_the_sender_arrive() {
     shepherd.nodes[0].process.end();
     assert_eq!(shepherd.nodes[1].process.ask("receive"), "last-words");
 }
+
+#[test]
+fn an_exit_while_other_threads_use_the_network_is_clean() {
+    for _ in 0..20 {
+        let mut shepherd = Shepherd::welcome(&build::node(), 2);
+        for node in 0..2 {
+            assert_eq!(shepherd.nodes[node].process.ask("poll 2"), "polling");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        for node in 0..2 {
+            shepherd.nodes[node].process.tell("exit 3");
+            let status = shepherd.nodes[node].process.end();
+            assert_eq!(status.code(), Some(3), "{status}");
+        }
+    }
+}

@@ -15,18 +15,27 @@ pub enum Link {
 }
 
 /// Where cargo puts the libraries: the profile's folder.
-static LIBRARIES: LazyLock<PathBuf> = LazyLock::new(|| {
+static LIBRARIES: LazyLock<PathBuf> =
+    LazyLock::new(|| cargo(&["-p", "pm-c", "-p", "score-c", "-p", "score-c-static"]));
+
+/// Has cargo build something in the profile of the tests; gives the profile's folder.
+fn cargo(what: &[&str]) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q", "-p", "pm-c", "-p", "score-c", "-p", "score-c-static"]);
+    cargo.args(["build", "-q"]).args(what);
     cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
     if profile == "release" {
         cargo.arg("--release");
     }
-    assert!(cargo.status().expect("cargo runs").success(), "the libraries do not build");
+    assert!(cargo.status().expect("cargo runs").success(), "{what:?} does not build");
     target.join(profile)
-});
+}
+
+/// Builds an example of this package; `cargo test --test` alone does not.
+pub fn example(name: &str) -> PathBuf {
+    cargo(&["-p", "score-runtime", "--example", name]).join("examples").join(name)
+}
 
 /// The headers.
 pub fn headers() -> PathBuf {

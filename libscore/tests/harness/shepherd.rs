@@ -104,18 +104,28 @@ impl Shepherd {
     }
 
     /// Starts them and welcomes them.
-    pub fn welcome(program: &Path, nodes: u32) -> Self {
+    pub fn greet(program: &Path, nodes: u32) -> Self {
         let shepherd = Self::start(program, nodes);
-        for (number, node) in shepherd.nodes.iter().enumerate() {
-            let attach = shepherd.contexts.get(number).map(|c| c.create_attach_fd().unwrap());
-            let mut fds = vec![&shepherd.board, &shepherd.area];
-            fds.extend(&attach);
-            node.answer(&Reply::Welcome(Box::new(shepherd.greeting(number as u32))), &fds);
-        }
+        (0..nodes).for_each(|number| shepherd.welcome_node(number));
+        shepherd
+    }
+
+    /// The same with the program that obeys commands, which says that it is ready.
+    pub fn welcome(program: &Path, nodes: u32) -> Self {
+        let shepherd = Self::greet(program, nodes);
         for node in &shepherd.nodes {
             assert_eq!(node.process.line(), "ready", "{:?}", node.process.complaints());
         }
         shepherd
+    }
+
+    /// Answers a node's score_initialize.
+    pub fn welcome_node(&self, number: u32) {
+        let attach = self.contexts.get(number as usize).map(|c| c.create_attach_fd().unwrap());
+        let mut fds = vec![&self.board, &self.area];
+        fds.extend(&attach);
+        let welcome = Reply::Welcome(Box::new(self.greeting(number)));
+        self.nodes[number as usize].answer(&welcome, &fds);
     }
 
     /// What node `number` is to be told.

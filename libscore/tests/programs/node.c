@@ -118,6 +118,27 @@ static void in_child(void) {
     printf("child %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
+/* Polls until the process ends. */
+static void *polling_thread(void *argument) {
+    caddr_t buffer;
+    size_t length;
+    for (;;) {
+        score_become_idle();
+        if (pmReceive(score_pmnet[0], &buffer, &length) == PM_SUCCESS)
+            pmReleaseReceiveBuffer(score_pmnet[0]);
+        score_become_busy();
+        if (pmGetSendBuffer(score_pmnet[0], 1 - score_self_node, &buffer, 8) == PM_SUCCESS)
+            pmSend(score_pmnet[0]);
+    }
+    return argument;
+}
+
+static void poll_in_background(int count) {
+    pthread_t started;
+    while (count-- > 0) pthread_create(&started, NULL, polling_thread, NULL);
+    printf("polling\n");
+}
+
 static int flags_of(int fd) {
     int flags = fcntl(fd, F_GETFD);
     close(fd);
@@ -217,6 +238,8 @@ static void obey(char *what, char *first, char *second) {
                                         "sockets $(ls -l /proc/self/fd | grep -c socket)");
     else if (strcmp(what, "send") == 0)
         send_text(number, second);
+    else if (strcmp(what, "poll") == 0)
+        poll_in_background(number);
     else if (strcmp(what, "receive") == 0)
         receive_text();
     else if (strcmp(what, "sc_exit") == 0)
