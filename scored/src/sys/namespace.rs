@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, Uid, execv, getegid, geteuid, pipe2};
 
-use super::process;
+use super::process::{self, Status};
 
 /// How the processes of a job are held together: the rungs of a ladder, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +91,43 @@ pub fn start_self(rung: Rung, arguments: &[CString], keep: &[&OwnedFd]) -> io::R
     }
 }
 
+/// Whether this machine allows a rung: tried, with a child that ends at once.
+///
+/// # Errors
+/// What the machine refused.
+pub fn try_rung(rung: Rung) -> io::Result<()> {
+    let ids = (geteuid(), getegid());
+    // SAFETY: as above.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, rung.flags() | libc::SIGCHLD, 0, 0, 0, 0) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let code = match settle(rung, ids) {
+                Ok(()) => 0,
+                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            // SAFETY: as above.
+            unsafe { libc::_exit(code) }
+        }
+        pid => match process::wait_for(pid as i32).map(|reaped| reaped.status) {
+            Some(Status::Exited(0)) => Ok(()),
+            Some(Status::Exited(code)) => Err(io::Error::from_raw_os_error(code.into())),
+            _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+        },
+    }
+}
+
+/// Makes the inside of new namespaces habitable.
+fn settle(rung: Rung, ids: (Uid, Gid)) -> io::Result<()> {
+    if rung == Rung::UserNamespace {
+        map_own_ids(ids)?;
+    }
+    if rung.is_namespace() {
+        own_proc()?;
+    }
+    Ok(())
+}
+
 /// Returns only on failure.
 fn become_shepherd(
     rung: Rung,
@@ -102,12 +139,7 @@ fn become_shepherd(
         process::die_with_parent(libc::SIGKILL);
     }
     let ready = || -> io::Result<()> {
-        if rung == Rung::UserNamespace {
-            map_own_ids(ids)?;
-        }
-        if rung.is_namespace() {
-            own_proc()?;
-        }
+        settle(rung, ids)?;
         for fd in keep {
             fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }

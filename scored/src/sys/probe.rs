@@ -1,4 +1,245 @@
-//! placeholder
-pub fn report(_json: bool) -> String {
-    String::new()
+//! What this machine allows, each thing tried by a real call; `scored -probe` prints it.
+
+// UNSAFETY: system calls without a safe wrapper.
+#![expect(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+use nix::fcntl::OFlag;
+
+use super::memfd::Published;
+use super::namespace::{self, Rung};
+use super::{descriptor, process};
+
+/// One thing that was tried.
+struct Finding {
+    name: &'static str,
+    /// A detail when it works, the reason when it does not.
+    result: Result<String, String>,
+    /// What its lack costs.
+    cost: &'static str,
+}
+
+type Probe = (&'static str, fn() -> io::Result<String>, &'static str);
+
+const PROBES: &[Probe] = &[
+    (
+        "membarrier",
+        membarrier,
+        "blocking receive: every send needs a full fence, which costs about 60 ns per message",
+    ),
+    ("pid namespace", || rung(Rung::PidNamespace), "as root, a user namespace is tried instead"),
+    (
+        "user namespace",
+        || rung(Rung::UserNamespace),
+        "without any PID namespace, descendants that have left their session survive when scored \
+         and its shepherd are killed at the same instant",
+    ),
+    (
+        "cgroup v2 freezer and kill",
+        cgroup2,
+        "long suspends are by SIGSTOP, which a program can see",
+    ),
+    ("cgroup v1 freezer", cgroup1, "nothing, where cgroup v2 is there"),
+    (
+        "SCHED_FIFO",
+        fifo,
+        "the thread that switches between jobs wakes late: time slices are 100 ms at least",
+    ),
+    ("AF_XDP", || socket(libc::AF_XDP), "small frames on Ethernet go by AF_PACKET or UDP"),
+    ("AF_PACKET", || socket(libc::AF_PACKET), "Ethernet is used by UDP only"),
+    (
+        "userfaultfd",
+        userfaultfd,
+        "memory that is registered with a network is unregistered after each use",
+    ),
+    ("process_vm_readv", process_vm, "remote memory on one host takes two copies instead of one"),
+    ("memfd seals", seals, "nothing runs: shared memory could be truncated under its users"),
+    ("pipe size", pipe_size, "output in bulk takes more system calls"),
+];
+
+fn failed() -> io::Error {
+    io::Error::last_os_error()
+}
+
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(failed()) } else { Ok(result) }
+}
+
+fn membarrier() -> io::Result<String> {
+    const GLOBAL_EXPEDITED: i32 = 1 << 1;
+    const REGISTER: i32 = 1 << 2;
+    for command in [REGISTER, GLOBAL_EXPEDITED] {
+        // SAFETY: no memory is passed.
+        check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })?;
+    }
+    Ok("global expedited".to_owned())
+}
+
+fn rung(rung: Rung) -> io::Result<String> {
+    namespace::try_rung(rung).map(|()| "with its own /proc".to_owned())
+}
+
+/// Mount point and own group of a cgroup hierarchy.
+fn own_group(file_system: &str, controller: &str) -> io::Result<String> {
+    let missing = || io::Error::other("no such hierarchy is mounted");
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let mount = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|words| {
+            words.get(2) == Some(&file_system)
+                && (controller.is_empty()
+                    || words.get(3).is_some_and(|options| {
+                        options.split(',').any(|option| option == controller)
+                    }))
+        })
+        .and_then(|words| words.get(1).map(|point| (*point).to_owned()))
+        .ok_or_else(missing)?;
+    let groups = fs::read_to_string("/proc/self/cgroup")?;
+    let group = groups
+        .lines()
+        .filter_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            rest.split_once(':')
+        })
+        .find(|(controllers, _)| controllers.split(',').any(|one| one == controller))
+        .map(|(_, path)| path.to_owned())
+        .ok_or_else(missing)?;
+    Ok(format!("{mount}{group}/scored-probe-{}", std::process::id()))
+}
+
+fn try_group(path: &str, writes: &[(&str, &str)]) -> io::Result<String> {
+    fs::create_dir(path)?;
+    let done = writes.iter().try_for_each(|(file, text)| fs::write(format!("{path}/{file}"), text));
+    let removed = fs::remove_dir(path);
+    done.and(removed).map(|()| "can be made and used".to_owned())
+}
+
+fn cgroup2() -> io::Result<String> {
+    let path = own_group("cgroup2", "")?;
+    try_group(&path, &[("cgroup.freeze", "1"), ("cgroup.freeze", "0"), ("cgroup.kill", "1")])
+}
+
+fn cgroup1() -> io::Result<String> {
+    let path = own_group("cgroup", "freezer")?;
+    try_group(&path, &[("freezer.state", "FROZEN"), ("freezer.state", "THAWED")])
+}
+
+fn fifo() -> io::Result<String> {
+    let set = |policy: i32, priority: i32| {
+        let parameters = libc::sched_param { sched_priority: priority };
+        // SAFETY: the struct lives through the call.
+        check(unsafe { libc::sched_setscheduler(0, policy, &parameters) }.into())
+    };
+    set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)?;
+    set(libc::SCHED_OTHER, 0)?;
+    Ok("priority 1".to_owned())
+}
+
+fn socket(family: i32) -> io::Result<String> {
+    // SAFETY: no memory is passed.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }.into())?;
+    // SAFETY: just made, owned by nobody else.
+    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    Ok("socket".to_owned())
+}
+
+fn userfaultfd() -> io::Result<String> {
+    const USER_MODE_ONLY: i32 = 1;
+    let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
+    // SAFETY: no memory is passed.
+    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
+    // SAFETY: just made, owned by nobody else.
+    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    Ok("user mode".to_owned())
+}
+
+fn process_vm() -> io::Result<String> {
+    let word = 0x5c0e_u64;
+    // SAFETY: as fork, with one thread; the child only sleeps until it is killed.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    if pid == 0 {
+        loop {
+            process::die_with_parent(libc::SIGKILL);
+            // SAFETY: no memory is passed.
+            unsafe { libc::pause() };
+        }
+    }
+    let pid = check(pid)? as i32;
+    let mut seen = 0u64;
+    let mine = libc::iovec { iov_base: (&raw mut seen).cast::<c_void>(), iov_len: 8 };
+    let theirs = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
+    // SAFETY: both describe eight bytes that live through the call, ours and the child's copy.
+    let read = unsafe { libc::process_vm_readv(pid, &mine, 1, &theirs, 1, 0) };
+    let result = check(read as i64);
+    process::kill(pid, libc::SIGKILL);
+    process::wait_for(pid);
+    result?;
+    if seen == word {
+        Ok("between processes".to_owned())
+    } else {
+        Err(io::Error::other("wrong data"))
+    }
+}
+
+fn seals() -> io::Result<String> {
+    Published::new(c"scored-probe", 4096).map(|_| "size and future writes".to_owned())
+}
+
+fn pipe_size() -> io::Result<String> {
+    let (read, _write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    let size = descriptor::enlarge_pipe(read.as_fd(), 256 * 1024);
+    if size >= 256 * 1024 {
+        Ok("256 KiB".to_owned())
+    } else {
+        Err(io::Error::other(format!("{} KiB at most", size / 1024)))
+    }
+}
+
+fn findings() -> Vec<Finding> {
+    PROBES
+        .iter()
+        .map(|(name, probe, cost)| {
+            let result = probe().map_err(|error| {
+                let text = error.to_string();
+                text.split(" (os error").next().unwrap_or_default().to_owned()
+            });
+            Finding { name, result, cost }
+        })
+        .collect()
+}
+
+/// The report, as text or as a JSON array.
+pub fn report(json: bool) -> String {
+    let findings = findings();
+    if json {
+        let lines: Vec<String> = findings.iter().map(Finding::json).collect();
+        return format!("[\n{}\n]\n", lines.join(",\n"));
+    }
+    findings.iter().map(Finding::line).collect()
+}
+
+impl Finding {
+    fn line(&self) -> String {
+        match &self.result {
+            Ok(detail) => format!("{:<28}yes ({detail})\n", self.name),
+            Err(reason) => format!("{:<28}no ({reason}): {}\n", self.name, self.cost),
+        }
+    }
+
+    fn json(&self) -> String {
+        let (allowed, detail) = match &self.result {
+            Ok(detail) => (true, detail),
+            Err(reason) => (false, reason),
+        };
+        // Debug of a str escapes quotes, backslashes and control characters; the texts are ASCII.
+        format!(
+            "  {{\"name\": {:?}, \"allowed\": {allowed}, \"detail\": {:?}, \"cost_of_lack\": {:?}}}",
+            self.name, detail, self.cost
+        )
+    }
 }
