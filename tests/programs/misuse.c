@@ -87,13 +87,34 @@ static void round_trip(pmContext *pmc, int next) {
     check("pmReleaseReceiveBuffer again", pmReleaseReceiveBuffer(pmc), EIO);
 }
 
-static void privileges(pmContext *pmc) {
+/* The member of the composite belongs to SCore-D; the composite is the process's own. */
+static void privileges(pmContext *pmc, int next) {
     pmDevice *device = NULL;
-    int descriptor = -1;
+    pmContext *member = NULL;
+    int descriptor = -1, node = -1;
 
     check("pmOpenDevice", pmOpenDevice((char *)"shmem", 0, NULL, &device), EPERM);
-    check("pmCreateAttachFd", pmCreateAttachFd(pmc, &descriptor), EPERM);
-    check("pmCloseContext", pmCloseContext(pmc), EPERM);
+    check("pmExtractNode", pmExtractNode(pmc, next, &member, &node), PM_SUCCESS);
+    check("pmCreateAttachFd", pmCreateAttachFd(member, &descriptor), EPERM);
+    check("pmCloseContext", pmCloseContext(member), EPERM);
+    check("pmBindChannel", pmBindChannel(member, 0, 0), EPERM);
+    check("pmAddNode of a taken node", pmAddNode(pmc, next, member, node), EBUSY);
+    check("pmAddNode of a bad node", pmAddNode(pmc, -1, member, node), EINVAL);
+    check("pmAddNode on a member", pmAddNode(member, next, member, node), ENOSYS);
+    check("pmRemoveNode of a bad node", pmRemoveNode(pmc, score_num_node + 7), EINVAL);
+    check("pmDetachContext of a member", pmDetachContext(member), EBUSY);
+}
+
+/* What comes with later issues is there and says so. */
+static void later(pmContext *pmc, int next) {
+    static char memory[64];
+    pmAddrHandle handle = 0;
+
+    check("pmMLock", pmMLock(pmc, next, memory, sizeof memory, &handle), ENOSYS);
+    check("pmWrite", pmWrite(pmc, next, handle, handle, 8), ENOSYS);
+    check("pmRead", pmRead(pmc, next, handle, handle, 8), ENOSYS);
+    check("pmIsWriteDone", pmIsWriteDone(pmc), ENOSYS);
+    check("pmIsReadDone", pmIsReadDone(pmc), ENOSYS);
 }
 
 int main(void) {
@@ -110,7 +131,9 @@ int main(void) {
     senders(pmc, next);
     multicasts(pmc, next);
     round_trip(pmc, next);
-    privileges(pmc);
+    privileges(pmc, next);
+    later(pmc, next);
+    round_trip(pmc, next);
     if (sc_barrier() != 0) {
         faults++;
     }
