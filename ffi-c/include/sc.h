@@ -18,7 +18,8 @@ extern "C" {
 /*
  * Waits until all nodes of the parallel process have called it. The thread counts as idle
  * meanwhile and as busy afterwards.
- * EINTR the job has been restarted from a checkpoint; EPERM.
+ * EBUSY another thread of this node is in it; EINTR the job has been restarted from a checkpoint;
+ * EPERM.
  * Manual page sc_barrier(2).
  */
 int sc_barrier(void);

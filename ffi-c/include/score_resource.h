@@ -2,8 +2,8 @@
  * score_resource.h - what a program asks of SCore, declared in the program (manual 4.1).
  *
  * Each macro is a declaration, to be followed by a semicolon, outside of functions or inside, any
- * number of times, in the program or in a shared library that it needs. Its arguments are constant
- * expressions. scrun reads the declarations from the executable file (ELF notes in the section
+ * number of times, in the program or in a shared library that it needs. (In C++, not in inline
+ * functions and templates.) Its arguments are constant expressions. scrun reads the declarations from the executable file (ELF notes in the section
  * .note.score; layout in proto/src/note.rs) without running it; those of all programs of a job
  * together must allow the job, or scrun refuses it.
  */

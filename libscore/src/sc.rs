@@ -25,7 +25,8 @@ const LAST_SIGNAL: i32 = 64;
 /// Returns when all nodes have called.
 ///
 /// # Errors
-/// EINTR: restarted from a checkpoint; EPERM: not a node.
+/// EBUSY: another thread of this node is in it; EINTR: restarted from a checkpoint; EPERM: not a
+/// node.
 pub fn barrier() -> io::Result<()> {
     match node()? {
         Some(session) => idle::while_idle(WaitingFor::Barrier, || {
