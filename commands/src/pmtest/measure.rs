@@ -18,9 +18,9 @@ const SINGLES: u32 = 500;
 /// Batches of messages in one direction.
 const BURSTS: u32 = 12;
 /// Messages in such a batch.
-const BURST: usize = 100_000;
+const BURST: usize = 50_000;
 /// Bytes in such a batch at most.
-const BURST_BYTES: usize = 64 << 20;
+const BURST_BYTES: usize = 16 << 20;
 
 /// One of the two nodes that measure.
 pub struct Side<'a> {

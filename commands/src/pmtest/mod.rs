@@ -116,6 +116,8 @@ fn measured(
             channel.receive(&mut greeting).map_err(broken)?;
         }
     }
+    // No measured message may come among the greetings.
+    sc::barrier().map_err(broken)?;
     let mut side = Side::new(channel, first, mtu);
     let mut figures = Vec::new();
     for &size in sizes {
@@ -151,6 +153,7 @@ fn silent(net: &mut Net, channel: &Channel, options: &Options) -> Result<(), Ref
             channel.send(node, &[0]).map_err(broken)?;
         }
     }
+    sc::barrier().map_err(broken)?;
     match options.silent {
         Silent::Receive => net.receive_blocking().map(|_| ()).map_err(broken),
         Silent::Barrier | Silent::Never => sc::barrier().map_err(broken),

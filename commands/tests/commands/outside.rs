@@ -1,0 +1,40 @@
+//! What the commands say when scrun has not started them.
+
+use std::process::{Command, Output};
+
+fn run(program: &str, args: &[&str]) -> Output {
+    let output = Command::new(program).args(args).env_remove("SCORE_CONTROL_FD").output();
+    output.unwrap()
+}
+
+const COMMANDS: [&str; 4] = [
+    env!("CARGO_BIN_EXE_scatter"),
+    env!("CARGO_BIN_EXE_gather"),
+    env!("CARGO_BIN_EXE_system"),
+    env!("CARGO_BIN_EXE_pmtest"),
+];
+
+#[test]
+fn every_command_must_be_invoked_by_scrun() {
+    for program in COMMANDS {
+        let output = run(program, &[]);
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{program}");
+        assert!(complaint.contains("must be invoked by scrun"), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1);
+    }
+}
+
+#[test]
+fn every_command_explains_itself() {
+    for program in COMMANDS {
+        let output = run(program, &["-help"]);
+        assert!(output.status.success() && output.stdout.starts_with(b"usage: scrun"));
+    }
+}
+
+#[test]
+fn pmtest_alone_sends_to_itself() {
+    let output = run(env!("CARGO_BIN_EXE_pmtest"), &["-alone", "1000"]);
+    assert_eq!(output.stdout, b"1000 messages of 8 bytes\n", "{output:?}");
+}
