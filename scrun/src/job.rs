@@ -9,7 +9,7 @@ use crate::request::{self, Asked};
 use crate::usage::{Refusal, USAGE, shown};
 use nix::sys::stat::{Mode, umask};
 use score_proto::env::{CONTROL_FD, RESOURCE_FD};
-use score_proto::message::{ElementSpec, Input, JobSpec, Kind, OsBytes, StageSpec};
+use score_proto::message::{ElementSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -96,6 +96,16 @@ pub fn build(
         options: options.pairs(),
         statistics: options.statistics() != Statistics::Off,
         stdin,
+    })
+}
+
+/// A redirect that writes a file which goes with the job, so that the user can be told once.
+pub fn file_in_job_directory(stages: &[StageSpec]) -> Option<String> {
+    stages.iter().flat_map(|stage| &stage.elements).find_map(|element| match &element.output {
+        Output::File { name, .. } if !name.is_absolute() => {
+            Some(shown(OsStr::from_bytes(&name.0.0)))
+        }
+        _ => None,
     })
 }
 

@@ -65,6 +65,10 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     if !idle.is_empty() {
         reporter.say(Level::Info, &format!("no effect yet: {}", idle.join(", ")));
     }
+    if let Some(file) = job::file_in_job_directory(&programs.stages) {
+        let line = format!("{file} is written in the job's directory and gone with the job");
+        reporter.say(Level::Info, &line);
+    }
     let names = job::names(&programs.stages);
     let spec = job::build(&options, programs, chosen, &places)?;
     session::run(spec, Settings { reporter, statistics: options.statistics(), names })

@@ -1,9 +1,11 @@
 //! Sessions with a real scored: what a user sees who types `scrun ...`.
 
+mod built;
 mod running;
 
+use built::text;
 use nix::sys::signal::Signal;
-use running::{Scrun, text};
+use running::Scrun;
 use std::fs::File;
 use std::process::Stdio;
 use std::time::Duration;
@@ -232,6 +234,8 @@ fn redirects_write_to_the_job_directory_and_later_stages_read_it() {
         .args(&["-nodes=1", "system", "echo", "kept", "=:", "f", "::", "system", "cat", ":=", "f"])
         .run();
     assert_eq!((output.code, text(&output.stdout)), (Some(0), "kept\n".into()));
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("gone with the job").count(), 1, "{said}");
 }
 
 #[test]

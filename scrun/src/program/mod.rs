@@ -113,7 +113,8 @@ fn executable(path: PathBuf) -> Result<PathBuf, Errno> {
     }
     access(&path, AccessFlags::X_OK)?;
     access(&path, AccessFlags::R_OK).map_err(|_| Errno::EPERM)?;
-    Ok(path)
+    // Without the `.` of ./program, which says nothing in an absolute path.
+    Ok(path.components().collect())
 }
 
 /// `system [-host] program [arguments]` (manual, system(6)).

@@ -53,7 +53,7 @@ fn names_are_found_as_a_shell_finds_them() {
     assert_eq!(tree.resolve("prog x"), file("two/prog"));
     // As in a shell, one that cannot be executed hides nothing behind it.
     assert_eq!(tree.resolve("plain"), file("two/plain"));
-    assert_eq!(tree.resolve("./prog"), file("two/./prog"));
+    assert_eq!(tree.resolve("./prog"), file("two/prog"));
     assert_eq!(tree.resolve(&format!("{}/one/scatter", tree.0.display())), file("one/scatter"));
 }
 

@@ -12,9 +12,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Thread;
+use std::time::Duration;
 
 /// Pieces that may wait to be sent; the thread waits when there are more.
 const PIECES: usize = 64;
+
+/// How often a job in the background looks whether the terminal has become its own.
+const BACKGROUND: Duration = Duration::from_millis(100);
 
 /// What was read.
 pub enum Piece {
@@ -102,9 +106,10 @@ fn read_in(shared: &Shared, waker: &Waker) {
                 wait_readable(&stdin);
                 continue;
             }
-            // SIGTTIN is blocked, so a read in the background fails; SIGCONT wakes us.
+            // SIGTTIN is blocked, so a read in the background fails. Nothing tells when the shell
+            // puts a job that runs into the foreground.
             Err(Errno::EIO) if in_background(&stdin) => {
-                std::thread::park();
+                std::thread::park_timeout(BACKGROUND);
                 continue;
             }
             Err(errno) => Piece::End(Some(errno.desc().into())),

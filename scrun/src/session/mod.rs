@@ -127,6 +127,9 @@ impl Loop {
                 if self.connected {
                     daemon::reap(&mut self.child, DAEMON_EXIT);
                 }
+                if self.state.ended_by_interrupt() {
+                    signals::die_of(Signal::SIGINT);
+                }
                 return Ok(code);
             }
             let timeout =

@@ -1,6 +1,6 @@
 //! The signals of scrun (manual, table 3.1), read from a descriptor.
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::fs::File;
 use std::io::Read;
@@ -44,6 +44,13 @@ pub fn take() -> nix::Result<SignalFd> {
     blocked.add(Signal::SIGTTIN);
     blocked.thread_block()?;
     SignalFd::with_flags(&wanted, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+/// Lets this process die of a blocked signal, as its default action has it.
+pub fn die_of(signal: Signal) {
+    // It is pending until it is unblocked; if either fails the exit code says the same.
+    let _ = raise(signal);
+    let _ = SigSet::from(signal).thread_unblock();
 }
 
 /// The ignored signals of this process, one bit each; none if /proc does not tell. One read is

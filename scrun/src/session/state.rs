@@ -74,6 +74,7 @@ pub struct Session {
     flushes: VecDeque<(u64, [u64; 2])>,
     failed: [bool; 2],
     interrupts: VecDeque<Instant>,
+    interrupted: bool,
     terminated: bool,
     /// Exit code that overrides that of the job.
     forced: Option<u8>,
@@ -101,6 +102,7 @@ impl Session {
             flushes: VecDeque::new(),
             failed: [false; 2],
             interrupts: VecDeque::new(),
+            interrupted: false,
             terminated: false,
             forced: None,
             ended: None,
@@ -256,6 +258,12 @@ impl Session {
         }
     }
 
+    /// Whether SIGINT came and the job ended of it. scrun then dies of SIGINT, too: a shell that
+    /// runs a loop or script goes on after any exit code, 130 included.
+    pub fn ended_by_interrupt(&self) -> bool {
+        self.interrupted && self.ended == Some(128 + libc::SIGINT as u8)
+    }
+
     fn interrupt(&mut self, now: Instant, out: &mut Vec<Action>) {
         while let Some(first) = self.interrupts.front()
             && now.saturating_duration_since(*first) > INTERRUPTS_WITHIN
@@ -263,6 +271,7 @@ impl Session {
             self.interrupts.pop_front();
         }
         self.interrupts.push_back(now);
+        self.interrupted = true;
         match self.interrupts.len() {
             1 => out.push(Action::Send(Down::Signal(libc::SIGINT))),
             2 => {

@@ -1,39 +1,15 @@
 //! Starts the real scrun, beside the real scored, under a watchdog, and looks on.
 
+use crate::built::{binary, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes this long.
 const WATCHDOG: Duration = Duration::from_secs(30);
-
-static BUILT: Once = Once::new();
-
-/// scrun's binary, with scored built beside it.
-fn binary() -> PathBuf {
-    let scrun = PathBuf::from(env!("CARGO_BIN_EXE_scrun"));
-    BUILT.call_once(|| {
-        let target = scrun.parent().and_then(Path::parent).expect("TARGET/PROFILE/scrun");
-        let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
-            .args(["build", "--quiet", "--package", "scored", "--target-dir"])
-            .arg(target)
-            .args((!cfg!(debug_assertions)).then_some("--release"))
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .expect("cargo can be started");
-        assert!(status.success(), "scored cannot be built");
-    });
-    scrun
-}
-
-/// Output as text.
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
 
 /// A scrun that is about to be started.
 pub struct Scrun {
