@@ -1,0 +1,56 @@
+//! C programs on the real libraries: every function of pm.h, by every compiler, linked both ways.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::Command;
+
+use score_c_tests::{Scratch, built, compilers, include, ok, source, stdout};
+
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-g"];
+
+/// Compiles a program; `library` comes after it.
+fn compile(compiler: &str, name: &str, library: &[String], to: &Path) {
+    let mut command = Command::new(compiler);
+    command.args(WARNINGS).arg("-I").arg(include()).arg("-o").arg(to);
+    if compiler.ends_with("++") {
+        command.args(["-x", "c++"]);
+    }
+    ok(command.arg(source(name)).args(["-x", "none"]).args(library));
+}
+
+fn shared() -> Vec<String> {
+    let folder = built().display();
+    vec![format!("-L{folder}"), format!("-Wl,-rpath,{folder}"), "-lpm".into()]
+}
+
+fn archive() -> Vec<String> {
+    vec![format!("{}/libpm.a", built().display()), "-lpthread".into(), "-ldl".into(), "-lm".into()]
+}
+
+fn conforms(library: &[String], name: &str) {
+    for compiler in compilers(false).into_iter().chain(compilers(true)) {
+        let scratch = Scratch::new(&format!("{name}-{compiler}"));
+        let program = scratch.file("conformance");
+        compile(compiler, "conformance.c", library, &program);
+        assert_eq!(stdout(&mut Command::new(&program)), "conforms\n", "{compiler}");
+    }
+}
+
+#[test]
+fn every_function_answers_as_its_manual_page_says_from_libpm_so() {
+    conforms(&shared(), "shared");
+}
+
+#[test]
+fn every_function_answers_as_its_manual_page_says_from_libpm_a() {
+    conforms(&archive(), "archive");
+}
+
+#[test]
+fn libpm_so_can_be_opened_at_run_time_and_has_its_version() {
+    let scratch = Scratch::new("dynamic");
+    let program = scratch.file("dynamic");
+    compile("cc", "dynamic.c", &["-ldl".into()], &program);
+    let library = built().join("libpm.so.2");
+    assert_eq!(stdout(Command::new(&program).arg(library)), "composite shmem\n");
+}
