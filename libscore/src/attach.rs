@@ -23,7 +23,7 @@ use crate::fork::ForkMark;
 use crate::globals::{self, Place};
 use crate::options::Options;
 use crate::pm::{self, Context};
-use crate::session::{self, Session};
+use crate::session::{self, Network, Session};
 use crate::sync::{Ordering, Words};
 use crate::{exit, idle, note};
 
@@ -52,7 +52,9 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     check(&welcome, descriptors.len())?;
     let board = map_board(&descriptors[0])?;
     let area = map_area(&descriptors[1], welcome.area)?;
-    let (contexts, members) = join_networks(&welcome, &descriptors[2..])?;
+    let networks = join_networks(&welcome, &descriptors[2..])?;
+    let mut contexts: Vec<_> = networks.iter().map(|net| net.composite.as_ptr()).collect();
+    contexts.push(std::ptr::null_mut());
     let session = Session {
         mark,
         control,
@@ -62,7 +64,7 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
         dir: PathBuf::from(welcome.dir),
         oversubscribed: board.u32(board::FLAGS).load(Ordering::Relaxed) & board::OVERSUBSCRIBED
             != 0,
-        members,
+        networks,
     };
     let place = Place {
         node: (welcome.self_node, welcome.num_node),
@@ -194,27 +196,23 @@ fn map_area(fd: &OwnedFd, number: u32) -> Result<Area, String> {
 }
 
 /// Attaches one shmem context per network set and makes the composite that reaches every other
-/// node by it. Gives the list of composites with a NULL at its end, and the members.
-fn join_networks(
-    welcome: &Welcome,
-    descriptors: &[OwnedFd],
-) -> Result<(Vec<*mut pm::pmContext>, Vec<Context>), String> {
-    let (mut contexts, mut members) = (Vec::new(), Vec::new());
+/// node by it.
+fn join_networks(welcome: &Welcome, descriptors: &[OwnedFd]) -> Result<Vec<Network>, String> {
+    let mut networks = Vec::new();
     for (set, fd) in descriptors.iter().enumerate() {
         let fault = |what: &str, e: std::io::Error| format!("network set {set}: {what}: {e}");
         let member = Context::attach(c"shmem", fd.as_fd()).map_err(|e| fault("attach", e))?;
-        let composite = Context::composite(welcome.num_node).map_err(|e| fault("composite", e))?;
+        let (composite, device) =
+            Context::composite(welcome.num_node).map_err(|e| fault("composite", e))?;
         // This node's own entry tells the composite which node it is.
         for node in 0..welcome.num_node {
             composite
                 .add_node(node, member, node)
                 .map_err(|e| fault(&format!("node {node}"), e))?;
         }
-        contexts.push(composite.as_ptr());
-        members.push(member);
+        networks.push(Network { composite, device, member });
     }
-    contexts.push(std::ptr::null_mut());
-    Ok((contexts, members))
+    Ok(networks)
 }
 
 #[cfg(test)]

@@ -19,20 +19,22 @@ pub(crate) fn register(handler: extern "C" fn()) {
 }
 
 /// Detaches from PM, so that peers need not wait for the shepherd to notice the end. In a forked
-/// child nothing is ours to detach.
+/// child nothing is ours to detach, and while other threads run, contexts cannot be taken from
+/// under them: then the shepherd does it.
 pub(crate) extern "C" fn detach() {
     let Some(session) = session::own() else { return };
-    for set in 0..crate::globals::num_pmnet() {
-        let Some(composite) = crate::globals::context(set) else { continue };
-        for node in 0..crate::num_node() {
-            // While another thread uses the composite its ways stay.
-            let _ = composite.remove_node(u32::try_from(node).unwrap_or(u32::MAX));
-        }
+    if !is_single_threaded() {
+        return;
     }
-    for member in &session.members {
-        // A buffer may be held: then the shepherd marks the end.
-        let _ = member.detach();
+    for network in &session.networks {
+        // A buffer may be held: then, too, the shepherd does it.
+        let _ = network.composite.close(network.device);
+        let _ = network.member.detach();
     }
+}
+
+fn is_single_threaded() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.take(2).count() == 1)
 }
 
 /// Sends the process itself a signal.

@@ -33,9 +33,10 @@ unsafe extern "C" {
         argv: *const *const c_char,
         out: *mut *mut pmDevice,
     ) -> c_int;
+    fn pmCloseDevice(device: *mut pmDevice) -> c_int;
+    fn pmCloseContext(context: *mut pmContext) -> c_int;
     fn pmOpenContext(device: *mut pmDevice, number: c_int, out: *mut *mut pmContext) -> c_int;
     fn pmAddNode(context: *mut pmContext, node: c_int, member: *mut pmContext, at: c_int) -> c_int;
-    fn pmRemoveNode(context: *mut pmContext, node: c_int) -> c_int;
     fn pmGetMtu(context: *mut pmContext, node: c_int, mtu: *mut usize) -> c_int;
     fn pmGetSendBuffer(
         context: *mut pmContext,
@@ -58,6 +59,15 @@ fn check(code: c_int) -> io::Result<()> {
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
 }
 
+/// A device that PM has opened, until its context is closed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Device(NonNull<pmDevice>);
+
+// SAFETY: as for contexts below.
+unsafe impl Send for Device {}
+// SAFETY: as for contexts below.
+unsafe impl Sync for Device {}
+
 /// A context that PM has made. PM checks the pointer on every call: in a forked child and after
 /// [`Context::detach`] it answers EINVAL.
 #[derive(Debug, Clone, Copy)]
@@ -78,8 +88,8 @@ impl Context {
         NonNull::new(context).map(Self).ok_or(io::ErrorKind::InvalidData.into())
     }
 
-    /// Makes an empty composite for `nodes` nodes.
-    pub(crate) fn composite(nodes: u32) -> io::Result<Self> {
+    /// Makes an empty composite for `nodes` nodes, and its device.
+    pub(crate) fn composite(nodes: u32) -> io::Result<(Self, Device)> {
         let count = CString::new(nodes.to_string()).unwrap_or_default();
         let argv = [c"-nodes".as_ptr(), count.as_ptr(), std::ptr::null()];
         let (mut device, mut context) = (null_mut(), null_mut());
@@ -88,7 +98,10 @@ impl Context {
             check(pmOpenDevice(c"composite".as_ptr(), 2, argv.as_ptr(), &raw mut device))?;
             check(pmOpenContext(device, 0, &raw mut context))?;
         }
-        NonNull::new(context).map(Self).ok_or(io::ErrorKind::InvalidData.into())
+        match (NonNull::new(context), NonNull::new(device)) {
+            (Some(context), Some(device)) => Ok((Self(context), Device(device))),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 
     /// The pointer that C programs use.
@@ -108,14 +121,18 @@ impl Context {
         })
     }
 
-    pub(crate) fn remove_node(self, node: u32) -> io::Result<()> {
-        // SAFETY: PM checks the context.
-        check(unsafe { pmRemoveNode(self.as_ptr(), number(node)) })
-    }
-
+    /// Undoes [`Context::attach`]. No other thread may be using the context.
     pub(crate) fn detach(self) -> io::Result<()> {
         // SAFETY: PM checks the context.
         check(unsafe { pmDetachContext(self.as_ptr()) })
+    }
+
+    /// Undoes [`Context::composite`]. No other thread may be using the context.
+    pub(crate) fn close(self, device: Device) -> io::Result<()> {
+        // SAFETY: PM checks both.
+        check(unsafe { pmCloseContext(self.as_ptr()) })?;
+        // SAFETY: PM checks the device.
+        check(unsafe { pmCloseDevice(device.0.as_ptr()) })
     }
 
     pub(crate) fn mtu(self, node: u32) -> io::Result<usize> {

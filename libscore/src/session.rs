@@ -7,7 +7,7 @@ use crate::area::Area;
 use crate::control::Control;
 use crate::fork::ForkMark;
 use crate::options::Options;
-use crate::pm::Context;
+use crate::pm::{Context, Device};
 
 /// A process that is a node of a parallel process.
 pub(crate) struct Session {
@@ -18,8 +18,15 @@ pub(crate) struct Session {
     pub(crate) job: i32,
     pub(crate) dir: PathBuf,
     pub(crate) oversubscribed: bool,
-    /// The members of the composites, to be detached at exit.
-    pub(crate) members: Vec<Context>,
+    /// To be given up at exit.
+    pub(crate) networks: Vec<Network>,
+}
+
+/// What a network set is made of.
+pub(crate) struct Network {
+    pub(crate) composite: Context,
+    pub(crate) device: Device,
+    pub(crate) member: Context,
 }
 
 static SESSION: OnceLock<Session> = OnceLock::new();
