@@ -11,7 +11,7 @@ use std::io::{IsTerminal, Stdin};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::Thread;
+use std::thread::{Builder, Thread};
 use std::time::Duration;
 
 /// Pieces that may wait to be sent; the thread waits when there are more.
@@ -56,11 +56,19 @@ impl Input {
     /// So many more bytes may be read.
     pub fn grant(&mut self, bytes: u64) {
         self.shared.granted.fetch_add(bytes, Ordering::Release);
-        let thread = self.thread.get_or_insert_with(|| {
+        if self.thread.is_none() {
             let (shared, waker) = (self.shared.clone(), self.waker.clone());
-            std::thread::spawn(move || read_in(&shared, &waker)).thread().clone()
-        });
-        thread.unpark();
+            match Builder::new().spawn(move || read_in(&shared, &waker)) {
+                Ok(handle) => self.thread = Some(handle.thread().clone()),
+                Err(error) => {
+                    let why = format!("no thread can be started to read it: {error}");
+                    // The queue is empty: nothing has been read yet.
+                    let _ = self.shared.pieces.push(Piece::End(Some(why)));
+                    let _ = self.waker.wake();
+                }
+            }
+        }
+        self.look_again();
     }
 
     /// No more is wanted. What a terminal or pipe still holds stays there for others.

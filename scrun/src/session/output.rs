@@ -10,7 +10,7 @@ use score_proto::message::Stream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::thread::Thread;
+use std::thread::{Builder, Thread};
 
 /// Pieces that may wait to be written. Their bytes are bounded by the window of the protocol.
 const PIECES: usize = 1024;
@@ -68,11 +68,16 @@ impl Output {
             return; // only lines of scrun's own can get here, never bytes of the job
         }
         self.pushed += 1;
-        let thread = self.thread.get_or_insert_with(|| {
+        if self.thread.is_none() {
             let (stream, shared, waker) = (self.stream, self.shared.clone(), self.waker.clone());
-            std::thread::spawn(move || write_out(stream, &shared, &waker)).thread().clone()
-        });
-        thread.unpark();
+            let body = move || write_out(stream, &shared, &waker);
+            self.thread = Builder::new().spawn(body).ok().map(|handle| handle.thread().clone());
+        }
+        match &self.thread {
+            Some(thread) => thread.unpark(),
+            // No thread is to be had: better to wait for the reader here than to lose anything.
+            None => drop(write_some(self.stream, &self.shared, &self.waker)),
+        }
     }
 
     /// Counted bytes written or dropped so far.
@@ -92,35 +97,41 @@ impl Output {
 }
 
 fn write_out(stream: Stream, shared: &Shared, waker: &Waker) {
-    let mut buffer = Vec::new();
     loop {
-        let (mut counted, mut pieces) = (0, 0);
-        while buffer.len() < TOGETHER
-            && let Some(piece) = shared.pieces.pop()
-        {
-            counted += if piece.counted { piece.bytes.len() as u64 } else { 0 };
-            pieces += 1;
-            if buffer.is_empty() {
-                buffer = piece.bytes;
-            } else {
-                buffer.extend_from_slice(&piece.bytes);
-            }
-        }
-        if pieces == 0 {
+        if !write_some(stream, shared, waker) {
             std::thread::park();
-            continue;
         }
-        if shared.failed.load(Ordering::Relaxed) == 0
-            && let Err(errno) = write_all(stream, &buffer)
-        {
-            shared.failed.store(errno as i32, Ordering::Release);
-        }
-        buffer.clear();
-        shared.taken.fetch_add(counted, Ordering::Release);
-        shared.done.fetch_add(pieces, Ordering::Release);
-        // A wake that is lost would only come from a full counter, and then one is under way.
-        let _ = waker.wake();
     }
+}
+
+/// Writes the pieces that wait, put together; false when there are none.
+fn write_some(stream: Stream, shared: &Shared, waker: &Waker) -> bool {
+    let mut buffer = Vec::new();
+    let (mut counted, mut pieces) = (0, 0);
+    while buffer.len() < TOGETHER
+        && let Some(piece) = shared.pieces.pop()
+    {
+        counted += if piece.counted { piece.bytes.len() as u64 } else { 0 };
+        pieces += 1;
+        if buffer.is_empty() {
+            buffer = piece.bytes;
+        } else {
+            buffer.extend_from_slice(&piece.bytes);
+        }
+    }
+    if pieces == 0 {
+        return false;
+    }
+    if shared.failed.load(Ordering::Relaxed) == 0
+        && let Err(errno) = write_all(stream, &buffer)
+    {
+        shared.failed.store(errno as i32, Ordering::Release);
+    }
+    shared.taken.fetch_add(counted, Ordering::Release);
+    shared.done.fetch_add(pieces, Ordering::Release);
+    // A wake that is lost would only come from a full counter, and then one is under way.
+    let _ = waker.wake();
+    true
 }
 
 fn write_all(stream: Stream, mut bytes: &[u8]) -> Result<(), Errno> {
