@@ -129,6 +129,7 @@ impl Control {
 /// Ends the process, which cannot be a node any more: better than to wait for ever. Exit handlers
 /// do not run, since they may call SCore-D again.
 fn gone(reason: &str) -> ! {
-    eprintln!("score: node {}: {reason}; the process ends", crate::self_node());
+    let node = crate::self_node();
+    crate::streams::say(format_args!("score: node {node}: {reason}; the process ends"));
     crate::exit::at_once(1)
 }

@@ -134,10 +134,10 @@ pub(crate) fn while_busy<T>(waiting: WaitingFor, call: impl FnOnce() -> T) -> T 
 pub(crate) extern "C" fn sending() {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if with(Thread::busy) == Some(true) && !WARNED.swap(true, Ordering::Relaxed) {
-        eprintln!(
+        crate::streams::say(format_args!(
             "score: node {}: a thread sent a message while it was idle; it counts as busy now. \
              Call score_become_busy() before pmSend() (said once)",
             crate::self_node()
-        );
+        ));
     }
 }

@@ -16,7 +16,7 @@ pub fn initialize() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if let Err(reason) = choose_role() {
-            eprintln!("score_initialize: {reason}");
+            crate::streams::say(format_args!("score_initialize: {reason}"));
             exit::at_once(1);
         }
     });

@@ -14,6 +14,11 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut libc::FILE);
 }
 
+/// Prints a line on standard error, if that can be written: eprintln would panic.
+pub(crate) fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Flushes both, waiting for other threads that print. Not fflush(NULL): that would wait for a
 /// thread that reads standard input, too. A stream that cannot be written has no error to report.
 pub(crate) fn flush() {

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::Write;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Not read from the environment yet.
@@ -42,6 +43,7 @@ pub fn say(at: i32, words: impl FnOnce() -> String) {
             WARNING => "warning",
             _ => "info",
         };
-        eprintln!("pm[{}] {tag}: {}", std::process::id(), words());
+        // Not eprintln, which panics when standard error cannot be written.
+        let _ = writeln!(std::io::stderr(), "pm[{}] {tag}: {}", std::process::id(), words());
     }
 }

@@ -54,3 +54,15 @@ fn libpm_so_can_be_opened_at_run_time_and_has_its_version() {
     let library = built().join("libpm.so.2");
     assert_eq!(stdout(Command::new(&program).arg(library)), "composite shmem\n");
 }
+
+#[test]
+fn words_that_cannot_be_printed_do_not_end_the_program() {
+    let scratch = Scratch::new("full");
+    let program = scratch.file("words");
+    compile("cc", "words.c", &shared(), &program);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(&program);
+    assert_eq!(stdout(command.env("PM_DEBUG", "3").stderr(full)), "ENODEV\n");
+    let spoken = ok(command.stderr(std::process::Stdio::piped()));
+    assert!(String::from_utf8_lossy(&spoken.stderr).contains("carrier-pigeon"), "{spoken:?}");
+}
