@@ -54,6 +54,8 @@ pub struct Element {
     nodes: Vec<Node>,
     living: usize,
     attached: usize,
+    /// Nodes that wait in sc_barrier.
+    in_barrier: usize,
     welcomed: bool,
     ending: bool,
     verdict: Verdict,
@@ -70,6 +72,7 @@ impl Element {
             nodes: vec![node; nodes as usize],
             living: nodes as usize,
             attached: 0,
+            in_barrier: 0,
             welcomed: false,
             ending: false,
             verdict: Verdict::default(),
@@ -163,15 +166,19 @@ impl Element {
             return;
         }
         let starting = !self.welcomed;
+        let waiting = if starting { self.attached } else { self.in_barrier };
+        if waiting == 0 || self.living == self.nodes.len() {
+            return;
+        }
         let what = if starting { "score_initialize()" } else { "sc_barrier()" };
         let waits = |node: &Node| {
             let waiting = if starting { node.attached } else { node.barrier.is_some() };
             waiting && node.state == State::Living
         };
-        let gone = list(self.nodes.iter().map(|node| node.state == State::Ended));
-        if gone.is_empty() || !self.nodes.iter().any(waits) {
+        if !self.nodes.iter().any(waits) {
             return;
         }
+        let gone = list(self.nodes.iter().map(|node| node.state == State::Ended));
         let waiting = list(self.nodes.iter().map(waits));
         let text = format!(
             "{}: node {waiting} waits in {what} for node {gone}, which has exited",
@@ -214,6 +221,7 @@ impl Element {
                     return;
                 }
                 caller.barrier = Some(id);
+                self.in_barrier += 1;
                 self.complete_barrier(steps);
             }
             Call::Flush { id } => steps.push(Step::Flush(node, id)),
@@ -257,7 +265,8 @@ impl Element {
     }
 
     fn complete_barrier(&mut self, steps: &mut Vec<Step>) {
-        if self.nodes.iter().all(|node| node.barrier.is_some()) {
+        if self.in_barrier == self.nodes.len() {
+            self.in_barrier = 0;
             for (number, node) in (0..).zip(&mut self.nodes) {
                 if let Some(id) = node.barrier.take() {
                     steps.push(Step::Done(number, id, 0));

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -28,7 +29,7 @@ struct Plan {
 }
 
 /// The starts of a stage that are still to be made.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Starts {
     plans: Vec<Plan>,
     queue: VecDeque<At>,
@@ -88,6 +89,19 @@ fn strip(error: nix::errno::Errno) -> &'static str {
 }
 
 impl Starts {
+    /// Nothing to start yet.
+    ///
+    /// # Errors
+    /// As [`Spawner::new`].
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            plans: Vec::new(),
+            queue: VecDeque::new(),
+            from_left: Vec::new(),
+            spawner: Spawner::new()?,
+        })
+    }
+
     /// Prepares a stage.
     pub fn begin(&mut self, ground: &Ground<'_>, stage: usize) {
         let elements = &ground.spec.stages[stage].elements;

@@ -81,14 +81,14 @@ fn control_token(number: usize) -> Token {
 }
 
 impl Work {
-    pub fn new(ground: Ground) -> Self {
-        Self {
+    pub fn new(ground: Ground) -> std::io::Result<Self> {
+        Ok(Self {
             ground,
             job: None,
             outputs: Outputs::default(),
             input: Input::default(),
             controls: Controls::default(),
-            starts: Starts::default(),
+            starts: Starts::new()?,
             segments: Segments::default(),
             running: HashMap::new(),
             pids: HashMap::new(),
@@ -100,7 +100,7 @@ impl Work {
             killed: false,
             killed_until: None,
             end: End::NotYet,
-        }
+        })
     }
 
     /// Everything has been told and nothing is left.

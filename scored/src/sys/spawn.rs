@@ -2,16 +2,20 @@
 //!
 //! The shepherd keeps itself in the state that a child shall inherit, so that little is left to do
 //! per process: all its own descriptors are close-on-exec, all dispositions are default, its
-//! umask is the job's, its priority and oom_score_adj are untouched. The child shares our memory
-//! until it calls execve (as vfork), which makes 256 starts as cheap as a bare loop; it therefore
-//! does nothing but system calls.
+//! umask is the job's, its priority and oom_score_adj are untouched.
+//!
+//! The child shares our memory until it calls execve (as vfork), and therefore does nothing but
+//! system calls. It shares our descriptor table, too, until it has put its four descriptors in
+//! place and drops the rest in one call: copying and closing hundreds of descriptors for each of
+//! hundreds of processes would cost more than starting them. Our own numbers 0 to 3 serve as its
+//! workbench and are put back afterwards.
 
 // UNSAFETY: clone(2) with shared memory, and the system calls of the child.
 #![expect(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use super::process;
@@ -85,16 +89,12 @@ const STEP_SETUP: u8 = 1;
 const STEP_DIRECTORY: u8 = 2;
 const STEP_PROGRAM: u8 = 3;
 
-/// Starts processes; keeps the stack that their first instants run on.
+/// Starts processes; keeps the stack that their first instants run on, and our own descriptors 0
+/// to 3 meanwhile.
 #[derive(Debug)]
 pub struct Spawner {
     stack: Vec<u128>,
-}
-
-impl Default for Spawner {
-    fn default() -> Self {
-        Self { stack: vec![0; STACK_BYTES / 16] }
-    }
+    own: [OwnedFd; 4],
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
@@ -102,6 +102,29 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 impl Spawner {
+    /// A spawner. Descriptors 0 to 3 must be in use ([`super::descriptor::reserve_low`]).
+    ///
+    /// # Errors
+    /// When they cannot be duplicated.
+    pub fn new() -> io::Result<Self> {
+        let copy = |number: i32| {
+            // SAFETY: plain duplication of an open descriptor; the copy is owned by nobody else.
+            unsafe {
+                let fd = libc::fcntl(number, libc::F_DUPFD_CLOEXEC, CONTROL_NUMBER + 1);
+                if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+            }
+        };
+        Ok(Self { stack: vec![0; STACK_BYTES / 16], own: [copy(0)?, copy(1)?, copy(2)?, copy(3)?] })
+    }
+
+    /// Puts our own descriptors 0 to 3 back.
+    fn put_back(&self) {
+        for (number, own) in (0..).zip(&self.own) {
+            // SAFETY: replaces what the child has put there; nobody here owns these numbers.
+            unsafe { libc::dup3(own.as_raw_fd(), number, libc::O_CLOEXEC) };
+        }
+    }
+
     /// Starts one process in a session of its own and returns its process id. All signals must
     /// be blocked in the caller.
     ///
@@ -136,13 +159,14 @@ impl Spawner {
         let order: *mut Order = &mut order;
         // SAFETY: one past the end of the vector is the top of the stack; u128 aligns it to 16.
         let top = unsafe { self.stack.as_mut_ptr().add(self.stack.len()) }.cast::<c_void>();
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::SIGCHLD;
         // SAFETY: CLONE_VFORK suspends this (only) thread until the child has called execve or
         // _exit, so everything that `order` points to outlives the child's use of it.
         let pid = unsafe { libc::clone(run_child, top, flags, order.cast::<c_void>()) };
         if pid < 0 {
             return Err(Fault::Process(errno()));
         }
+        self.put_back();
         // SAFETY: the child is done with it; it wrote through the same pointer.
         let (step, errno) =
             unsafe { (ptr::read_volatile(&raw const (*order).step), (*order).errno) };
@@ -191,6 +215,13 @@ unsafe fn prepare(order: &Order) -> u8 {
             if libc::dup2(from, number) < 0 {
                 return STEP_SETUP;
             }
+        }
+        // A table of its own with 0 to 3 only. A kernel before 5.9 copies all; execve closes them.
+        let unshare = libc::CLOSE_RANGE_UNSHARE;
+        if libc::syscall(libc::SYS_close_range, CONTROL_NUMBER + 1, i32::MAX, unshare) < 0
+            && libc::unshare(libc::CLONE_FILES) < 0
+        {
+            return STEP_SETUP;
         }
         if libc::setrlimit(libc::RLIMIT_NOFILE, &order.limit) < 0 {
             return STEP_SETUP;
