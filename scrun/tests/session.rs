@@ -80,6 +80,37 @@ fn input_that_nobody_reads_keeps_nothing_waiting() {
 }
 
 #[test]
+fn a_job_that_reads_only_a_little_ends_and_lets_the_writer_go() {
+    let output = Scrun::shell("yes | \"$0\" -nodes=1 system head -1; echo ${PIPESTATUS[@]}").run();
+    assert_eq!(text(&output.stdout), "y\n141 0\n", "{}", text(&output.stderr));
+}
+
+#[test]
+fn input_is_not_touched_when_the_first_program_reads_a_file() {
+    let job = "\"$0\" -nodes=1,message=quiet system cat := /etc/hostname > /dev/null; cat";
+    let output = Scrun::shell(job).input(b"untouched".to_vec()).run();
+    assert_eq!(text(&output.stdout), "untouched", "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_killed_scrun_leaves_no_process_and_no_file() {
+    let script = "pwd; setsid sleep 61 & echo $!; exec sleep 62";
+    let mut running = Scrun::new().args(&["-nodes=2", "system", "sh", "-c", script]).start();
+    running.wait_for_lines(4);
+    let directory =
+        text(&running.output()).lines().find(|line| line.starts_with('/')).map(str::to_owned);
+    let directory = directory.unwrap();
+    let scored = running.child_named("scored");
+    running.signal(Signal::SIGKILL);
+    let gone = || !std::path::Path::new(&directory).exists() && running::is_gone(scored);
+    let until = std::time::Instant::now() + Duration::from_secs(3);
+    while !gone() && std::time::Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(gone(), "{directory}");
+}
+
+#[test]
 fn the_users_descriptors_stay_blocking() {
     let script =
         "\"$0\" -nodes=1 system cat; grep flags: /proc/self/fdinfo/0 /proc/self/fdinfo/1 >&2";
@@ -112,8 +143,10 @@ fn a_full_disk_is_one_line_and_code_74() {
     assert_eq!(lines.matches("No space left").count(), 1, "{lines}");
     // The very last bytes fail, too.
     let full = File::options().write(true).open("/dev/full").unwrap();
-    let output = Scrun::new().args(&["-nodes=1", "system", "echo", "x"]).stdout(full).run();
+    let echo = ["-nodes=1,message=quiet", "system", "echo", "x"];
+    let output = Scrun::new().args(&echo).stdout(full).run();
     assert_eq!(output.code, Some(74));
+    assert_eq!(text(&output.stderr).matches("No space left").count(), 1);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use score_proto::frame::{self, Decoder};
 use score_proto::message::{Down, JobSpec, Level, Stream, Up};
 use state::{Action, DAEMON_LOST, Event, Session};
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::Child;
@@ -125,6 +126,8 @@ impl Loop {
             self.send();
             if let Some(code) = self.over() {
                 if self.connected {
+                    // It has said its last word, or one that we cannot understand.
+                    let _ = self.socket.shutdown(Shutdown::Both);
                     daemon::reap(&mut self.child, DAEMON_EXIT);
                 }
                 if self.state.ended_by_interrupt() {
@@ -154,11 +157,11 @@ impl Loop {
             return Some(code);
         }
         let code = self.finish?;
-        let drained = self.outputs.iter().all(Output::is_drained);
-        // A failure of the very last write still changes the code.
-        if drained {
+        if self.outputs.iter().all(Output::is_drained) {
+            // A failure of the very last write changes the code and has its line to write.
             self.take_output_reports();
         }
+        let drained = self.outputs.iter().all(Output::is_drained);
         let late = self.last_output.is_some_and(|until| Instant::now() >= until);
         (drained || late).then(|| self.finish.unwrap_or(code))
     }

@@ -219,6 +219,11 @@ impl Drop for Running {
     }
 }
 
+/// Whether a process has ended (its parent may still have to take note of it).
+pub fn is_gone(pid: Pid) -> bool {
+    state_and_name(pid).is_none_or(|(state, _)| state == 'Z')
+}
+
 fn state_and_name(pid: Pid) -> Option<(char, String)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (head, tail) = stat.rsplit_once(") ")?;
