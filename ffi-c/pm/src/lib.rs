@@ -112,3 +112,48 @@ const _: () = assert!(score_pm::MIN_MTU == 1024);
 const _: () = assert!(score_pm::RMA_MTU == 1 << 30);
 const _: () = assert!(score_pm::CONTROL_MTU == 48);
 const _: () = assert!(score_pm::OPT_REMOTE_WRITE == 1 && score_pm::OPT_REMOTE_READ == 2);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    extern "C" fn panics() -> c_int {
+        answer(|| panic!("on purpose"))
+    }
+
+    #[test]
+    fn a_panic_aborts_with_its_message_and_does_not_unwind_into_c() {
+        const INSIDE: &str = "PM_C_TEST_PANICS";
+        if std::env::var_os(INSIDE).is_some() {
+            // Unwinding out would be caught here and end this child with 0.
+            let _ = std::panic::catch_unwind(|| panics());
+            std::process::exit(0);
+        }
+        let name = "tests::a_panic_aborts_with_its_message_and_does_not_unwind_into_c";
+        let child = std::process::Command::new(std::env::current_exe().expect("it is running"))
+            .args([name, "--exact", "--nocapture"])
+            .env(INSIDE, "1")
+            .output()
+            .expect("it can be started again");
+        assert_eq!(child.status.signal(), Some(libc::SIGABRT));
+        let words = String::from_utf8_lossy(&child.stderr);
+        assert!(words.contains("on purpose"), "{words}");
+    }
+
+    #[test]
+    fn numbers_of_c_are_checked() {
+        assert_eq!(natural(-1), Err(Error::Invalid));
+        assert_eq!(natural(c_int::MAX), Ok(i32::MAX as u32));
+        assert_eq!(int(usize::MAX), c_int::MAX);
+    }
+
+    #[test]
+    fn every_device_name_is_a_c_string() {
+        for kind in score_pm::type_list() {
+            // SAFETY: a string that never goes.
+            assert_eq!(unsafe { CStr::from_ptr(name(kind)) }.to_str(), Ok(*kind));
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! examples/scatter builds as its Makefile says: by scorecc, and by plain compilers with pkg-config.
-//! That it runs under scrun is a scenario (tests/scenarios/compilers.rs).
+//! examples/scatter builds as its Makefile says: by scorecc, and by plain compilers with
+//! pkg-config. That it runs under scrun is a scenario (tests/scenarios/compilers.rs).
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
