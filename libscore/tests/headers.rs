@@ -119,7 +119,8 @@ fn both_forms_of_score_initialize_compile_everywhere() {
 fn the_library_note_is_in_every_static_program_however_it_is_built() {
     for compiler in [
         "gcc -std=c99 -O2 -flto -ffunction-sections -Wl,--gc-sections -s",
-        "clang -std=c99 -O2 -Wl,--gc-sections -s",
+        "gcc -std=c2x -O2 -Wl,--gc-sections -s",
+        "clang -std=c2x -O2 -Wl,--gc-sections -s",
         "g++ -std=c++17 -O2 -Wl,--gc-sections -s",
     ] {
         let program = build::program("node", compiler, Link::Static);
