@@ -76,7 +76,7 @@ struct Inner {
 }
 
 impl Inner {
-    #[inline]
+    #[inline(always)]
     fn locks(&self) -> &Locks {
         // SYNC: locks
         // SAFETY: points into own_locks or one of old_locks, which live as long as `self`.
@@ -84,7 +84,7 @@ impl Inner {
     }
 
     /// Takes the send lock that is in force.
-    #[inline]
+    #[inline(always)]
     fn lock_send(&self) -> Result<&Locks> {
         let locks = self.locks();
         locks.send.try_take(self.id)?;
@@ -96,7 +96,7 @@ impl Inner {
         Err(Error::Busy)
     }
 
-    #[inline]
+    #[inline(always)]
     fn lock_receive(&self) -> Result<&Locks> {
         let locks = self.locks();
         locks.receive.try_take(self.id)?;
@@ -183,7 +183,7 @@ impl Context {
     ///
     /// # Safety
     /// `pointer` is null or came from [`ContextRef::into_raw`] (taken back since, or not).
-    #[inline]
+    #[inline(always)]
     pub unsafe fn from_ptr<'a>(pointer: *const Context) -> Result<&'a Context> {
         if pointer.is_null() || !pointer.is_aligned() {
             return Err(Error::Invalid);
@@ -217,7 +217,7 @@ impl Context {
         free_page(page);
     }
 
-    #[inline]
+    #[inline(always)]
     fn live(&self) -> Result<&Inner> {
         // SYNC: magic
         if self.magic.load(Ordering::Acquire) != LIVE {
@@ -411,6 +411,7 @@ impl Context {
 
 impl Inner {
     /// A poll found nothing. It took no lock.
+    #[inline(always)]
     fn nothing_found(&self) -> Result<(*mut u8, usize)> {
         if !self.locks().receive.is_free() {
             return Err(Error::Busy);
@@ -456,7 +457,7 @@ impl Inner {
         error
     }
 
-    #[inline]
+    #[inline(always)]
     fn be_patient(&self, tries: u64) {
         if tries > LITTLE_PATIENCE {
             self.offer_processor(tries);

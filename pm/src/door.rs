@@ -24,7 +24,7 @@ pub(crate) struct Door(pub(crate) AtomicU32);
 
 impl Door {
     /// By a sender, after it has published: what it has to do (`ARMED`, `EXITED`).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn knock(&self, sender_fences: bool) -> u32 {
         // SYNC: door
         if sender_fences || cfg!(loom) {
@@ -64,7 +64,7 @@ impl Door {
     }
 
     /// The word itself.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bits(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }

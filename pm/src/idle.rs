@@ -24,7 +24,7 @@ pub unsafe fn set_idle_word(word: *const AtomicU32, callback: IdleCallback) {
 }
 
 /// Called by every send, before the message becomes visible.
-#[inline]
+#[inline(always)]
 pub(crate) fn before_send() {
     // SYNC: idle-word
     let word = WORD.load(Ordering::Acquire);

@@ -1,14 +1,32 @@
 //! The two locks of a context (manual 2.3.1): taken by trying, never by waiting.
 
-#![forbid(unsafe_code)]
+// UNSAFETY: reads a variable of the C library.
+#![expect(unsafe_code)]
 
 use crate::error::{Error, Result};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, compiler_fence};
 
 /// Held by nobody.
 const FREE: u32 = 0;
 /// Held because the context was given to another process.
 pub(crate) const LENT: u32 = u32::MAX;
+
+/// Whether this process never had a second thread. A lock that is taken while it has none is
+/// seen by a thread that it creates afterwards, because creation orders the two.
+#[inline(always)]
+fn is_single_threaded() -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            // glibc 2.32: true until the first thread is created.
+            static __libc_single_threaded: std::sync::atomic::AtomicU8;
+        }
+        // SAFETY: a byte of the C library that lives as long as the process; loaded atomically.
+        unsafe { __libc_single_threaded.load(Ordering::Relaxed) != 0 }
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    false
+}
 
 /// One lock word, on its own pair of cache lines. It holds the number of the context that took
 /// it, because a composite and its members share one: whoever gives a buffer back must be the
@@ -18,9 +36,18 @@ pub(crate) const LENT: u32 = u32::MAX;
 pub(crate) struct Lock(AtomicU32);
 
 impl Lock {
-    /// The one atomic read-modify-write of a message on this side.
-    #[inline]
+    /// The one atomic read-modify-write of a message on this side; not even that in a process
+    /// of one thread.
+    #[inline(always)]
     pub(crate) fn try_take(&self, by: u32) -> Result<()> {
+        if is_single_threaded() {
+            if !self.is_free() {
+                return Err(Error::Busy);
+            }
+            self.0.store(by, Ordering::Relaxed);
+            compiler_fence(Ordering::Acquire);
+            return Ok(());
+        }
         // SYNC: lock
         match self.0.compare_exchange(FREE, by, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),
@@ -28,17 +55,17 @@ impl Lock {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_held_by(&self, by: u32) -> bool {
         self.0.load(Ordering::Relaxed) == by
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_free(&self) -> bool {
         self.0.load(Ordering::Relaxed) == FREE
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&self) {
         // SYNC: lock
         self.0.store(FREE, Ordering::Release);

@@ -18,15 +18,15 @@ pub(crate) use std::sync::atomic::{
 pub(crate) struct Local(AtomicU64);
 
 impl Local {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(value: u64) -> Local {
         Local(AtomicU64::new(value))
     }
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }

@@ -32,21 +32,29 @@ impl Consumer {
     }
 
     /// Whether `take` would find something: a message, or that the ring is corrupt.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
         let index = self.ring.ends().consumer.index.load(Ordering::Relaxed);
         Word(self.ring.slot(index).word.load(Ordering::Relaxed)).step(self.ring.lap(index)) != 0
     }
 
     /// Takes the next message. Io: the ring holds what no sender of ours writes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self) -> Result<Option<Received>> {
         let index = self.ring.ends().consumer.index.load(Ordering::Relaxed);
+        let slot = self.ring.slot(index);
+        // SYNC: slot
+        let word = Word(slot.word.load(Ordering::Acquire));
+        if word.step(self.ring.lap(index)) == 1 && word.short() < INLINE {
+            let payload = slot.payload.get().cast::<u8>();
+            let next = index.wrapping_add(1);
+            return Ok(Some(Received { payload, len: word.short() + 1, next, data: None }));
+        }
         self.at(index)
     }
 
     /// The message at `index`, unless it was claimed; then the one after.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn at(&self, mut index: u64) -> Result<Option<Received>> {
         for _ in 0..=self.ring.shape.slots {
             let slot = self.ring.slot(index);
@@ -90,7 +98,7 @@ impl Consumer {
     }
 
     /// Gives the message's room back to the sender.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&self, next: u64, data_end: Option<u64>) {
         let end = &self.ring.ends().consumer;
         if let Some(data) = data_end {

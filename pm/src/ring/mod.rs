@@ -15,10 +15,12 @@
 #![allow(unsafe_code)]
 
 mod consumer;
+#[cfg(all(test, loom))]
+mod interleavings;
 mod producer;
 #[cfg(not(loom))]
 mod refill;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod word;
 
@@ -128,27 +130,27 @@ impl Ring {
         Ring { ends, slots, data, shape, shift: shape.slots.trailing_zeros() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn ends(&self) -> &Ends {
         // SAFETY: valid by `new`; only atomics inside.
         unsafe { self.ends.as_ref() }
     }
 
     /// The slot that `index` falls on; always inside the ring.
-    #[inline]
+    #[inline(always)]
     fn slot(&self, index: u64) -> &Slot {
         let at = (index & u64::from(self.shape.slots - 1)) as usize;
         // SAFETY: masked to the slots that `new` vouches for; only atomics and a cell inside.
         unsafe { self.slots.add(at).as_ref() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn lap(&self, index: u64) -> u32 {
         ((index >> self.shift) as u32).wrapping_add(1)
     }
 
     /// The address of `position` in the data area; always inside it.
-    #[inline]
+    #[inline(always)]
     fn data_at(&self, position: u64) -> *mut u8 {
         debug_assert!(self.shape.data != 0);
         let at = (position & u64::from(self.shape.data - 1)) as usize;

@@ -48,7 +48,7 @@ impl Producer {
 
     /// Finds room for `len` bytes (1 to the shape's MTU; checked by the caller). NoBuffers: none
     /// now. Io: the indices are impossible.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve(&self, len: usize) -> Result<Reserved> {
         let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
         if index.wrapping_sub(self.seen.get()) >= u64::from(self.ring.shape.slots) {
@@ -83,6 +83,7 @@ impl Producer {
         Ok(())
     }
 
+    #[inline(never)]
     fn reserve_data(&self, len: usize) -> Result<Reserved> {
         let area = u64::from(self.ring.shape.data);
         let need = len.next_multiple_of(LINE) as u64;
@@ -108,7 +109,7 @@ impl Producer {
     }
 
     /// Makes the message visible. Answers what [`Ring::claim`] needs to take it back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&self, position: u64, len: usize) -> (u64, Word) {
         let ends = self.ring.ends();
         let index = ends.producer.index.load(Ordering::Relaxed);
@@ -124,6 +125,7 @@ impl Producer {
         let word = Word::new(self.ring.lap(index), len, long);
         // SYNC: slot
         slot.word.store(word.0, Ordering::Release);
+        // The receiver has read it a round ago: bring it here while nobody waits for it.
         prefetch_write(self.ring.slot(index.wrapping_add(1)));
         (index, word)
     }

@@ -1,1 +1,243 @@
-//! tests
+//! The ring against a queue as oracle, and against garbage.
+
+use super::*;
+use crate::error::Error;
+use proptest::prelude::*;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::VecDeque;
+
+const SHAPE: Shape = Shape { slots: 8, data: 2048, mtu: 512 };
+
+/// Memory of a ring, all zero.
+struct Memory(NonNull<u8>, Layout);
+
+impl Memory {
+    fn new() -> Memory {
+        let layout = Layout::from_size_align(SHAPE.bytes(), 128).unwrap();
+        // SAFETY: the layout is not empty.
+        Memory(NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap(), layout)
+    }
+
+    fn ring(&self) -> Ring {
+        // SAFETY: the memory has the shape's size and lives as long as the test.
+        unsafe { Ring::new(self.0, SHAPE) }
+    }
+
+    fn scribble(&self, at: usize, word: u64) {
+        assert!(at + 8 <= SHAPE.bytes());
+        // SAFETY: inside the memory; as an atomic, like a hostile process's store.
+        unsafe { (*self.0.as_ptr().add(at).cast::<AtomicU64>()).store(word, Ordering::Relaxed) };
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: from alloc_zeroed with this layout.
+        unsafe { dealloc(self.0.as_ptr(), self.1) }
+    }
+}
+
+fn push(producer: &Producer, message: &[u8], reserve: usize) -> bool {
+    match producer.reserve(reserve) {
+        Ok(room) => {
+            // SAFETY: `reserve` bytes of room, and the message is no longer.
+            unsafe {
+                std::ptr::copy_nonoverlapping(message.as_ptr(), room.payload, message.len());
+            }
+            producer.publish(room.position, message.len());
+            true
+        }
+        Err(error) => {
+            assert_eq!(error, Error::NoBuffers);
+            false
+        }
+    }
+}
+
+fn pop(consumer: &Consumer) -> Option<Vec<u8>> {
+    let message = consumer.take().unwrap()?;
+    // SAFETY: valid until release.
+    let bytes = unsafe { std::slice::from_raw_parts(message.payload, message.len) }.to_vec();
+    consumer.release(message.next, message.data.map(|(_, end)| end));
+    Some(bytes)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Reserve so much, send so much of it.
+    Push(usize, usize),
+    Pop,
+    /// Both processes forget their ends and make them again.
+    Again,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1..=512usize).prop_flat_map(|r| (Just(r), 1..=r)).prop_map(|(r, n)| Step::Push(r, n)),
+        2 => (1..=48usize).prop_map(|n| Step::Push(n, n)),
+        5 => Just(Step::Pop),
+        1 => Just(Step::Again),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_ring_behaves_as_a_queue_of_bounded_length(
+        steps in prop::collection::vec(step(), 1..400)
+    ) {
+        let memory = Memory::new();
+        let (mut producer, mut consumer) =
+            (Producer::new(memory.ring()), Consumer::new(memory.ring()));
+        let mut oracle = VecDeque::new();
+        let mut serial = 0u8;
+        for step in steps {
+            match step {
+                Step::Push(reserve, len) => {
+                    serial = serial.wrapping_add(1);
+                    let message: Vec<u8> = (0..len).map(|i| serial.wrapping_add(i as u8)).collect();
+                    // A full ring may hide fresh credit for a few attempts, never for good.
+                    let sent = (0..16).any(|_| push(&producer, &message, reserve));
+                    let full = oracle.len() == 8;
+                    prop_assert!(!(full && sent));
+                    // Three messages of the largest size always fit beside what may be skipped.
+                    prop_assert!(sent || full || oracle.iter().map(Vec::len).sum::<usize>() > 512);
+                    if sent {
+                        oracle.push_back(message);
+                    }
+                }
+                Step::Pop => prop_assert_eq!(pop(&consumer), oracle.pop_front()),
+                Step::Again => {
+                    producer = Producer::new(memory.ring());
+                    consumer = Consumer::new(memory.ring());
+                }
+            }
+            prop_assert_eq!(memory.ring().queued(), oracle.len() as u64);
+        }
+        while let Some(message) = oracle.pop_front() {
+            prop_assert_eq!(pop(&consumer), Some(message));
+        }
+        prop_assert_eq!(pop(&consumer), None);
+    }
+
+    #[test]
+    fn garbage_anywhere_in_a_ring_never_reaches_beyond_it(
+        words in prop::collection::vec((0..SHAPE.bytes() / 8, any::<u64>()), 1..40),
+        lens in prop::collection::vec(1..=512usize, 1..20),
+    ) {
+        let memory = Memory::new();
+        let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
+        let inside = |at: *mut u8, len: usize| {
+            let start = memory.0.as_ptr() as usize;
+            at as usize >= start && at as usize + len <= start + SHAPE.bytes()
+        };
+        let mut lens = lens.iter().cycle();
+        for (at, word) in words {
+            memory.scribble(at * 8, word);
+            let &len = lens.next().unwrap();
+            if let Ok(room) = producer.reserve(len) {
+                prop_assert!(inside(room.payload, len));
+                producer.publish(room.position, len);
+            }
+            if let Ok(Some(message)) = consumer.take() {
+                prop_assert!(message.len >= 1 && message.len <= 512);
+                prop_assert!(inside(message.payload, message.len));
+                consumer.release(message.next, message.data.map(|(_, end)| end));
+            }
+            prop_assert!(memory.ring().queued() <= 8);
+            memory.ring().claim_all();
+        }
+    }
+
+    #[test]
+    fn saved_messages_fit_where_they_lay(
+        before in prop::collection::vec(1..=512usize, 0..20),
+        lens in prop::collection::vec(1..=512usize, 1..9),
+        after in prop::collection::vec(1..=512usize, 0..20),
+    ) {
+        let memory = Memory::new();
+        let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
+        let pass = |len: usize, memory: &Memory| {
+            let (producer, consumer) =
+                (Producer::new(memory.ring()), Consumer::new(memory.ring()));
+            assert!(push(&producer, &vec![1; len], len));
+            assert!(pop(&consumer).is_some());
+        };
+        before.iter().for_each(|&len| pass(len, &memory));
+        let mut kept = Vec::new();
+        for (i, &len) in lens.iter().enumerate() {
+            if push(&producer, &vec![i as u8; len], len) {
+                kept.push(vec![i as u8; len]);
+            }
+        }
+        // What `save` reads.
+        let mut next = memory.ring().consumed();
+        let mut positions = Vec::new();
+        while let Ok(Some(message)) = consumer.at(next) {
+            next = message.next;
+            positions.push(message.data.map(|(position, _)| position));
+        }
+        let saved: Vec<_> = kept
+            .iter()
+            .zip(&positions)
+            .map(|(payload, &position)| Saved { payload, position })
+            .collect();
+        prop_assert_eq!(saved.len(), kept.len());
+        let other = Memory::new();
+        after.iter().for_each(|&len| pass(len, &other));
+        prop_assert_eq!(other.ring().refill(&saved), Ok(()));
+        let consumer = Consumer::new(other.ring());
+        for message in kept {
+            prop_assert_eq!(pop(&consumer), Some(message));
+        }
+        prop_assert_eq!(pop(&consumer), None);
+        after.iter().for_each(|&len| pass(len, &other));
+    }
+}
+
+#[test]
+fn laps_wrap_after_four_billion_rounds() {
+    let memory = Memory::new();
+    let nearly = (u64::from(u32::MAX) << 3) - 8;
+    for i in 0..2 {
+        memory.scribble(i * 128, nearly);
+    }
+    for slot in 0..8 {
+        memory.scribble(256 + slot * 64, Word::new(u32::MAX - 1, 1, false).0);
+    }
+    let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
+    for i in 0..100u8 {
+        assert!((0..16).any(|_| push(&producer, &[i], 1)));
+        assert_eq!(pop(&consumer), Some(vec![i]));
+        assert_eq!(pop(&consumer), None);
+    }
+}
+
+#[test]
+fn impossible_indices_are_an_error_for_the_sender() {
+    let memory = Memory::new();
+    let producer = Producer::new(memory.ring());
+    memory.scribble(0, 1000);
+    assert_eq!(producer.reserve(8).err(), Some(Error::Io));
+    let memory = Memory::new();
+    let producer = Producer::new(memory.ring());
+    memory.scribble(8, 1 << 40);
+    assert_eq!(producer.reserve(512).err(), Some(Error::Io));
+}
+
+#[test]
+fn a_claimed_message_is_counted_once_and_passed_over() {
+    let memory = Memory::new();
+    let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
+    for i in 0..3 {
+        assert!(push(&producer, &[i], 1));
+    }
+    let room = producer.reserve(1).unwrap();
+    let (index, word) = producer.publish(room.position, 1);
+    assert!(memory.ring().claim(index, word));
+    assert!(!memory.ring().claim(index, word));
+    assert_eq!(memory.ring().claim_all(), 3);
+    assert_eq!(memory.ring().claim_all(), 0);
+    assert_eq!(pop(&consumer), None);
+    assert!(push(&producer, &[9], 1));
+    assert_eq!(pop(&consumer), Some(vec![9]));
+}

@@ -12,25 +12,31 @@ const LENGTH: u64 = LONG - 1;
 pub(crate) struct Word(pub(crate) u64);
 
 impl Word {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(lap: u32, len: usize, long: bool) -> Word {
         Word(u64::from(lap) << 32 | if long { LONG } else { 0 } | (len as u64 & LENGTH))
     }
     /// How far this word is from the one that the receiver of lap `lap` waits for: 1 when it has
     /// come, 0 when not. Anything else was not written by a sender of ours.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn step(self, lap: u32) -> u32 {
         ((self.0 >> 32) as u32).wrapping_sub(lap.wrapping_sub(1))
     }
-    #[inline]
+    /// The length of a message that is neither claimed nor long, minus 1; above [`super::INLINE`]
+    /// for any other word. One comparison then tells the most frequent kind of message.
+    #[inline(always)]
+    pub(crate) fn short(self) -> usize {
+        (self.0 as u32).wrapping_sub(1) as usize
+    }
+    #[inline(always)]
     pub(crate) fn len(self) -> usize {
         (self.0 & LENGTH) as usize
     }
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_long(self) -> bool {
         self.0 & LONG != 0
     }
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_claimed(self) -> bool {
         self.0 & CLAIMED != 0
     }

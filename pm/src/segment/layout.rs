@@ -50,7 +50,8 @@ pub(crate) struct SendCounters {
     pub(crate) remote: AtomicU64,
 }
 
-/// Four lines per node, so that a sampler reads few and nobody's stores meet another's.
+/// Four lines per node, so that a sampler reads few and nobody's stores meet another's. Senders
+/// read the door all the time: it has a pair of lines to itself, because processors fetch pairs.
 #[repr(C)]
 pub(crate) struct Node {
     pub(crate) send: Line<SendCounters>,
@@ -58,7 +59,9 @@ pub(crate) struct Node {
     pub(crate) received: Line<AtomicU64>,
     /// Advanced by every poll that found nothing.
     pub(crate) epoch: Line<AtomicU64>,
+    pub(crate) pad: Line<[u64; 8]>,
     pub(crate) door: Line<Door>,
+    pub(crate) pad2: Line<[u64; 8]>,
 }
 
 /// The head of a node's activation record; two bitmaps of sources follow.
@@ -72,8 +75,8 @@ pub(crate) struct Activation {
 const _: () = {
     assert!(size_of::<Header>() == 72);
     assert!(std::mem::offset_of!(Header, oversubscribed) == 64);
-    assert!(size_of::<Node>() == 256);
-    assert!(std::mem::offset_of!(Node, door) == 192);
+    assert!(size_of::<Node>() == 384);
+    assert!(std::mem::offset_of!(Node, door) == 256);
     assert!(size_of::<Activation>() == 64);
 };
 

@@ -58,7 +58,7 @@ impl Composite {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn member(&self, member: u64) -> Option<&Endpoint> {
         // SYNC: member
         let endpoint = self.members.get(member as usize)?.load(Ordering::Acquire);
@@ -101,7 +101,7 @@ impl Transport for Composite {
         }
         self.route(node).map(|(_, member, _)| member.largest())
     }
-    #[inline]
+    #[inline(always)]
     fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
         self.reserve_one(node, len)
     }
@@ -111,23 +111,23 @@ impl Transport for Composite {
     fn truncate(&self, len: usize) -> Result<()> {
         self.truncate_pending(len)
     }
-    #[inline]
+    #[inline(always)]
     fn publish(&self) {
         self.publish_pending();
     }
-    #[inline]
+    #[inline(always)]
     fn find(&self) -> Option<Found> {
         self.find_in_members()
     }
-    #[inline]
+    #[inline(always)]
     fn take(&self, found: Found) -> Result<(*mut u8, usize)> {
         self.take_from_member(found)
     }
-    #[inline]
+    #[inline(always)]
     fn release(&self) {
         self.release_to_member();
     }
-    #[inline]
+    #[inline(always)]
     fn count_empty_poll(&self) {
         self.members().for_each(|(_, member)| member.count_empty_poll());
     }
@@ -150,7 +150,7 @@ impl Transport for Composite {
     fn after_select(&self) {
         self.disarm();
     }
-    #[inline]
+    #[inline(always)]
     fn is_selecting(&self) -> bool {
         self.select.is_selecting()
     }

@@ -26,11 +26,11 @@ impl Entry {
     pub(super) fn bits(self) -> u64 {
         self.0
     }
-    #[inline]
+    #[inline(always)]
     pub(super) fn member(self) -> u64 {
         (self.0 & !USED) >> 32
     }
-    #[inline]
+    #[inline(always)]
     pub(super) fn node(self) -> u32 {
         self.0 as u32
     }
@@ -57,7 +57,7 @@ impl Composite {
     }
 
     /// The member that reaches `node`, and the node's number there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn route(&self, node: u32) -> Result<(u64, &Endpoint, u32)> {
         let line = self.table.get(node as usize).ok_or(Error::Invalid)?;
         let entry = Entry::from_bits(line.load(Ordering::Relaxed)).ok_or(Error::Invalid)?;

@@ -19,8 +19,11 @@ pub(super) struct Receiver {
 }
 
 impl Composite {
-    #[inline]
+    #[inline(always)]
     pub(super) fn find_in_members(&self) -> Option<Found> {
+        if self.count.get() <= 1 {
+            return self.find_in(0);
+        }
         let current = self.receive.current.get();
         if self.receive.left.get() != 0
             && let Some(found) = self.find_in(current)
@@ -30,12 +33,13 @@ impl Composite {
         self.find_in_others(current)
     }
 
-    #[inline]
+    #[inline(always)]
     fn find_in(&self, place: u64) -> Option<Found> {
         let source = self.member(place)?.find()?;
         Some(Found { member: place as u32, source })
     }
 
+    #[inline(never)]
     fn find_in_others(&self, current: u64) -> Option<Found> {
         let count = self.count.get();
         for step in 1..count {
@@ -53,7 +57,7 @@ impl Composite {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_from_member(&self, found: Found) -> Result<(*mut u8, usize)> {
         let place = u64::from(found.member);
         let message = self.member(place).ok_or(Error::NoBuffers)?.take(found.source)?;
@@ -62,7 +66,7 @@ impl Composite {
         Ok(message)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn release_to_member(&self) {
         if let Some(member) = self.member(self.receive.held.get()) {
             member.release();

@@ -27,7 +27,7 @@ impl Sleeper {
         Ok(Sleeper { epoll, given: Local::default(), selecting: Local::default() })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_selecting(&self) -> bool {
         self.selecting.get() != 0
     }

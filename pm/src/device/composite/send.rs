@@ -31,7 +31,7 @@ impl Sender {
 }
 
 impl Composite {
-    #[inline]
+    #[inline(always)]
     pub(super) fn reserve_one(&self, node: u32, len: usize) -> Result<*mut u8> {
         let (place, member, there) = self.route(node)?;
         let buffer = member.reserve(there, len)?;
@@ -86,7 +86,7 @@ impl Composite {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn publish_pending(&self) {
         match self.member(self.send.pending.get()) {
             Some(member) => member.publish(),

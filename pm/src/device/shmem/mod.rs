@@ -21,7 +21,7 @@ use crate::doorbell::Ringer;
 use crate::error::{Error, Result};
 use crate::segment::layout::{Geometry, Node};
 use crate::segment::{Kind, Segment};
-use crate::sync::{AtomicPtr, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
@@ -29,12 +29,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What this process keeps for one channel and node: its ends of all rings. The state of a ring
 /// is in the ring, so an endpoint may be made again at any time.
+#[repr(align(128))]
 pub(crate) struct Endpoint {
     channel: u32,
     own: u32,
     mtu: usize,
     /// The own node's record in the segment.
     record: NonNull<Node>,
+    /// Advances with every source that sends to us for the first time.
+    generation: NonNull<AtomicU64>,
     /// This process cannot be reached by a membarrier: it fences after every message.
     fences: bool,
     send: send::Sender,
@@ -68,6 +71,7 @@ impl Endpoint {
             own,
             mtu: segment.geometry().ring.mtu as usize,
             record: NonNull::from(record),
+            generation: NonNull::from(segment.generation(own as usize, Kind::Message)),
             fences: !registered,
             send: send::Sender::new(&segment, own as usize),
             receive: receive::Receiver::new(&segment, own as usize),
@@ -95,13 +99,19 @@ impl Endpoint {
         self.mtu
     }
 
-    #[inline]
+    #[inline(always)]
     fn record(&self) -> &Node {
         // SAFETY: points into the segment that `self` holds; only atomics inside.
         unsafe { self.record.as_ref() }
     }
 
-    #[inline]
+    #[inline(always)]
+    fn generation(&self) -> &AtomicU64 {
+        // SAFETY: as `record`.
+        unsafe { self.generation.as_ref() }
+    }
+
+    #[inline(always)]
     pub(crate) fn oversubscribed(&self) -> bool {
         self.segment.oversubscribed().load(Ordering::Relaxed) != 0
     }
@@ -147,7 +157,7 @@ impl Shmem {
     }
 
     /// Invalid: not bound.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn endpoint(&self) -> Result<&Endpoint> {
         // SYNC: endpoint
         let endpoint = self.endpoint.load(Ordering::Acquire);
@@ -227,7 +237,7 @@ impl Transport for Shmem {
         let inside = (node as usize) < self.geometry.nodes;
         if inside { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
     }
-    #[inline]
+    #[inline(always)]
     fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
         self.endpoint()?.reserve(node, len)
     }
@@ -237,27 +247,27 @@ impl Transport for Shmem {
     fn truncate(&self, len: usize) -> Result<()> {
         self.endpoint()?.truncate(len)
     }
-    #[inline]
+    #[inline(always)]
     fn publish(&self) {
         if let Ok(endpoint) = self.endpoint() {
             endpoint.publish();
         }
     }
-    #[inline]
+    #[inline(always)]
     fn find(&self) -> Option<Found> {
         self.endpoint().ok()?.find().map(|source| Found { member: 0, source })
     }
-    #[inline]
+    #[inline(always)]
     fn take(&self, found: Found) -> Result<(*mut u8, usize)> {
         self.endpoint()?.take(found.source)
     }
-    #[inline]
+    #[inline(always)]
     fn release(&self) {
         if let Ok(endpoint) = self.endpoint() {
             endpoint.release();
         }
     }
-    #[inline]
+    #[inline(always)]
     fn count_empty_poll(&self) {
         if let Ok(endpoint) = self.endpoint() {
             endpoint.count_empty_poll();
@@ -283,7 +293,7 @@ impl Transport for Shmem {
             endpoint.after_select();
         }
     }
-    #[inline]
+    #[inline(always)]
     fn is_selecting(&self) -> bool {
         self.endpoint().is_ok_and(Endpoint::is_selecting)
     }

@@ -19,6 +19,8 @@ pub(super) const TURN: u64 = 16;
 /// Cold rings per poll.
 pub(super) const SWEEP: u64 = 4;
 
+/// No source is hot yet.
+const NOBODY: u64 = u64::MAX;
 /// Found: not a message, but a source that was not there before.
 const NEW_SOURCE: u32 = u32::MAX;
 /// The held message lies in its slot.
@@ -44,7 +46,7 @@ pub(super) struct Receiver {
     order: Box<[Local]>,
     count: Local,
     generation: Local,
-    /// The hot source's place in `order`, and the messages left of its turn.
+    /// The hot source, and the messages left of its turn.
     hot: Local,
     left: Local,
     /// Where in `order` the sweep goes on.
@@ -64,7 +66,7 @@ impl Receiver {
             order: nodes.map(|_| Local::default()).collect(),
             count: Local::default(),
             generation: Local::default(),
-            hot: Local::default(),
+            hot: Local::new(NOBODY),
             left: Local::new(TURN),
             cursor: Local::default(),
             held: Held::default(),
@@ -72,7 +74,7 @@ impl Receiver {
     }
 
     /// The source at a place in the order.
-    #[inline]
+    #[inline(always)]
     fn at(&self, place: u64) -> Option<(u32, &Source)> {
         if place >= self.count.get() {
             return None;
@@ -84,55 +86,53 @@ impl Receiver {
 
 impl Endpoint {
     /// Where something waits. May be called by any thread at any time; `take` looks again.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self) -> Option<u32> {
         let receiver = &self.receive;
-        if receiver.left.get() != 0
-            && let Some((source, hot)) = receiver.at(receiver.hot.get())
-            && hot.consumer.is_waiting()
+        let hot = receiver.hot.get();
+        let alone = receiver.count.get() <= 1;
+        if (alone || receiver.left.get() != 0)
+            && let Some(source) = receiver.sources.get(hot as usize)
+            && source.consumer.is_waiting()
         {
-            return Some(source);
+            return Some(hot as u32);
         }
-        self.find_cold()
+        let generation = self.generation().load(Ordering::Relaxed);
+        if alone && generation == receiver.generation.get() {
+            return None;
+        }
+        self.find_cold(generation)
     }
 
-    #[inline]
-    fn find_cold(&self) -> Option<u32> {
+    #[inline(never)]
+    fn find_cold(&self, generation: u64) -> Option<u32> {
         let receiver = &self.receive;
-        let generation = self.segment.generation(self.own as usize, Kind::Message);
-        if generation.load(Ordering::Relaxed) != receiver.generation.get() {
+        if generation != receiver.generation.get() {
             return Some(NEW_SOURCE);
         }
-        let count = receiver.count.get();
-        if count > 1 {
-            let found = self.sweep(SWEEP.min(count));
-            if found.is_some() {
-                return found;
-            }
+        let found = self.sweep(SWEEP);
+        if found.is_some() || receiver.left.get() != 0 {
+            return found;
         }
-        if receiver.left.get() == 0 {
-            // Its turn was over, but nobody else has anything.
-            receiver.left.set(TURN);
-            let (source, hot) = receiver.at(receiver.hot.get())?;
-            return hot.consumer.is_waiting().then_some(source);
-        }
-        None
+        // The hot one's turn was over, but nobody else has anything.
+        receiver.left.set(TURN);
+        let hot = receiver.hot.get();
+        receiver.sources.get(hot as usize)?.consumer.is_waiting().then_some(hot as u32)
     }
 
-    /// Looks at the next `rings` rings in turn.
+    /// Looks at the next `rings` rings in turn, not at the hot one.
     fn sweep(&self, rings: u64) -> Option<u32> {
         let receiver = &self.receive;
         let count = receiver.count.get();
         let mut place = receiver.cursor.get();
-        for _ in 0..rings {
+        for _ in 0..rings.min(count) {
             place = if place + 1 >= count { 0 } else { place + 1 };
-            // While the hot source's turn is over, it is not among the others.
             if let Some((source, cold)) = receiver.at(place)
-                && place != receiver.hot.get()
+                && u64::from(source) != receiver.hot.get()
                 && cold.consumer.is_waiting()
             {
                 receiver.cursor.set(place);
-                receiver.hot.set(place);
+                receiver.hot.set(u64::from(source));
                 receiver.left.set(TURN);
                 return Some(source);
             }
@@ -143,10 +143,11 @@ impl Endpoint {
 
     /// Looks at every ring.
     pub(crate) fn find_anywhere(&self) -> Option<u32> {
-        self.find().or_else(|| self.sweep(self.receive.count.get()))
+        let all = self.receive.count.get();
+        self.find().or_else(|| self.sweep(all)).or_else(|| self.find())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&self, source: u32) -> Result<(*mut u8, usize)> {
         let receiver = &self.receive;
         let Some(from) = receiver.sources.get(source as usize) else {
@@ -174,11 +175,13 @@ impl Endpoint {
         let receiver = &self.receive;
         let own = self.own as usize;
         // SYNC: activation
-        let generation = self.segment.generation(own, Kind::Message).load(Ordering::Acquire);
+        let generation = self.generation().load(Ordering::Acquire);
         for source in self.segment.active(own, Kind::Message) {
             let known = &receiver.sources[source].known;
             if known.get() == 0 && source != own {
                 known.set(1);
+                receiver.hot.set(source as u64);
+                receiver.left.set(TURN);
                 let count = receiver.count.get();
                 receiver.order[count as usize].set(source as u64);
                 receiver.count.set(count + 1);
@@ -196,6 +199,7 @@ impl Endpoint {
     fn forget(&self, source: u32) {
         self.break_link(source, "it wrote to its ring what no sender writes");
         let receiver = &self.receive;
+        receiver.hot.set(NOBODY);
         let last = receiver.count.get().saturating_sub(1);
         for place in 0..=last {
             if receiver.order[place as usize].get() == u64::from(source) {
@@ -206,7 +210,7 @@ impl Endpoint {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&self) {
         let receiver = &self.receive;
         let held = &receiver.held;
@@ -218,7 +222,7 @@ impl Endpoint {
         source.consumer.release(held.next.get(), (data_end != NO_DATA).then_some(data_end));
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count_empty_poll(&self) {
         let epoch = &self.record().epoch.0;
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);

@@ -60,7 +60,7 @@ impl Endpoint {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_selecting(&self) -> bool {
         self.select.selecting.get() != 0
     }

@@ -35,7 +35,7 @@ struct Target {
 }
 
 impl Target {
-    #[inline]
+    #[inline(always)]
     fn record(&self) -> &Node {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
         unsafe { self.record.as_ref() }
@@ -104,7 +104,7 @@ impl Drop for Staging {
 }
 
 impl Endpoint {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
         let target = self.target(node, len)?;
         let (payload, position) = match target.producer.reserve(len) {
@@ -119,7 +119,7 @@ impl Endpoint {
     }
 
     /// Invalid: no such node, self, or a length that cannot be. Io: that link is broken.
-    #[inline]
+    #[inline(always)]
     fn target(&self, node: u32, len: usize) -> Result<&Target> {
         let target = self.send.targets.get(node as usize).ok_or(Error::Invalid)?;
         if node == self.own || len.wrapping_sub(1) >= self.mtu {
@@ -237,7 +237,7 @@ impl Endpoint {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&self) {
         let pending = &self.send.pending;
         let Some(target) = self.send.targets.get(pending.node.get() as usize) else {

@@ -1,0 +1,542 @@
+//! Every function of a context, return code by return code, on every device and on composites of
+//! them. After each misuse the context still works.
+
+#![allow(unsafe_code, missing_docs)]
+
+mod bed;
+
+use bed::*;
+use score_pm::*;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A message goes from node 0 to node 1 and back.
+fn works(bed: &Bed) {
+    for (from, to) in [(0, 1), (1, 0)] {
+        send_surely(&bed.ends[from], to as u32, b"still here");
+        assert_eq!(receive_surely(&bed.ends[to]), b"still here", "{}", bed.kind);
+    }
+}
+
+#[test]
+fn messages_of_every_length_arrive_whole_and_in_order() {
+    on_every_kind(2, |bed| {
+        let mtu = bed.ends[0].mtu(1).unwrap();
+        assert!(mtu >= MIN_MTU);
+        for round in 0..3000usize {
+            let len = if round < 200 { 1 + round } else { 1 + round * 2741 % mtu };
+            let message: Vec<u8> = (0..len).map(|i| (i * 7 + round) as u8).collect();
+            send(&bed.ends[0], 1, &message).unwrap();
+            assert_eq!(receive(&bed.ends[1]).unwrap(), message);
+        }
+        send(&bed.ends[0], 1, &vec![3; mtu]).unwrap();
+        assert_eq!(receive(&bed.ends[1]).unwrap(), vec![3; mtu]);
+        assert_eq!(bed.device.counters(0).unwrap().sent, 3001);
+        assert_eq!(bed.device.counters(1).unwrap().received, 3001);
+    });
+}
+
+#[test]
+fn buffers_are_aligned_to_16_bytes() {
+    on_every_kind(2, |bed| {
+        for len in [1, 8, 48, 49, 100, 1000] {
+            let buffer = bed.ends[0].get_send_buffer(1, len).unwrap();
+            assert_eq!(buffer as usize % 16, 0);
+            bed.ends[0].send().unwrap();
+            assert_eq!(bed.ends[1].receive().unwrap().0 as usize % 16, 0);
+            bed.ends[1].release_receive_buffer().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_wrong_node_or_length_is_einval() {
+    on_every_kind(2, |bed| {
+        let end = &bed.ends[0];
+        let mtu = end.mtu(1).unwrap();
+        for (node, len) in
+            [(0, 8), (2, 8), (u32::MAX, 8), (1, 0), (1, mtu + 1), (1, usize::MAX), (1, 1 << 40)]
+        {
+            assert_eq!(end.get_send_buffer(node, len), Err(Error::Invalid), "{node} {len}");
+            assert_eq!(end.get_multicast_buffer(&[node], len), Err(Error::Invalid));
+        }
+        assert_eq!(end.mtu(2), Err(Error::Invalid));
+        assert_eq!(end.mtu(u32::MAX), Err(Error::Invalid));
+        works(bed);
+    });
+}
+
+#[test]
+fn send_truncate_and_release_without_a_buffer_are_eio() {
+    on_every_kind(2, |bed| {
+        let end = &bed.ends[0];
+        assert_eq!(end.send(), Err(Error::Io));
+        assert_eq!(end.truncate(1), Err(Error::Io));
+        assert_eq!(end.release_receive_buffer(), Err(Error::Io));
+        works(bed);
+        assert_eq!(end.send(), Err(Error::Io));
+        assert_eq!(end.release_receive_buffer(), Err(Error::Io));
+        works(bed);
+    });
+}
+
+#[test]
+fn truncate_shortens_and_never_lengthens() {
+    on_every_kind(2, |bed| {
+        for (reserved, sent) in [(48, 1), (1000, 1000), (1000, 49), (1000, 48), (1000, 1)] {
+            let message = vec![5; sent];
+            fill(bed.ends[0].get_send_buffer(1, reserved).unwrap(), &message);
+            assert_eq!(bed.ends[0].truncate(0), Err(Error::Invalid));
+            assert_eq!(bed.ends[0].truncate(reserved + 1), Err(Error::Invalid));
+            bed.ends[0].truncate(sent).unwrap();
+            assert_eq!(bed.ends[0].truncate(sent + 1), Err(Error::Invalid));
+            bed.ends[0].send().unwrap();
+            assert_eq!(receive(&bed.ends[1]).unwrap(), message);
+        }
+        works(bed);
+    });
+}
+
+#[test]
+fn a_held_buffer_locks_its_own_direction_only() {
+    on_every_kind(2, |bed| {
+        let [a, b] = [&bed.ends[0], &bed.ends[1]];
+        fill(a.get_send_buffer(1, 4).unwrap(), b"held");
+        assert_eq!(a.get_send_buffer(1, 4), Err(Error::Busy));
+        assert_eq!(a.get_multicast_buffer(&[1], 4), Err(Error::Busy));
+        assert_eq!(a.receive(), Err(Error::NoBuffers));
+        send(b, 0, b"over").unwrap();
+        assert_eq!(bytes(a.receive().unwrap()), b"over");
+        assert_eq!(a.receive(), Err(Error::Busy));
+        a.send().unwrap();
+        send(a, 1, b"more").unwrap();
+        a.release_receive_buffer().unwrap();
+        assert_eq!(receive(b).unwrap(), b"held");
+        assert_eq!(receive(b).unwrap(), b"more");
+        works(bed);
+    });
+}
+
+#[test]
+fn a_message_is_invisible_until_it_is_sent() {
+    on_every_kind(2, |bed| {
+        fill(bed.ends[0].get_send_buffer(1, 4).unwrap(), b"wait");
+        assert_eq!(bed.ends[1].receive(), Err(Error::NoBuffers));
+        assert_eq!(bed.device.counters(0).unwrap().sent, 0);
+        bed.ends[0].send().unwrap();
+        assert_eq!(receive(&bed.ends[1]).unwrap(), b"wait");
+    });
+}
+
+#[test]
+fn a_full_destination_is_enobufs_and_stops_no_other() {
+    on_every_kind(3, |bed| {
+        let mut sent = 0u32;
+        while send(&bed.ends[0], 1, &sent.to_le_bytes()).is_ok() {
+            sent += 1;
+            assert!(sent < 100_000, "a ring without end");
+        }
+        assert_eq!(send(&bed.ends[0], 1, b"no room"), Err(Error::NoBuffers));
+        assert_eq!(send(&bed.ends[0], 2, b"but here"), Ok(()));
+        assert_eq!(receive(&bed.ends[2]).unwrap(), b"but here");
+        assert_eq!(bed.ends[1].queue_status().unwrap().receive, sent as usize);
+        for expected in 0..sent {
+            assert_eq!(receive(&bed.ends[1]).unwrap(), expected.to_le_bytes());
+        }
+        assert_eq!(receive(&bed.ends[1]), Err(Error::NoBuffers));
+        works(bed);
+    });
+}
+
+#[test]
+fn credit_comes_back_with_every_release() {
+    on_every_kind(2, |bed| {
+        for len in [8, 48, 49, 1024, bed.ends[0].mtu(1).unwrap()] {
+            while send(&bed.ends[0], 1, &vec![1; len]).is_ok() {}
+            for _ in 0..500 {
+                receive(&bed.ends[1]).unwrap();
+                // The sender may look only every so many attempts, but then it sees it.
+                assert!((0..16).any(|_| send(&bed.ends[0], 1, &vec![1; len]).is_ok()));
+            }
+            while receive(&bed.ends[1]).is_ok() {}
+        }
+        works(bed);
+    });
+}
+
+#[test]
+fn a_multicast_reaches_all_or_none() {
+    on_every_kind(4, |bed| {
+        let end = &bed.ends[0];
+        for len in [1, 48, 1000] {
+            let message = vec![len as u8; len];
+            fill(end.get_multicast_buffer(&[3, 1, 2], len).unwrap(), &message);
+            end.send().unwrap();
+            for to in 1..4 {
+                assert_eq!(receive(&bed.ends[to]).unwrap(), message);
+            }
+        }
+        assert_eq!(bed.device.counters(0).unwrap().sent, 9);
+        fill(end.get_multicast_buffer(&[1, 2], 900).unwrap(), b"short");
+        end.truncate(5).unwrap();
+        end.send().unwrap();
+        assert_eq!(receive(&bed.ends[1]).unwrap(), b"short");
+        assert_eq!(receive(&bed.ends[2]).unwrap(), b"short");
+        for bad in [&[][..], &[1, 1], &[1, 2, 1], &[1, 0], &[1, 4], &[1, 2, 3, 1, 2]] {
+            assert_eq!(end.get_multicast_buffer(bad, 8), Err(Error::Invalid), "{bad:?}");
+        }
+        while send(end, 2, &[0; 8]).is_ok() {}
+        assert_eq!(end.get_multicast_buffer(&[1, 2, 3], 8), Err(Error::NoBuffers));
+        assert_eq!(receive(&bed.ends[1]), Err(Error::NoBuffers));
+        assert_eq!(receive(&bed.ends[3]), Err(Error::NoBuffers));
+        works(bed);
+    });
+}
+
+#[test]
+fn the_queue_status_drops_at_receive_and_send_is_done_at_once() {
+    on_every_kind(2, |bed| {
+        let b = &bed.ends[1];
+        assert_eq!(b.queue_status(), Ok(QueueStatus::default()));
+        for _ in 0..3 {
+            send(&bed.ends[0], 1, b"x").unwrap();
+        }
+        assert_eq!(b.queue_status().unwrap().receive, 3);
+        b.receive().unwrap();
+        assert_eq!(b.queue_status().unwrap().receive, 2);
+        b.release_receive_buffer().unwrap();
+        assert_eq!(b.queue_status().unwrap().receive, 2);
+        assert_eq!(bed.ends[0].queue_status(), Ok(QueueStatus::default()));
+        assert_eq!(bed.ends[0].is_send_done(), Ok(()));
+        assert_eq!(bed.sums(), (3, 1));
+    });
+}
+
+#[test]
+fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
+    on_every_kind(2, |bed| {
+        send(&bed.ends[0], 1, b"x").unwrap();
+        assert_eq!(bed.device.counters(0).unwrap().sent, 1);
+        bed.ends[1].receive().unwrap();
+        assert_eq!(bed.device.counters(1).unwrap().received, 0);
+        bed.ends[1].release_receive_buffer().unwrap();
+        assert_eq!(bed.device.counters(1).unwrap().received, 1);
+        let epoch = bed.device.counters(1).unwrap().poll_epoch;
+        for _ in 0..10 {
+            assert_eq!(bed.ends[1].receive(), Err(Error::NoBuffers));
+        }
+        assert_eq!(bed.device.counters(1).unwrap().poll_epoch, epoch + 10);
+        assert_eq!(bed.device.counters(2), Err(Error::Invalid));
+    });
+}
+
+#[test]
+fn the_configuration_tells_the_truth() {
+    on_every_kind(3, |bed| {
+        let config = bed.ends[1].config().unwrap();
+        assert_eq!(config.kind, bed.kind);
+        assert_eq!((config.number, config.nodes), (1, 3));
+        assert_eq!(config.mtu, bed.ends[1].mtu(0).unwrap());
+        assert_eq!(config.option, 0);
+        assert!(config.size > 3 * 3 * 4096);
+        assert_eq!(bed.ends[1].self_node(), Ok(1));
+        let device = bed.device.config().unwrap();
+        assert_eq!((device.kind, device.nodes, device.contexts), ("shmem", 3, 3));
+        assert_eq!(bed.device.node_list(), Ok(0..3));
+        assert_eq!(bed.device.is_reachable(2), Ok(true));
+        assert_eq!(bed.device.is_reachable(3), Err(Error::Invalid));
+        let mut text = Vec::new();
+        bed.ends[1].dump(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(bed.kind) && text.contains("node 1 of 3"), "{text}");
+    });
+}
+
+#[test]
+fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
+    on_every_kind(8, |bed| {
+        // All are active; then node 1 floods, and node 7 sends one message at some time.
+        for k in 1..8 {
+            send(&bed.ends[k], 0, b"hello").unwrap();
+        }
+        for _ in 1..8 {
+            receive_surely(&bed.ends[0]);
+        }
+        for start in 0..40 {
+            let flood = |n: usize| {
+                for _ in 0..n {
+                    if send(&bed.ends[1], 0, b"flood").is_err() {
+                        break;
+                    }
+                }
+            };
+            flood(200);
+            for _ in 0..start {
+                receive_surely(&bed.ends[0]);
+                flood(1);
+            }
+            send(&bed.ends[7], 0, b"quiet").unwrap();
+            let mut before = 0;
+            while receive(&bed.ends[0]).unwrap() != b"quiet" {
+                before += 1;
+                flood(1);
+                assert!(before <= 16 * 7, "{}: {before} messages came first", bed.kind);
+            }
+            while receive(&bed.ends[0]).is_ok() {}
+        }
+    });
+}
+
+#[test]
+fn a_cold_source_is_found_within_few_polls() {
+    on_every_kind(64, |bed| {
+        for k in 1..64 {
+            send(&bed.ends[k], 0, b"hello").unwrap();
+        }
+        for _ in 1..64 {
+            receive_surely(&bed.ends[0]);
+        }
+        for k in (1..64).rev() {
+            send(&bed.ends[k], 0, &[k as u8]).unwrap();
+            let polls = (1..).find(|_| receive(&bed.ends[0]) == Ok(vec![k as u8]));
+            assert!(polls.unwrap() <= 64 / 4 + 1, "{polls:?} polls");
+        }
+    });
+}
+
+#[test]
+fn threads_share_a_context_and_lose_nothing() {
+    const EACH: u64 = 5_000;
+    on_every_kind(2, |bed| {
+        let busy = AtomicU32::new(0);
+        let got: Vec<AtomicU32> = (0..4 * EACH).map(|_| AtomicU32::new(0)).collect();
+        let left = AtomicU64::new(4 * EACH);
+        std::thread::scope(|scope| {
+            for t in 0..4 {
+                scope.spawn(move || {
+                    for i in 0..EACH {
+                        send_surely(&bed.ends[0], 1, &(t * EACH + i).to_le_bytes());
+                    }
+                });
+            }
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while left.load(Ordering::SeqCst) > 0 {
+                        match receive(&bed.ends[1]) {
+                            Ok(message) => {
+                                let word = u64::from_le_bytes(message.try_into().unwrap());
+                                got[word as usize].fetch_add(1, Ordering::SeqCst);
+                                left.fetch_sub(1, Ordering::SeqCst);
+                            }
+                            Err(Error::Busy) => {
+                                busy.fetch_add(1, Ordering::Relaxed);
+                            }
+                            Err(Error::NoBuffers) => std::thread::yield_now(),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+        });
+        assert!(got.iter().all(|count| count.load(Ordering::SeqCst) == 1));
+        assert_eq!(bed.sums(), (4 * EACH, 4 * EACH));
+    });
+}
+
+#[test]
+fn another_thread_finds_a_held_context_busy() {
+    on_every_kind(2, |bed| {
+        bed.ends[0].get_send_buffer(1, 8).unwrap();
+        let other = std::thread::scope(|s| {
+            s.spawn(|| bed.ends[0].get_send_buffer(1, 8).map(drop)).join().unwrap()
+        });
+        assert_eq!(other, Err(Error::Busy));
+        bed.ends[0].send().unwrap();
+        bed.ends[1].receive().unwrap();
+        let other =
+            std::thread::scope(|s| s.spawn(|| bed.ends[1].receive().map(drop)).join().unwrap());
+        assert_eq!(other, Err(Error::Busy));
+        bed.ends[1].release_receive_buffer().unwrap();
+        works(bed);
+    });
+}
+
+#[test]
+fn reset_drops_what_is_held_and_queued_and_keeps_the_binding() {
+    on_every_kind(2, |bed| {
+        for _ in 0..5 {
+            send(&bed.ends[1], 0, &[7; 500]).unwrap();
+        }
+        let end = &bed.ends[0];
+        end.receive().unwrap();
+        end.get_send_buffer(1, 8).unwrap();
+        end.reset().unwrap();
+        assert_eq!(end.send(), Err(Error::Io));
+        assert_eq!(end.release_receive_buffer(), Err(Error::Io));
+        assert_eq!(end.receive(), Err(Error::NoBuffers));
+        assert_eq!(bed.sums(), (5, 5));
+        assert_eq!(end.self_node(), Ok(0));
+        works(bed);
+    });
+}
+
+#[test]
+fn what_is_sent_to_a_node_that_has_gone_is_dropped_and_counted() {
+    on_every_kind(3, |bed| {
+        for _ in 0..4 {
+            send(&bed.ends[0], 1, b"unread").unwrap();
+        }
+        bed.device.mark_exited(1).unwrap();
+        assert_eq!(bed.sums(), (4, 4));
+        bed.device.mark_exited(1).unwrap();
+        assert_eq!(bed.sums(), (4, 4));
+        assert_eq!(bed.device.counters(1).unwrap().door, 2);
+        // Far more than a ring holds, of every kind.
+        for i in 0..2000 {
+            send(&bed.ends[0], 1, &vec![1; 1 + i % 1024]).unwrap();
+        }
+        fill(bed.ends[0].get_multicast_buffer(&[1, 2], 3).unwrap(), b"all");
+        bed.ends[0].send().unwrap();
+        assert_eq!(receive(&bed.ends[2]).unwrap(), b"all");
+        assert_eq!(bed.sums(), (2006, 2006));
+        assert_eq!(bed.ends[0].is_send_done(), Ok(()));
+        assert_eq!(bed.device.mark_exited(3), Err(Error::Invalid));
+    });
+}
+
+#[test]
+fn select_descriptors_follow_the_man_page() {
+    on_every_kind(2, |bed| {
+        let end = &bed.ends[0];
+        assert_eq!(end.fd_count(), Ok(1));
+        assert_eq!(end.get_fds(&mut []), Err(Error::NoSpace));
+        let mut fds = [-1; 3];
+        assert_eq!(end.get_fds(&mut fds), Ok(1));
+        assert!(fds[0] >= 0 && fds[0] < 1024 && fds[1] == -1);
+        let mut again = [-1];
+        end.get_fds(&mut again).unwrap();
+        assert_eq!(again[0], fds[0]);
+        assert_eq!(end.after_select(), Ok(()));
+        assert_eq!(end.before_select(), Ok(()));
+        assert_eq!(end.after_select(), Ok(()));
+        works(bed);
+    });
+}
+
+fn is_readable(context: &Context) -> bool {
+    let mut fds = [-1];
+    context.get_fds(&mut fds).unwrap();
+    let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, as said.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+#[test]
+fn an_armed_receiver_is_rung_once_and_never_for_nothing() {
+    on_every_kind(3, |bed| {
+        let end = &bed.ends[0];
+        send(&bed.ends[1], 0, b"not armed").unwrap();
+        assert!(!is_readable(end));
+        end.before_select().unwrap();
+        assert_eq!(receive(end).unwrap(), b"not armed");
+        assert_eq!(receive(end), Err(Error::NoBuffers));
+        assert!(!is_readable(end));
+        for _ in 0..3 {
+            send(&bed.ends[1], 0, b"ring").unwrap();
+            send(&bed.ends[2], 0, b"ring").unwrap();
+            assert!(is_readable(end));
+            assert_eq!(receive(end).unwrap(), b"ring");
+            assert_eq!(receive(end).unwrap(), b"ring");
+            assert_eq!(receive(end), Err(Error::NoBuffers));
+            assert!(!is_readable(end), "the bell is silenced by the poll that finds nothing");
+        }
+        end.after_select().unwrap();
+        send(&bed.ends[1], 0, b"quiet").unwrap();
+        assert!(!is_readable(end));
+        assert_eq!(receive(end).unwrap(), b"quiet");
+    });
+}
+
+#[test]
+fn saved_messages_come_back_in_another_segment() {
+    let _dog = Watchdog::new(60);
+    let owner = |device: &Device| {
+        let contexts: Vec<_> = (0..3).map(|k| device.open_context(k).unwrap()).collect();
+        contexts.iter().enumerate().for_each(|(k, c)| c.bind_channel(0, k as u32).unwrap());
+        contexts
+    };
+    let device = Device::open("shmem", &["-nodes", "3"]).unwrap();
+    let from = owner(&device);
+    let messages: Vec<Vec<u8>> = (1..30).map(|i| vec![i as u8; i * 37 % 900 + 1]).collect();
+    for (i, message) in messages.iter().enumerate() {
+        send(&from[1 + i % 2], 0, message).unwrap();
+    }
+    let size = from[0].save_size().unwrap();
+    let mut saved = vec![0; size];
+    assert_eq!(from[0].save(&mut saved[1..]), Err(Error::NoSpace));
+    assert_eq!(from[0].save(&mut saved), Ok(size));
+
+    let other = Device::open("shmem", &["-nodes", "3"]).unwrap();
+    let to = owner(&other);
+    send(&to[1], 0, b"replaced").unwrap();
+    for bad in [&saved[..size - 1], &saved[1..], &[], &[0; 64]] {
+        assert_eq!(to[0].restore(bad), Err(Error::Invalid));
+    }
+    assert_eq!(to[1].restore(&saved), Err(Error::Invalid), "another node");
+    to[0].restore(&saved).unwrap();
+    let mut got: Vec<_> = (0..messages.len()).map(|_| receive_surely(&to[0])).collect();
+    assert_eq!(receive(&to[0]), Err(Error::NoBuffers));
+    got.sort();
+    let mut sorted = messages.clone();
+    sorted.sort();
+    assert_eq!(got, sorted);
+    send(&to[1], 0, b"after").unwrap();
+    assert_eq!(receive(&to[0]).unwrap(), b"after");
+}
+
+#[test]
+fn a_composite_of_opened_contexts_saves_and_restores_its_members() {
+    let _dog = Watchdog::new(60);
+    let device = Device::open("shmem", &["-nodes", "2"]).unwrap();
+    let members: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
+    let composites = Device::open("composite", &["-nodes", "2"]).unwrap();
+    let composite = composites.open_context(0).unwrap();
+    members.iter().enumerate().for_each(|(k, c)| c.bind_channel(0, k as u32).unwrap());
+    composite.associate_nodes(&members[0], &[(0, 0), (1, 1)]).unwrap();
+    send(&members[1], 0, b"kept").unwrap();
+    let mut saved = vec![0; composite.save_size().unwrap()];
+    composite.save(&mut saved).unwrap();
+    assert_eq!(receive(&composite).unwrap(), b"kept");
+    assert_eq!(composite.restore(&saved[8..]), Err(Error::Invalid));
+    composite.restore(&saved).unwrap();
+    assert_eq!(receive(&composite).unwrap(), b"kept");
+}
+
+#[test]
+fn control_messages_go_beside_the_others() {
+    let _dog = Watchdog::new(60);
+    for kind in KINDS {
+        let bed = Bed::new(kind, 3);
+        let (mut buffer, mut len) = ([0; CONTROL_MTU], 0);
+        assert_eq!(bed.ends[1].control_receive(&mut buffer, &mut len), Err(Error::NoBuffers));
+        send(&bed.ends[0], 1, b"message").unwrap();
+        bed.opened[0].control_send(1, b"control").unwrap();
+        bed.opened[2].control_send(1, &[9; CONTROL_MTU]).unwrap();
+        assert_eq!(bed.ends[1].control_receive(&mut buffer[..3], &mut len), Err(Error::NoSpace));
+        let mut got = HashSet::new();
+        for _ in 0..2 {
+            let from = bed.ends[1].control_receive(&mut buffer, &mut len).unwrap();
+            got.insert((from, buffer[..len].to_vec()));
+        }
+        assert_eq!(got, HashSet::from([(0, b"control".to_vec()), (2, vec![9; CONTROL_MTU])]));
+        assert_eq!(bed.ends[1].control_receive(&mut buffer, &mut len), Err(Error::NoBuffers));
+        for (node, bytes) in [(0, &[1u8][..]), (3, &[1]), (1, &[]), (1, &[0; CONTROL_MTU + 1])] {
+            assert_eq!(bed.opened[0].control_send(node, bytes), Err(Error::Invalid));
+        }
+        let sent = (0..100).take_while(|_| bed.opened[0].control_send(2, b"x").is_ok()).count();
+        assert!((1..100).contains(&sent));
+        assert_eq!(bed.opened[0].control_send(2, b"x"), Err(Error::NoBuffers));
+        assert_eq!(receive(&bed.ends[1]).unwrap(), b"message");
+        assert_eq!(bed.sums(), (1, 1));
+    }
+}
