@@ -1,9 +1,185 @@
-//! `cargo xtask bench`: processes measured beside their peers.
+//! `cargo xtask bench`: the promises of speed, measured beside others in the same run. Absolute
+//! figures swing from hour to hour on a shared machine, so everything is interleaved and told as a
+//! ratio with its spread.
 
-/// Runs the measurements that `args` name.
+mod calls;
+mod figures;
+mod latency;
+mod launch;
+mod peers;
+mod picture;
+mod proof;
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::bench::calls::words;
+use crate::bench::figures::{Row, csv, table};
+use crate::bench::peers::Peers;
+use crate::run;
+
+const USAGE: &str = "\
+usage: cargo xtask bench [-quick] [-rounds N] [NAME...]
+
+  latency         8 B, 64 B, 1 KiB, 4 KiB one way, beside the floor, Open MPI, MPICH and UCX
+  rate            messages of 8 B per second, beside the same
+  silent          2 processes alone, and among 62 silent ones
+  launch          4 and 256 x true: scrun, mpiexec, and a bare spawn-and-wait
+  oversubscribed  4 pairs on 2 cores
+  proof           system calls and instructions of a message (strace, callgrind)
+
+All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
+SCORE_BIN_DIR names a folder with programs that are built already. Nothing else should run on the
+machine.
+";
+
+/// The rows of one measurement.
+type Rows = Result<Vec<Row>, String>;
+type Measurement = fn(&Bench) -> Rows;
+
+const ALL: [(&str, Measurement); 6] = [
+    ("latency", latency::latency),
+    ("rate", latency::rate),
+    ("silent", latency::silent),
+    ("launch", launch::launch),
+    ("oversubscribed", latency::oversubscribed),
+    ("proof", proof::proof),
+];
+
+/// What every measurement needs.
+pub struct Bench {
+    programs: PathBuf,
+    folder: PathBuf,
+    peers: Peers,
+    rounds: u32,
+    cores: [u32; 2],
+}
+
+impl Bench {
+    /// One of our commands with the full path of this build's program.
+    fn ours(&self, line: &str) -> Vec<String> {
+        let mut words = words(line);
+        if let Some(program) = words.first_mut() {
+            *program = self.programs.join(&*program).to_string_lossy().into_owned();
+        }
+        words
+    }
+
+    fn progress(&self, what: &str, round: u32) {
+        println!("  {what}: round {}", round + 1);
+    }
+}
+
+/// Runs it.
 ///
 /// # Errors
-/// One line that says what is missing.
-pub fn run(_args: &[String]) -> Result<(), String> {
-    Err("the measurements are not built yet".into())
+/// One line that says what failed.
+pub fn run(args: &[String]) -> Result<(), String> {
+    let (mut rounds, mut chosen) = (7, Vec::new());
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "-quick" | "--quick" => rounds = 2,
+            "-rounds" => {
+                let count = words.next().and_then(|count| count.parse().ok());
+                // One more than none: the first launch only warms caches.
+                rounds =
+                    count.filter(|count| *count >= 2).ok_or("-rounds needs a number from 2 on")?;
+            }
+            "-help" | "--help" | "-h" => {
+                print!("{USAGE}");
+                return Ok(());
+            }
+            "-spawn-and-wait" => {
+                return launch::spawn_and_wait(
+                    words.next().ok_or("-spawn-and-wait needs a number")?,
+                );
+            }
+            name => {
+                let known = ALL.iter().find(|(known, _)| *known == name);
+                let (_, bench) = known.ok_or_else(|| {
+                    let names = ALL.map(|(name, _)| name).join(", ");
+                    format!("there is no measurement {name:?}; there are {names}")
+                })?;
+                chosen.push((name, *bench));
+            }
+        }
+    }
+    if chosen.is_empty() {
+        chosen = ALL.to_vec();
+    }
+    measure(rounds, &chosen)
+}
+
+fn measure(rounds: u32, chosen: &[(&str, Measurement)]) -> Result<(), String> {
+    let programs = match std::env::var_os("SCORE_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => {
+            println!("building (cargo build --release)");
+            run::build_release()?
+        }
+    };
+    let folder = run::root().join("bench-results");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let work = folder.join("work");
+    std::fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
+    let peers = Peers::find(&work);
+    let bench = Bench { programs, folder: work, peers, rounds, cores: cores()? };
+    let head = head(&bench);
+    println!("{head}");
+    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    for (name, measurement) in chosen {
+        match measurement(&bench) {
+            Ok(more) => rows.extend(more),
+            // One that fails does not take the others with it, but is not passed over either.
+            Err(fault) => faults.push(format!("{name}: {fault}")),
+        }
+    }
+    let text = format!("{head}\n{}", table(&rows));
+    println!("{}", table(&rows));
+    let stamp = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    for (name, content) in [
+        ("txt", text),
+        ("csv", csv(&rows)),
+        ("svg", picture::svg(&rows, &head.replace('\n', " · "))),
+    ] {
+        let path = folder.join(format!("bench-{stamp}.{name}"));
+        std::fs::write(&path, content).map_err(|error| format!("{}: {error}", path.display()))?;
+        println!("written: {}", path.display());
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+}
+
+/// Where this was measured, and beside whom.
+fn head(bench: &Bench) -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let mut lines = vec![format!(
+        "{}, {} processors, kernel {}, {} rounds, load {}",
+        model.trim_start_matches([' ', '\t', ':']),
+        info.matches("model name").count(),
+        kernel.trim(),
+        bench.rounds,
+        load.split(' ').next().unwrap_or_default(),
+    )];
+    lines.extend(bench.peers.lines.iter().cloned());
+    lines.join("\n")
+}
+
+/// The first two processors that this process may use: where pmtest and the peers are pinned.
+fn cores() -> Result<[u32; 2], String> {
+    let status = std::fs::read_to_string("/proc/self/status")
+        .map_err(|error| format!("/proc/self/status: {error}"))?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let mut cores = list.unwrap_or_default().trim().split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |word: &str| word.parse::<u32>().unwrap_or(0);
+        number(first)..=number(last)
+    });
+    match (cores.next(), cores.next()) {
+        (Some(first), Some(second)) => Ok([first, second]),
+        _ => Err("needs two processors".into()),
+    }
 }

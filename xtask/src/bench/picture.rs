@@ -1,0 +1,66 @@
+//! The result as a picture: bars, one group for each thing that was measured.
+
+use crate::bench::figures::Row;
+
+const WIDTH: f64 = 900.0;
+const LEFT: f64 = 330.0;
+const LINE: f64 = 20.0;
+const RIGHT: f64 = 110.0;
+
+/// An SVG with a bar for each row; bars of one group share a scale.
+pub fn svg(rows: &[Row], head: &str) -> String {
+    let mut body = String::new();
+    let mut y = 50.0;
+    let mut start = 0;
+    while start < rows.len() {
+        let same = |row: &Row| row.bench == rows[start].bench && row.what == rows[start].what;
+        let end = start + rows[start..].iter().take_while(|row| same(row)).count();
+        let group = &rows[start..end];
+        let title = format!("{}, {} ({})", group[0].bench, group[0].what, group[0].unit);
+        y += LINE;
+        body +=
+            &format!("<text x=\"10\" y=\"{y:.0}\" class=\"title\">{}</text>\n", escaped(&title));
+        let longest = group.iter().map(Row::best).fold(f64::MIN_POSITIVE, f64::max);
+        for row in group {
+            y += LINE;
+            bar(&mut body, row, y, longest);
+        }
+        start = end;
+    }
+    let height = y + 2.0 * LINE;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH:.0} {height:.0}\" \
+         font-family=\"sans-serif\" font-size=\"13\">\n\
+         <style>.title{{font-weight:bold}} .own{{fill:#1f6f4a}} .other{{fill:#9aa5b1}} \
+         .spread{{stroke:#333}}</style>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"10\" y=\"24\" class=\"title\">{}</text>\n{body}</svg>\n",
+        escaped(head)
+    )
+}
+
+/// Best as a bar, best to median as a line on it.
+fn bar(body: &mut String, row: &Row, y: f64, longest: f64) {
+    let scale = (WIDTH - LEFT - RIGHT) / longest;
+    let own = row.who.starts_with("libpm") || row.who == "scrun";
+    let class = if own { "own" } else { "other" };
+    let (best, median) = (row.best(), row.rounds.median());
+    let length = (best * scale).max(1.0);
+    let end = LEFT + (median * scale).min(WIDTH - LEFT - RIGHT);
+    let middle = y - 4.0;
+    *body += &format!(
+        "<text x=\"{:.0}\" y=\"{y:.0}\" text-anchor=\"end\">{}</text>\
+         <rect x=\"{LEFT:.0}\" y=\"{:.0}\" width=\"{length:.1}\" height=\"13\" class=\"{class}\"/>\
+         <line x1=\"{:.1}\" x2=\"{end:.1}\" y1=\"{middle:.0}\" y2=\"{middle:.0}\" class=\"spread\"/>\
+         <text x=\"{:.0}\" y=\"{y:.0}\">{best:.4}</text>\n",
+        LEFT - 8.0,
+        escaped(&row.who),
+        y - 11.0,
+        LEFT + length,
+        WIDTH - RIGHT + 10.0,
+    );
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
