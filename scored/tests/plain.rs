@@ -62,7 +62,7 @@ fn a_program_that_cannot_run_is_named_with_its_node() {
         let outcome = run(job(3, vec![element(kind, &words)]));
         assert_eq!(outcome.code(), code, "{words:?}");
         let notices = outcome.notices();
-        assert!(notices.starts_with("node 0: ") && notices.contains(reason), "{notices}");
+        assert!(notices.starts_with("node ") && notices.contains(reason), "{notices}");
         assert_eq!(outcome.notices.len(), 1, "{notices}");
     }
 }

@@ -75,7 +75,7 @@ pub fn run(setting: Setting) -> io::Result<()> {
         outer_proc: setting.outer_proc,
         descriptor_limit,
         null,
-    })?;
+    });
     Shepherd { poll, link, child, work }.live()
 }
 

@@ -29,8 +29,9 @@ struct Plan {
 }
 
 /// The starts of a stage that are still to be made.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Starts {
+    nodes: usize,
     plans: Vec<Plan>,
     queue: VecDeque<At>,
     /// Read end of the pipe from the left-hand neighbour, by node.
@@ -89,27 +90,30 @@ fn strip(error: nix::errno::Errno) -> &'static str {
 }
 
 impl Starts {
-    /// Nothing to start yet.
+    /// Prepares a stage.
     ///
     /// # Errors
-    /// As [`Spawner::new`].
-    pub fn new() -> io::Result<Self> {
-        Ok(Self {
-            plans: Vec::new(),
-            queue: VecDeque::new(),
-            from_left: Vec::new(),
-            spawner: Spawner::new()?,
-        })
-    }
-
-    /// Prepares a stage.
-    pub fn begin(&mut self, ground: &Ground<'_>, stage: usize) {
+    /// As [`Spawner::begin`].
+    pub fn begin(&mut self, ground: &Ground<'_>, stage: usize) -> io::Result<()> {
         let elements = &ground.spec.stages[stage].elements;
+        let nodes = ground.spec.nodes();
         self.plans = elements.iter().map(|element| Plan::new(ground, element)).collect();
         self.queue = (0..elements.len() as u32)
-            .flat_map(|element| (0..ground.spec.nodes()).map(move |node| At { element, node }))
+            .flat_map(|element| (0..nodes).map(move |node| At { element, node }))
             .collect();
-        self.from_left = (0..ground.spec.nodes()).map(|_| None).collect();
+        self.from_left = (0..nodes).map(|_| None).collect();
+        self.nodes = nodes as usize;
+        self.spawner.begin(self.queue.len())
+    }
+
+    fn number(&self, at: At) -> usize {
+        at.element as usize * self.nodes + at.node as usize
+    }
+
+    /// Why a process that has ended was never more than an attempt, if so.
+    pub fn failure(&self, at: At) -> Option<NotStarted> {
+        let fault = self.spawner.fault(self.number(at))?;
+        Some(self.plans.get(at.element as usize)?.explain(fault))
     }
 
     /// The next process to start, if any.
@@ -170,7 +174,8 @@ impl Starts {
             descriptor_limit: ground.descriptor_limit,
             die_with_parent: ground.die_with_parent,
         };
-        let pid = self.spawner.spawn(&launch).map_err(|fault| plan.explain(fault))?;
+        let pid =
+            self.spawner.spawn(&launch, self.number(at)).map_err(|fault| plan.explain(fault))?;
         let mut stdout = our_out;
         if !last {
             self.from_left[at.node as usize] = stdout.take();

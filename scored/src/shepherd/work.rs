@@ -81,14 +81,14 @@ fn control_token(number: usize) -> Token {
 }
 
 impl Work {
-    pub fn new(ground: Ground) -> std::io::Result<Self> {
-        Ok(Self {
+    pub fn new(ground: Ground) -> Self {
+        Self {
             ground,
             job: None,
             outputs: Outputs::default(),
             input: Input::default(),
             controls: Controls::default(),
-            starts: Starts::new()?,
+            starts: Starts::default(),
             segments: Segments::default(),
             running: HashMap::new(),
             pids: HashMap::new(),
@@ -100,7 +100,7 @@ impl Work {
             killed: false,
             killed_until: None,
             end: End::NotYet,
-        })
+        }
     }
 
     /// Everything has been told and nothing is left.
@@ -242,7 +242,12 @@ impl Work {
         registry: &Registry,
     ) {
         match action {
-            Action::StartStage(stage) => self.start_stage(stage),
+            Action::StartStage(stage) => {
+                if let Err(error) = self.start_stage(stage) {
+                    let reason = format!("no memory to start processes: {error}");
+                    events.push(Event::Lost(1, reason));
+                }
+            }
             Action::Element(element, step) => self.step(element, step, events, link, registry),
             Action::Drain => self.drain(Purpose::StageEnd),
             Action::Notice(level, text) => self.notice(level, text, link),
@@ -262,8 +267,8 @@ impl Work {
         self.outputs.drain(purpose, None);
     }
 
-    fn start_stage(&mut self, stage: usize) {
-        let Some(job) = &self.job else { return };
+    fn start_stage(&mut self, stage: usize) -> std::io::Result<()> {
+        let Some(job) = &self.job else { return Ok(()) };
         let spec = job.spec();
         if stage > 0 {
             self.input.close();
@@ -271,7 +276,7 @@ impl Work {
         self.segments.clear();
         self.controls.reset(spec.stages[stage].elements.len(), spec.nodes());
         let ground = self.ground.of(spec);
-        self.starts.begin(&ground, stage);
+        self.starts.begin(&ground, stage)
     }
 
     fn start_some(&mut self, link: &mut Link, registry: &Registry) {
@@ -495,7 +500,16 @@ impl Work {
                 code: code::of_status(reaped.status),
             });
         }
-        self.tell_job(Event::Ended(at, reaped.status), link, registry);
+        let event = match self.starts.failure(at) {
+            None => Event::Ended(at, reaped.status),
+            Some(NotStarted::Program(code, why)) => Event::NotStarted(at, code, why),
+            Some(NotStarted::Skipped) => Event::Skipped(at),
+            Some(NotStarted::Job(why)) => {
+                self.tell_job(Event::Lost(1, why), link, registry);
+                Event::Skipped(at)
+            }
+        };
+        self.tell_job(event, link, registry);
     }
 
     fn go_on_ending(&mut self, now: Instant) {

@@ -100,11 +100,16 @@ pub fn kill(pid: i32, signal: i32) {
     }
 }
 
-/// Sends a signal to the process group that `leader` leads.
+/// Sends a signal to the process group that `leader` leads, or to `leader` alone while it has just
+/// been forked and has no group yet (it then keeps the signal until it is ready).
 pub fn kill_group(leader: i32, signal: i32) {
     if leader > 1 {
         // SAFETY: as above.
-        unsafe { libc::kill(-leader, signal) };
+        unsafe {
+            if libc::kill(-leader, signal) < 0 {
+                libc::kill(leader, signal);
+            }
+        }
     }
 }
 

@@ -4,26 +4,22 @@
 //! per process: all its own descriptors are close-on-exec, all dispositions are default, its
 //! umask is the job's, its priority and oom_score_adj are untouched.
 //!
-//! The child shares our memory until it calls execve (as vfork), and therefore does nothing but
-//! system calls. It shares our descriptor table, too, until it has put its four descriptors in
-//! place and drops the rest in one call: copying and closing hundreds of descriptors for each of
-//! hundreds of processes would cost more than starting them. Our own numbers 0 to 3 serve as its
-//! workbench and are put back afterwards.
+//! A child is a plain fork, not a vfork: a vforking parent waits until the child has been given a
+//! processor, and on a busy machine 256 starts then take three times as long. What goes wrong in
+//! a child is therefore known only when it has ended; it says so in a word of shared memory.
 
-// UNSAFETY: clone(2) with shared memory, and the system calls of the child.
+// UNSAFETY: clone(2) without a new stack (as fork), and the system calls of the child.
 #![expect(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use super::process;
+use super::memfd::Words;
 
 /// The number under which a process finds its control socket.
 pub const CONTROL_NUMBER: i32 = 3;
-
-const STACK_BYTES: usize = 256 * 1024;
 
 /// A program and its arguments.
 #[derive(Debug)]
@@ -71,30 +67,15 @@ pub enum Fault {
     Setup(i32),
 }
 
-struct Order {
-    candidates: *const *const c_char,
-    argv: *const *const c_char,
-    /// argv of `/bin/sh FILE args`, for a script without `#!`; its slot 1 is set by the child.
-    shell_argv: *mut *const c_char,
-    envp: *const *const c_char,
-    directory: *const c_char,
-    descriptors: [i32; 4],
-    limit: libc::rlimit,
-    die_with_parent: bool,
-    step: u8,
-    errno: i32,
-}
+const STEP_SETUP: u64 = 1;
+const STEP_DIRECTORY: u64 = 2;
+const STEP_PROGRAM: u64 = 3;
 
-const STEP_SETUP: u8 = 1;
-const STEP_DIRECTORY: u8 = 2;
-const STEP_PROGRAM: u8 = 3;
-
-/// Starts processes; keeps the stack that their first instants run on, and our own descriptors 0
-/// to 3 meanwhile.
-#[derive(Debug)]
+/// Starts processes, and remembers what their children say of a failure.
+#[derive(Debug, Default)]
 pub struct Spawner {
-    stack: Vec<u128>,
-    own: [OwnedFd; 4],
+    /// One word for each process: step << 32 | errno, or 0.
+    words: Option<Words>,
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
@@ -102,41 +83,24 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 impl Spawner {
-    /// A spawner. Descriptors 0 to 3 must be in use ([`super::descriptor::reserve_low`]).
+    /// Prepares for processes numbered from 0 to `count`, and forgets all earlier ones.
     ///
     /// # Errors
-    /// When they cannot be duplicated.
-    pub fn new() -> io::Result<Self> {
-        let copy = |number: i32| {
-            // SAFETY: plain duplication of an open descriptor; the copy is owned by nobody else.
-            unsafe {
-                let fd = libc::fcntl(number, libc::F_DUPFD_CLOEXEC, CONTROL_NUMBER + 1);
-                if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
-            }
-        };
-        Ok(Self { stack: vec![0; STACK_BYTES / 16], own: [copy(0)?, copy(1)?, copy(2)?, copy(3)?] })
+    /// As memfd_create(2), mmap(2).
+    pub fn begin(&mut self, count: usize) -> io::Result<()> {
+        self.words = Some(Words::new(c"score-starts", count)?);
+        Ok(())
     }
 
-    /// Puts our own descriptors 0 to 3 back.
-    fn put_back(&self) {
-        for (number, own) in (0..).zip(&self.own) {
-            // SAFETY: replaces what the child has put there; nobody here owns these numbers.
-            unsafe { libc::dup3(own.as_raw_fd(), number, libc::O_CLOEXEC) };
-        }
-    }
-
-    /// Starts one process in a session of its own and returns its process id. All signals must
-    /// be blocked in the caller.
+    /// Starts process `number` in a session of its own and returns its process id. All signals
+    /// must be blocked in the caller, which must have one thread only.
     ///
     /// # Errors
-    /// See [`Fault`]; no process is left then.
-    pub fn spawn(&mut self, launch: &Launch<'_>) -> Result<i32, Fault> {
-        let descriptors = launch.descriptors.map(|fd| fd.as_raw_fd());
-        if descriptors.iter().any(|number| *number <= CONTROL_NUMBER) {
-            return Err(Fault::Setup(libc::EBADF));
-        }
+    /// [`Fault::Process`]. What goes wrong later is told by [`Spawner::fault`].
+    pub fn spawn(&self, launch: &Launch<'_>, number: usize) -> Result<i32, Fault> {
         let candidates = pointers(&launch.program.candidates);
         let argv = pointers(&launch.program.arguments);
+        // `/bin/sh FILE args`, for a script without `#!`; the child fills in FILE.
         let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
         shell_argv.extend(argv.iter().skip(1));
         if argv.len() == 1 {
@@ -144,41 +108,41 @@ impl Spawner {
         }
         let envp: Vec<*const c_char> =
             launch.environment.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
-        let mut order = Order {
-            candidates: candidates.as_ptr(),
-            argv: argv.as_ptr(),
-            shell_argv: shell_argv.as_mut_ptr(),
-            envp: envp.as_ptr(),
-            directory: launch.directory.as_ptr(),
-            descriptors,
-            limit: launch.descriptor_limit,
-            die_with_parent: launch.die_with_parent,
-            step: 0,
-            errno: 0,
-        };
-        let order: *mut Order = &mut order;
-        // SAFETY: one past the end of the vector is the top of the stack; u128 aligns it to 16.
-        let top = unsafe { self.stack.as_mut_ptr().add(self.stack.len()) }.cast::<c_void>();
-        let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::SIGCHLD;
-        // SAFETY: CLONE_VFORK suspends this (only) thread until the child has called execve or
-        // _exit, so everything that `order` points to outlives the child's use of it.
-        let pid = unsafe { libc::clone(run_child, top, flags, order.cast::<c_void>()) };
+        let parent = std::process::id();
+        // SAFETY: as fork: the child runs on a copy of our memory, and we have one thread.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         if pid < 0 {
             return Err(Fault::Process(errno()));
         }
-        self.put_back();
-        // SAFETY: the child is done with it; it wrote through the same pointer.
-        let (step, errno) =
-            unsafe { (ptr::read_volatile(&raw const (*order).step), (*order).errno) };
-        if step == 0 {
-            return Ok(pid);
+        if pid > 0 {
+            return Ok(pid as i32);
         }
-        process::wait_for(pid);
-        Err(match step {
-            STEP_DIRECTORY => Fault::Directory(errno),
-            STEP_PROGRAM => Fault::Program(errno),
-            _ => Fault::Setup(errno),
-        })
+        // SAFETY: this is the child, which does system calls only and never returns.
+        unsafe {
+            let mut step = prepare(launch, parent);
+            let error = if step == 0 {
+                step = STEP_PROGRAM;
+                execute(&candidates, &argv, &mut shell_argv, &envp)
+            } else {
+                *libc::__errno_location()
+            };
+            if let Some(words) = &self.words {
+                words.store(number, (step << 32) | u64::from(error.cast_unsigned()));
+            }
+            libc::_exit(127)
+        }
+    }
+
+    /// What went wrong in the start of a process that has ended, if anything.
+    pub fn fault(&self, number: usize) -> Option<Fault> {
+        let word = self.words.as_ref()?.load(number);
+        let errno = (word as u32).cast_signed();
+        match word >> 32 {
+            0 => None,
+            STEP_DIRECTORY => Some(Fault::Directory(errno)),
+            STEP_PROGRAM => Some(Fault::Program(errno)),
+            _ => Some(Fault::Setup(errno)),
+        }
     }
 }
 
@@ -186,47 +150,30 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-extern "C" fn run_child(order: *mut c_void) -> i32 {
-    // SAFETY: the parent passed a valid Order and sleeps; only async-signal-safe calls follow.
-    unsafe {
-        let order = &mut *order.cast::<Order>();
-        order.step = prepare(order);
-        if order.step == 0 {
-            order.errno = execute(order);
-            order.step = STEP_PROGRAM;
-        } else {
-            order.errno = *libc::__errno_location();
-        }
-        libc::_exit(127)
-    }
-}
-
 /// SAFETY: runs in the child of [`Spawner::spawn`] only.
-unsafe fn prepare(order: &Order) -> u8 {
+unsafe fn prepare(launch: &Launch<'_>, parent: u32) -> u64 {
     // SAFETY: plain system calls on values that the parent prepared.
     unsafe {
-        if order.die_with_parent {
+        if launch.die_with_parent {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            if libc::getppid().cast_unsigned() != parent {
+                libc::_exit(127);
+            }
         }
         if libc::setsid() < 0 {
             return STEP_SETUP;
         }
-        for (number, from) in (0..).zip(order.descriptors) {
-            if libc::dup2(from, number) < 0 {
+        for (number, from) in (0..).zip(launch.descriptors) {
+            // They are above the numbers they get (`descriptor::reserve_low`), so none is its own
+            // target and none is overwritten before its turn.
+            if from.as_raw_fd() <= CONTROL_NUMBER || libc::dup2(from.as_raw_fd(), number) < 0 {
                 return STEP_SETUP;
             }
         }
-        // A table of its own with 0 to 3 only. A kernel before 5.9 copies all; execve closes them.
-        let unshare = libc::CLOSE_RANGE_UNSHARE;
-        if libc::syscall(libc::SYS_close_range, CONTROL_NUMBER + 1, i32::MAX, unshare) < 0
-            && libc::unshare(libc::CLONE_FILES) < 0
-        {
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &launch.descriptor_limit) < 0 {
             return STEP_SETUP;
         }
-        if libc::setrlimit(libc::RLIMIT_NOFILE, &order.limit) < 0 {
-            return STEP_SETUP;
-        }
-        if libc::chdir(order.directory) < 0 {
+        if libc::chdir(launch.directory.as_ptr()) < 0 {
             return STEP_DIRECTORY;
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -238,27 +185,30 @@ unsafe fn prepare(order: &Order) -> u8 {
 
 /// Tries the candidates as execvp(3) does; returns the errno that tells most.
 ///
-/// SAFETY: as [`prepare`].
-unsafe fn execute(order: &Order) -> i32 {
+/// SAFETY: as [`prepare`]; every list ends with a null pointer, the rest are C strings.
+unsafe fn execute(
+    candidates: &[*const c_char],
+    argv: &[*const c_char],
+    shell_argv: &mut [*const c_char],
+    envp: &[*const c_char],
+) -> i32 {
     let mut verdict = libc::ENOENT;
-    let mut next = order.candidates;
-    // SAFETY: the list ends with a null pointer; the others are C strings.
-    unsafe {
-        while !(*next).is_null() {
-            libc::execve(*next, order.argv, order.envp);
-            let mut error = *libc::__errno_location();
+    for candidate in &candidates[..candidates.len() - 1] {
+        // SAFETY: see above.
+        let error = unsafe {
+            libc::execve(*candidate, argv.as_ptr(), envp.as_ptr());
+            let error = *libc::__errno_location();
             if error == libc::ENOEXEC {
                 // A script without `#!`: a shell would run it as its own.
-                *order.shell_argv.add(1) = *next;
-                libc::execve(c"/bin/sh".as_ptr(), order.shell_argv, order.envp);
-                error = libc::ENOEXEC;
+                shell_argv[1] = *candidate;
+                libc::execve(c"/bin/sh".as_ptr(), shell_argv.as_ptr(), envp.as_ptr());
             }
-            match error {
-                libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ESTALE | libc::ETIMEDOUT => {}
-                libc::EACCES => verdict = libc::EACCES,
-                other => return other,
-            }
-            next = next.add(1);
+            error
+        };
+        match error {
+            libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ESTALE | libc::ETIMEDOUT => {}
+            libc::EACCES => verdict = libc::EACCES,
+            other => return other,
         }
     }
     verdict
