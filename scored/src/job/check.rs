@@ -127,3 +127,69 @@ fn check_limits(spec: &JobSpec, machine: &Machine) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::message::{ElementSpec, FileName, Kind, OsBytes, StageSpec};
+
+    const ROOMY: Machine = Machine { processes: 1000, descriptors: 20_000, memory: 1 << 40 };
+
+    fn job(procs: u32, elements: usize) -> JobSpec {
+        let word = || OsBytes(b"/bin/prog".to_vec());
+        let element = || ElementSpec {
+            path: word(),
+            args: vec![word()],
+            input: Input::Default,
+            output: Output::Default,
+            kind: Kind::Plain,
+        };
+        JobSpec {
+            hosts: 1,
+            procs,
+            stages: vec![StageSpec { elements: (0..elements).map(|_| element()).collect() }],
+            environment: Vec::new(),
+            directory: OsBytes(b"/home".to_vec()),
+            umask: 0,
+            options: Vec::new(),
+            statistics: false,
+            stdin: false,
+        }
+    }
+
+    fn fault(spec: &JobSpec, machine: &Machine) -> String {
+        check(spec, machine).unwrap_err()
+    }
+
+    #[test]
+    fn each_limit_names_what_is_needed_and_what_there_is() {
+        assert_eq!(check(&job(500, 2), &ROOMY), Ok(()));
+        let text = fault(&job(501, 2), &ROOMY);
+        assert!(text.contains("1002 processes") && text.contains("allows 1000"), "{text}");
+        let text = fault(&job(10, 1), &Machine { descriptors: 103, ..ROOMY });
+        assert!(text.contains("104 descriptors") && text.contains("allows 103"), "{text}");
+        let text = fault(&job(8, 1), &Machine { memory: 1 << 20, ..ROOMY });
+        assert!(text.contains("2 MiB") && text.contains("1 MiB are available"), "{text}");
+    }
+
+    #[test]
+    fn what_scrun_would_never_send_is_refused_all_the_same() {
+        let mut spec = job(1, 2);
+        spec.stages[0].elements[1].input = Input::File(FileName(OsBytes(b"x".to_vec())));
+        assert!(fault(&spec, &ROOMY).contains(":= x: the other end is a pipe"));
+        let mut spec = job(1, 1);
+        spec.stages[0].elements[0].args.clear();
+        assert!(fault(&spec, &ROOMY).contains("no name"));
+        let mut spec = job(1, 1);
+        spec.stages[0].elements[0].args[0].0.push(0);
+        assert!(fault(&spec, &ROOMY).contains("NUL"));
+        let mut spec = job(1, 1);
+        spec.stages[0].elements.clear();
+        assert!(fault(&spec, &ROOMY).contains("no program"));
+        let mut spec = job(1, 1);
+        spec.directory = OsBytes(b"here".to_vec());
+        assert!(fault(&spec, &ROOMY).contains("absolute"));
+        let spec = JobSpec { hosts: u32::MAX, ..job(u32::MAX, 1) };
+        assert!(fault(&spec, &ROOMY).contains("hosts"));
+    }
+}

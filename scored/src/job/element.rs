@@ -299,3 +299,106 @@ fn list(marked: impl Iterator<Item = bool>) -> String {
     }
     text.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(nodes: u32) -> Element {
+        Element::new("a.out".to_owned(), Kind::Score, nodes, false)
+    }
+
+    fn attached(nodes: u32) -> Element {
+        let mut element = score(nodes);
+        let mut steps = Vec::new();
+        for node in 0..nodes {
+            element.called(node, Call::Attach { version: PROTOCOL_VERSION }, &mut steps);
+        }
+        assert_eq!(steps, [Step::Welcome]);
+        element
+    }
+
+    fn call(element: &mut Element, node: u32, call: Call) -> Vec<Step> {
+        let mut steps = Vec::new();
+        element.called(node, call, &mut steps);
+        steps
+    }
+
+    fn end(element: &mut Element, node: u32, status: Status) -> Vec<Step> {
+        let mut steps = Vec::new();
+        element.ended(node, status, &[], &mut steps);
+        steps
+    }
+
+    #[test]
+    fn nobody_is_welcomed_before_all_have_attached() {
+        let mut element = score(2);
+        let version = PROTOCOL_VERSION;
+        assert_eq!(call(&mut element, 1, Call::Attach { version }), []);
+        assert_eq!(call(&mut element, 0, Call::Attach { version }), [Step::Welcome]);
+        let again = call(&mut element, 0, Call::Attach { version });
+        assert!(matches!(again[..], [Step::Refuse(0, _)]));
+    }
+
+    #[test]
+    fn barriers_answer_each_caller_with_its_own_id() {
+        let mut element = attached(2);
+        assert_eq!(call(&mut element, 1, Call::Barrier { id: 8 }), []);
+        // A second thread of the same node.
+        assert_eq!(call(&mut element, 1, Call::Barrier { id: 9 }), [Step::Done(1, 9, libc::EBUSY)]);
+        let done = call(&mut element, 0, Call::Barrier { id: 3 });
+        assert_eq!(done, [Step::Done(0, 3, 0), Step::Done(1, 8, 0)]);
+        assert_eq!(call(&mut element, 0, Call::Barrier { id: 4 }), []);
+    }
+
+    #[test]
+    fn who_waits_for_the_dead_is_told_once_whichever_comes_first() {
+        let mut element = attached(3);
+        assert_eq!(call(&mut element, 0, Call::Barrier { id: 1 }), []);
+        let first = end(&mut element, 2, Status::Exited(0));
+        let mut other = attached(3);
+        assert_eq!(end(&mut other, 2, Status::Exited(0)), []);
+        let second = call(&mut other, 0, Call::Barrier { id: 1 });
+        for steps in [first, second] {
+            let [Step::Notice(Level::Error, text), Step::End] = &steps[..] else {
+                panic!("{steps:?}")
+            };
+            assert_eq!(text, "a.out: node 0 waits in sc_barrier() for node 2, which has exited");
+        }
+        assert_eq!(call(&mut other, 1, Call::Barrier { id: 1 }), []);
+        assert_eq!(other.code(), 1);
+    }
+
+    #[test]
+    fn only_the_first_death_is_told_and_counted() {
+        let mut element = attached(3);
+        assert_eq!(end(&mut element, 1, Status::Signaled(libc::SIGBUS)).len(), 2);
+        assert_eq!(end(&mut element, 0, Status::Signaled(libc::SIGKILL)), []);
+        assert_eq!(end(&mut element, 2, Status::Exited(9)), []);
+        assert!(element.is_over());
+        assert_eq!(element.code(), 135);
+    }
+
+    #[test]
+    fn sigpipe_of_a_piped_element_ends_its_node_only() {
+        let mut element = Element::new("yes".to_owned(), Kind::Plain, 2, true);
+        assert_eq!(end(&mut element, 0, Status::Signaled(libc::SIGPIPE)), []);
+        assert_eq!(end(&mut element, 1, Status::Exited(0)), []);
+        assert_eq!((element.is_over(), element.code()), (true, 0));
+    }
+
+    #[test]
+    fn sc_exit_outranks_everything_that_comes_later() {
+        let mut element = attached(2);
+        assert_eq!(call(&mut element, 1, Call::Exit { code: 258 }), [Step::End]);
+        assert_eq!(end(&mut element, 0, Status::Signaled(libc::SIGSEGV)), []);
+        assert_eq!(element.code(), 2);
+    }
+
+    #[test]
+    fn a_node_number_that_does_not_exist_is_ignored() {
+        let mut element = attached(2);
+        assert_eq!(call(&mut element, 7, Call::Barrier { id: 1 }), []);
+        assert_eq!(end(&mut element, 7, Status::Exited(1)), []);
+    }
+}

@@ -16,7 +16,7 @@ pub struct At {
 }
 
 /// What has happened.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Event {
     /// Everything is ready: begin.
     Begin,
@@ -220,5 +220,142 @@ impl Job {
     fn finish(&mut self, code: u8) {
         self.finished = true;
         self.actions.push(Action::Finish(code));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use score_proto::message::{ElementSpec, Input, Kind, Output, StageSpec};
+
+    const NODES: u32 = 3;
+
+    fn job(shape: &[usize], kind: Kind) -> Job {
+        let word = || OsBytes(b"/bin/prog".to_vec());
+        let element = || ElementSpec {
+            path: word(),
+            args: vec![word()],
+            input: Input::Default,
+            output: Output::Default,
+            kind,
+        };
+        let stage =
+            |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };
+        Job::new(JobSpec {
+            hosts: 1,
+            procs: NODES,
+            stages: shape.iter().map(stage).collect(),
+            environment: Vec::new(),
+            directory: OsBytes(b"/".to_vec()),
+            umask: 0,
+            options: Vec::new(),
+            statistics: false,
+            stdin: false,
+        })
+    }
+
+    fn everybody(elements: usize) -> impl Iterator<Item = At> {
+        (0..elements as u32).flat_map(|element| (0..NODES).map(move |node| At { element, node }))
+    }
+
+    #[test]
+    fn stages_follow_each_other_and_the_last_code_counts() {
+        let mut job = job(&[2, 1], Kind::Plain);
+        assert_eq!(job.on(Event::Begin), [Action::StartStage(0)]);
+        let mut actions = Vec::new();
+        for at in everybody(2) {
+            assert_eq!(actions, []);
+            actions = job.on(Event::Ended(at, Status::Exited(0)));
+        }
+        assert_eq!(actions, [Action::Drain]);
+        assert_eq!(job.on(Event::Drained), [Action::StartStage(1)]);
+        for at in everybody(1) {
+            actions = job.on(Event::Ended(at, Status::Exited(u8::from(at.node == 0) * 6)));
+        }
+        assert_eq!(actions, [Action::Drain]);
+        assert_eq!(job.on(Event::Drained), [Action::Finish(6)]);
+        assert_eq!(job.on(Event::Kill), []);
+    }
+
+    #[test]
+    fn a_failed_stage_is_the_last() {
+        let mut job = job(&[1, 1], Kind::Plain);
+        job.on(Event::Begin);
+        let at = At { element: 0, node: 1 };
+        let actions = job.on(Event::NotStarted(at, 127, "gone".to_owned()));
+        assert_eq!(actions[0], {
+            let text = "node 1: prog: gone".to_owned();
+            Action::Element(0, Step::Notice(Level::Error, text))
+        });
+        assert_eq!(actions[1], Action::Element(0, Step::End));
+        for node in [0, 2] {
+            job.on(Event::Skipped(At { element: 0, node }));
+        }
+        assert_eq!(job.on(Event::Drained), [Action::Finish(127)]);
+    }
+
+    #[test]
+    fn a_kill_before_anything_runs_finishes_at_once() {
+        assert_eq!(job(&[1], Kind::Plain).on(Event::Kill), [Action::Finish(137)]);
+    }
+
+    fn any_call() -> impl Strategy<Value = Call> {
+        prop_oneof![
+            Just(Call::Attach { version: 1 }),
+            Just(Call::Attach { version: 7 }),
+            (0..4u32).prop_map(|id| Call::Barrier { id }),
+            (0..4u32).prop_map(|id| Call::Flush { id }),
+            (0..4u32, -2..70i32).prop_map(|(id, signal)| Call::SignalBroadcast { id, signal }),
+            any::<i32>().prop_map(|code| Call::Exit { code }),
+            any::<i32>().prop_map(|signal| Call::Inspect { signal, display: None }),
+        ]
+    }
+
+    fn any_event() -> impl Strategy<Value = Event> {
+        let at = || (0..3u32, 0..4u32).prop_map(|(element, node)| At { element, node });
+        let status = prop_oneof![
+            any::<u8>().prop_map(Status::Exited),
+            (1..65i32).prop_map(Status::Signaled)
+        ];
+        prop_oneof![
+            8 => (at(), any_call()).prop_map(|(at, call)| Event::Called(at, call)),
+            4 => (at(), status).prop_map(|(at, status)| Event::Ended(at, status)),
+            1 => at().prop_map(Event::Skipped),
+            1 => at().prop_map(|at| Event::NotStarted(at, 126, "why".to_owned())),
+            1 => at().prop_map(|at| Event::Garbage(at, "what".to_owned())),
+            1 => (1..65i32).prop_map(Event::UserSignal),
+            1 => Just(Event::Drained),
+            1 => Just(Event::Kill),
+            1 => (0..3u32).prop_map(|element| Event::Broken(element, "why".to_owned())),
+        ]
+    }
+
+    proptest! {
+        /// Whatever comes in whatever order, a job never panics; and once every process has ended
+        /// and the pipes are read, it goes on or finishes, and it finishes once.
+        #[test]
+        fn every_job_comes_to_one_end(
+            events in proptest::collection::vec(any_event(), 0..60),
+            stages in proptest::collection::vec(1usize..3, 1..4),
+        ) {
+            let mut job = job(&stages, Kind::Score);
+            let mut finishes = 0;
+            let mut count = |actions: Vec<Action>| {
+                finishes += actions.iter().filter(|a| matches!(a, Action::Finish(_))).count();
+                finishes
+            };
+            count(job.on(Event::Begin));
+            for event in events {
+                count(job.on(event));
+            }
+            for _ in 0..=stages.len() {
+                for at in everybody(2) {
+                    count(job.on(Event::Ended(at, Status::Exited(0))));
+                }
+                count(job.on(Event::Drained));
+            }
+            prop_assert_eq!(count(Vec::new()), 1);
+        }
     }
 }
