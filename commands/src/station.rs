@@ -178,7 +178,8 @@ pub fn under_scrun() -> bool {
     std::env::var_os(score_proto::env::CONTROL_FD).is_some()
 }
 
-/// The life of a command that must be invoked by scrun: starts SCore, reads the options, runs `part`.
+/// The life of a command that must be invoked by scrun: starts SCore, reads the options, runs
+/// `part`.
 pub fn command(
     name: &str,
     usage: &str,

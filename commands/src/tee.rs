@@ -95,28 +95,34 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Feeds and drains a small queue as told; what each of the readers has seen.
+    fn play(steps: &[(u8, usize)]) -> [Vec<u8>; 2] {
+        let mut tee = Tee::new(13, true, true);
+        let (mut next, mut seen) = (0u8, [Vec::new(), Vec::new()]);
+        for &(what, count) in steps {
+            if what == 2 {
+                let bytes: Vec<u8> = (0..count).map(|i| next.wrapping_add(i as u8)).collect();
+                let fits = count <= tee.room();
+                assert_eq!(tee.push(&bytes), fits);
+                next = next.wrapping_add(if fits { count as u8 } else { 0 });
+                continue;
+            }
+            let which = usize::from(what);
+            let reader = [Reader::Output, Reader::Next][which];
+            let part = tee.front(reader);
+            let count = count.min(part.len());
+            seen[which].extend_from_slice(&part[..count]);
+            tee.advance(reader, count);
+        }
+        seen
+    }
+
     proptest! {
         #[test]
-        fn both_readers_see_all_bytes_in_order(steps in prop::collection::vec((0u8..3, 1usize..9), 1..200)) {
-            let mut tee = Tee::new(13, true, true);
-            let (mut next_byte, mut seen) = (0u8, [Vec::new(), Vec::new()]);
-            for (what, count) in steps {
-                if what == 2 {
-                    let bytes: Vec<u8> = (0..count).map(|i| next_byte.wrapping_add(i as u8)).collect();
-                    let fits = count <= tee.room();
-                    prop_assert_eq!(tee.push(&bytes), fits);
-                    if fits {
-                        next_byte = next_byte.wrapping_add(count as u8);
-                    }
-                } else {
-                    let reader = [Reader::Output, Reader::Next][usize::from(what)];
-                    let part = tee.front(reader);
-                    let count = count.min(part.len());
-                    seen[usize::from(what)].extend_from_slice(&part[..count]);
-                    tee.advance(reader, count);
-                }
-            }
-            for list in &seen {
+        fn both_readers_see_all_bytes_in_order(
+            steps in prop::collection::vec((0u8..3, 1usize..9), 1..200)
+        ) {
+            for list in play(&steps) {
                 prop_assert!(list.iter().enumerate().all(|(i, byte)| *byte == i as u8));
             }
         }

@@ -125,7 +125,8 @@ impl Options {
     /// ones that fit.
     ///
     /// # Errors
-    /// The size that cannot be measured: longer than a message, and not only the bandwidth is wanted.
+    /// The size that cannot be measured: longer than a message, and more than the bandwidth is
+    /// wanted.
     pub fn fitting(&self, mtu: usize) -> Result<Vec<usize>, usize> {
         if self.sizes.is_empty() {
             return Ok(SIZES.into_iter().filter(|size| *size <= mtu).collect());

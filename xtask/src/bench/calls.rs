@@ -3,6 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::run;
+
 /// No single command of the bench takes longer unless it hangs.
 const LIMIT: &str = "120";
 
@@ -13,7 +15,7 @@ pub fn words(line: &str) -> Vec<String> {
 
 fn command(words: &[String]) -> Command {
     let mut command = Command::new("timeout");
-    command.arg(LIMIT).args(words).stdin(Stdio::null());
+    command.arg(LIMIT).args(words).stdin(Stdio::null()).current_dir(run::root());
     // Open MPI asks for this where root runs it (containers).
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command

@@ -81,7 +81,7 @@ pub struct Row {
     pub better: Better,
     /// The figures, round by round.
     pub rounds: Rounds,
-    /// The bound that the figure itself aims at.
+    /// The bound that the median itself aims at.
     pub aim: Option<f64>,
     /// Comparisons with others.
     pub beside: Vec<Comparison>,
@@ -143,7 +143,8 @@ fn short(figure: f64) -> String {
         size if size >= 1e7 => format!("{:.2}M", figure / 1e6),
         size if size >= 1e4 => format!("{figure:.0}"),
         size if size >= 100.0 => format!("{figure:.1}"),
-        _ => format!("{figure:.3}"),
+        size if size >= 0.01 || size == 0.0 => format!("{figure:.3}"),
+        _ => format!("{figure:.6}"),
     }
 }
 
@@ -165,7 +166,7 @@ pub fn table(rows: &[Row]) -> String {
             short(row.best()),
             short(row.rounds.median()),
             short(worst),
-            row.aim_words(row.best(), row.aim),
+            row.aim_words(row.rounds.median(), row.aim),
         );
         for Comparison { with, ratio, spread: (low, high), aim } in &row.beside {
             let aim = row.aim_words(*ratio, *aim);
@@ -201,7 +202,7 @@ pub fn csv(rows: &[Row]) -> String {
             "{},{},{aim},{},{},{}\n",
             words.join(","),
             figures.join(","),
-            row.verdict(row.best(), row.aim),
+            row.verdict(row.rounds.median(), row.aim),
             quoted(&beside),
             quoted(&row.command),
         );

@@ -33,6 +33,9 @@ SCORE_BIN_DIR names a folder with programs that are built already. Nothing else 
 machine.
 ";
 
+/// Where peers' programs and traces go, from the top of the tree.
+const WORK: &str = "bench-results/work";
+
 /// The rows of one measurement.
 type Rows = Result<Vec<Row>, String>;
 type Measurement = fn(&Bench) -> Rows;
@@ -121,7 +124,7 @@ fn measure(rounds: u32, chosen: &[(&str, Measurement)]) -> Result<(), String> {
     };
     let folder = run::root().join("bench-results");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let work = folder.join("work");
+    let work = run::root().join(WORK);
     std::fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
     let peers = Peers::find(&work);
     let bench = Bench { programs, folder: work, peers, rounds, cores: cores()? };
