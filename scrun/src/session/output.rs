@@ -1,13 +1,19 @@
 //! Writes one of scrun's output streams from a thread of its own, so that a stopped terminal or
 //! a slow reader blocks nothing else. The descriptor is shared with other processes (the user's
-//! shell): it is never made non-blocking.
+//! shell): it is never made non-blocking. A terminal is opened once more for that: when ^C makes
+//! it drop what it holds, it does not always wake a writer that waits for room in it (seen on
+//! pseudo terminals, about one time in thirty), so such a wait has to look again by itself.
 
 use crossbeam_queue::ArrayQueue;
 use mio::Waker;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, poll};
 use score_proto::message::Stream;
+use std::fs::File;
+use std::io::IsTerminal;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::{Builder, Thread};
@@ -16,6 +22,9 @@ use std::thread::{Builder, Thread};
 const PIECES: usize = 1024;
 /// Pieces are put together up to about this size for one write.
 const TOGETHER: usize = 64 * 1024;
+
+/// A wait for room looks again after so many milliseconds.
+const LOOK_AGAIN_MS: u16 = 100;
 
 /// Bytes to write.
 struct Piece {
@@ -76,7 +85,7 @@ impl Output {
         match &self.thread {
             Some(thread) => thread.unpark(),
             // No thread is to be had: better to wait for the reader here than to lose anything.
-            None => drop(write_some(self.stream, &self.shared, &self.waker)),
+            None => drop(write_some(self.stream, None, &self.shared, &self.waker)),
         }
     }
 
@@ -97,15 +106,28 @@ impl Output {
 }
 
 fn write_out(stream: Stream, shared: &Shared, waker: &Waker) {
+    let terminal = own_terminal(stream);
     loop {
-        if !write_some(stream, shared, waker) {
+        if !write_some(stream, terminal.as_ref(), shared, waker) {
             std::thread::park();
         }
     }
 }
 
+/// The terminal behind a stream, opened for us alone and non-blocking; `None` if there is none or
+/// we may not open it.
+fn own_terminal(stream: Stream) -> Option<File> {
+    let (is_terminal, path) = match stream {
+        Stream::Stdout => (std::io::stdout().is_terminal(), "/proc/self/fd/1"),
+        Stream::Stderr => (std::io::stderr().is_terminal(), "/proc/self/fd/2"),
+    };
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let open = || File::options().write(true).custom_flags(flags).open(path).ok();
+    is_terminal.then(open).flatten()
+}
+
 /// Writes the pieces that wait, put together; false when there are none.
-fn write_some(stream: Stream, shared: &Shared, waker: &Waker) -> bool {
+fn write_some(stream: Stream, terminal: Option<&File>, shared: &Shared, waker: &Waker) -> bool {
     let mut buffer = Vec::new();
     let (mut counted, mut pieces) = (0, 0);
     while buffer.len() < TOGETHER
@@ -123,7 +145,7 @@ fn write_some(stream: Stream, shared: &Shared, waker: &Waker) -> bool {
         return false;
     }
     if shared.failed.load(Ordering::Relaxed) == 0
-        && let Err(errno) = write_all(stream, &buffer)
+        && let Err(errno) = write_all(stream, terminal, &buffer)
     {
         shared.failed.store(errno as i32, Ordering::Release);
     }
@@ -134,21 +156,22 @@ fn write_some(stream: Stream, shared: &Shared, waker: &Waker) -> bool {
     true
 }
 
-fn write_all(stream: Stream, mut bytes: &[u8]) -> Result<(), Errno> {
+fn write_all(stream: Stream, terminal: Option<&File>, mut bytes: &[u8]) -> Result<(), Errno> {
     let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
-    let fd: BorrowedFd<'_> = match stream {
-        Stream::Stdout => stdout.as_fd(),
-        Stream::Stderr => stderr.as_fd(),
+    let fd: BorrowedFd<'_> = match (terminal, stream) {
+        (Some(file), _) => file.as_fd(),
+        (None, Stream::Stdout) => stdout.as_fd(),
+        (None, Stream::Stderr) => stderr.as_fd(),
     };
     while !bytes.is_empty() {
         match nix::unistd::write(fd, bytes) {
             Ok(0) => return Err(Errno::EIO),
             Ok(n) => bytes = &bytes[n..],
             Err(Errno::EINTR) => {}
-            // Somebody else made the shared description non-blocking.
+            // Our own terminal, or somebody else made the shared description non-blocking.
             Err(Errno::EAGAIN) => {
                 let mut wanted = [PollFd::new(fd, PollFlags::POLLOUT)];
-                match poll(&mut wanted, PollTimeout::NONE) {
+                match poll(&mut wanted, LOOK_AGAIN_MS) {
                     Ok(_) | Err(Errno::EINTR) => {}
                     Err(errno) => return Err(errno),
                 }
