@@ -9,6 +9,9 @@
 //! for sending and one for receiving, make contention [`Error::Busy`] and never a wait (manual
 //! 2.3.1). In a child after `fork` every call on a context answers [`Error::Invalid`].
 
+// Under loom only the ring and the door are built; their other users are not.
+#![cfg_attr(loom, allow(dead_code))]
+
 #[cfg(not(loom))]
 mod barrier;
 pub mod config;
@@ -47,3 +50,11 @@ pub use device::{Device, type_list};
 pub use error::{Error, Result};
 #[cfg(not(loom))]
 pub use idle::{IdleCallback, set_idle_word};
+
+/// Whether `bytes` are a saved shmem context, as far as bytes alone tell: for the fuzz targets.
+/// The attach message's parser is [`segment::attach::Attach::decode`].
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub fn is_saved_context(bytes: &[u8]) -> bool {
+    device::is_saved_context(bytes)
+}

@@ -162,3 +162,8 @@ impl Body {
         }
     }
 }
+
+/// See the crate's function of this name.
+pub(crate) fn is_saved_context(bytes: &[u8]) -> bool {
+    shmem::state::State::parse(bytes).is_ok()
+}

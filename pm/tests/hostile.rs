@@ -1,0 +1,237 @@
+//! A process that writes whatever it likes into the segment costs its own messages, and nothing
+//! else: errors, never a read out of bounds, never a crash.
+
+#![allow(unsafe_code, missing_docs)]
+
+mod bed;
+
+use bed::*;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
+use score_pm::*;
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The segment of a bed, as a hostile process gets it.
+struct Segment(memmap2::MmapRaw, Vec<u8>, OwnedFd);
+
+impl Segment {
+    fn steal(bed: &Bed) -> Segment {
+        let fd = bed.opened[0].create_attach_fd().unwrap();
+        let mut bytes = vec![0; 256];
+        let mut space = nix::cmsg_space!([i32; 2]);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::empty();
+        let message =
+            recvmsg::<UnixAddr>(fd.as_raw_fd(), &mut parts, Some(&mut space), flags).unwrap();
+        let fds: Vec<i32> = message
+            .cmsgs()
+            .unwrap()
+            .filter_map(|c| match c {
+                ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
+                _ => None,
+            })
+            .collect();
+        let len = message.bytes;
+        bytes.truncate(len);
+        // SAFETY: a fresh descriptor.
+        let memory = unsafe { OwnedFd::from_raw_fd(fds[0]) };
+        let map = memmap2::MmapOptions::new().map_raw(memory.as_raw_fd()).unwrap();
+        Segment(map, bytes, memory)
+    }
+
+    fn words(&self) -> usize {
+        self.0.len() / 8
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < self.words());
+        // SAFETY: inside the mapping; atomic, as the victims' accesses are.
+        unsafe { &*self.0.as_mut_ptr().cast::<AtomicU64>().add(at) }
+    }
+
+    /// Where a word stands that was sent as a message.
+    fn find(&self, value: u64) -> usize {
+        (0..self.words()).find(|&at| self.word(at).load(Ordering::Relaxed) == value).unwrap()
+    }
+}
+
+/// A small generator: the tests are the same every time.
+fn next(seed: &mut u64) -> u64 {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    *seed
+}
+
+#[test]
+fn a_corrupt_slot_is_eio_once_and_that_peer_is_gone_for_good() {
+    on_every_kind(3, |bed| {
+        let segment = Segment::steal(bed);
+        send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
+        let header = segment.find(0x5c0_4e11) - 2;
+        segment.word(header).store(7 << 32 | 8, Ordering::Relaxed);
+        assert_eq!(bed.ends[0].receive(), Err(Error::Io));
+        assert_eq!(bed.ends[0].receive(), Err(Error::NoBuffers));
+        assert_eq!(bed.ends[0].get_send_buffer(1, 8), Err(Error::Io));
+        assert_eq!(bed.ends[0].get_multicast_buffer(&[1, 2], 8), Err(Error::Io));
+        assert_eq!(bed.ends[0].is_send_done(), Err(Error::Io));
+        send(&bed.ends[2], 0, b"others go on").unwrap();
+        assert_eq!(receive(&bed.ends[0]).unwrap(), b"others go on");
+        send(&bed.ends[0], 2, b"both ways").unwrap();
+        assert_eq!(receive(&bed.ends[2]).unwrap(), b"both ways");
+    });
+}
+
+#[test]
+fn every_impossible_header_is_refused() {
+    const LONG: u64 = 1 << 30;
+    let headers = [
+        u64::MAX,
+        2 << 32 | 8,
+        1 << 32,
+        1 << 32 | 49,
+        1 << 32 | LONG,
+        1 << 32 | LONG | 8193,
+        1 << 32 | LONG | (LONG - 1),
+    ];
+    for header in headers {
+        let bed = Bed::new("shmem", 2);
+        let segment = Segment::steal(&bed);
+        send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
+        let at = segment.find(0x5c0_4e11) - 2;
+        segment.word(at).store(header, Ordering::Relaxed);
+        assert_eq!(bed.ends[0].receive(), Err(Error::Io), "{header:#x}");
+    }
+    for position in [u64::MAX, 1, 32 << 10, (32 << 10) - 64, 63, 1 << 63] {
+        let bed = Bed::new("shmem", 2);
+        let segment = Segment::steal(&bed);
+        send(&bed.ends[1], 0, &[0x5c; 8000]).unwrap();
+        send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
+        let at = segment.find(0x5c0_4e11) - 2 - 8;
+        segment.word(at + 1).store(position, Ordering::Relaxed);
+        // Only where it falls in the area counts, not which lap it claims to be of.
+        let inside = [32 << 10, 1 << 63].contains(&position);
+        assert_eq!(bed.ends[0].receive().is_ok(), inside, "{position:#x}");
+    }
+}
+
+#[test]
+fn impossible_credit_is_eio() {
+    let bed = Bed::new("shmem", 2);
+    let segment = Segment::steal(&bed);
+    while send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).is_ok() {}
+    // The head of the ring: the sender's line and, 128 bytes on, the receiver's.
+    let ends = segment.find(0x5c0_4e11) - 2 - 32;
+    assert_eq!(segment.word(ends).load(Ordering::Relaxed), 256);
+    segment.word(ends + 16).store(1 << 50, Ordering::Relaxed);
+    let errors: Vec<_> = (0..16).map(|_| bed.ends[1].get_send_buffer(0, 8)).collect();
+    assert!(errors.contains(&Err(Error::Io)), "{errors:?}");
+    assert_eq!(bed.ends[1].get_send_buffer(0, 8), Err(Error::Io));
+}
+
+#[test]
+fn garbage_all_over_the_segment_crashes_nobody() {
+    let _dog = Watchdog::new(120);
+    let mut seed: u64 = 0x9e37_79b9_7f4a_7c15;
+    for kind in KINDS {
+        for round in 0..6 {
+            let bed = Bed::new(kind, 3);
+            let segment = Segment::steal(&bed);
+            for k in 0..3 {
+                for len in [8, 100, 8000] {
+                    let _ = send(&bed.ends[k], (k as u32 + 1) % 3, &vec![1; len]);
+                }
+            }
+            let stop = AtomicBool::new(false);
+            let mut theirs = seed.wrapping_add(round);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let at = next(&mut theirs) as usize % segment.words();
+                        let value = match next(&mut theirs) % 4 {
+                            0 => next(&mut theirs),
+                            1 => ((next(&mut theirs) % 4) << 32) | (next(&mut theirs) % 9000),
+                            2 => 0,
+                            _ => next(&mut theirs) % 300,
+                        };
+                        segment.word(at).store(value, Ordering::Relaxed);
+                    }
+                });
+                for i in 0..1500 {
+                    let k = next(&mut seed) as usize % 3;
+                    let to = (k as u32 + 1 + (i % 2)) % 3;
+                    let len = 1 + next(&mut seed) as usize % 8192;
+                    let _ = send(&bed.ends[k], to, &vec![2; len]);
+                    if let Ok((at, len)) = bed.ends[k].receive() {
+                        assert!((1..=8192).contains(&len));
+                        let _ = bytes((at, len));
+                        bed.ends[k].release_receive_buffer().unwrap();
+                    }
+                    if i % 100 == 0 {
+                        let _ = bed.ends[k].queue_status();
+                        let _ = bed.ends[k].before_select();
+                        let _ = bed.ends[k].receive().map(|_| bed.ends[k].reset());
+                        let _ = bed.ends[k].after_select();
+                        let _ = bed.device.counters(k as u32);
+                    }
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+            let _ = bed.ends[0].reset();
+            for node in 0..3 {
+                bed.device.mark_exited(node).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_segment_cannot_be_resized_and_a_foreign_one_is_refused() {
+    let bed = Bed::new("shmem", 2);
+    let segment = Segment::steal(&bed);
+    for size in [0, 4096, 1 << 30] {
+        assert!(nix::unistd::ftruncate(&segment.2, size).is_err());
+    }
+    let attach = |message: &[u8], fds: &[i32]| {
+        use nix::sys::socket::{AddressFamily, ControlMessage, SockFlag, SockType};
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (a, b) =
+            nix::sys::socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
+                .unwrap();
+        let rights = [ControlMessage::ScmRights(fds)];
+        let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
+        let parts = [std::io::IoSlice::new(message)];
+        nix::sys::socket::sendmsg::<UnixAddr>(
+            a.as_raw_fd(),
+            &parts,
+            control,
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+        Context::attach("shmem", b).map(drop)
+    };
+    let (good, memory) = (segment.1.clone(), segment.2.as_raw_fd());
+    assert_eq!(attach(&good, &[memory]), Ok(()));
+    assert_eq!(attach(&good, &[]), Err(Error::Invalid));
+    assert_eq!(attach(&good, &[memory, memory]), Err(Error::Invalid));
+    assert_eq!(attach(&good[..10], &[memory]), Err(Error::Invalid));
+    assert_eq!(attach(&[good.clone(), vec![0]].concat(), &[memory]), Err(Error::Invalid));
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert_eq!(attach(&good, &[file.as_raw_fd()]), Err(Error::Invalid));
+    let other = Bed::new("shmem", 3);
+    let other = Segment::steal(&other);
+    assert_eq!(attach(&good, &[other.2.as_raw_fd()]), Err(Error::Invalid), "another size");
+    let same = Bed::new("shmem", 2);
+    let same = Segment::steal(&same);
+    assert_eq!(attach(&good, &[same.2.as_raw_fd()]), Err(Error::Invalid), "another nonce");
+    for byte in 0..good.len() {
+        let mut bad = good.clone();
+        bad[byte] ^= 0x80;
+        // A number or channel may be any; all else is checked.
+        assert_eq!(attach(&bad, &[memory]).is_ok(), (8..16).contains(&byte), "byte {byte}");
+    }
+    segment.word(0).store(0, Ordering::Relaxed);
+    assert_eq!(attach(&good, &[memory]), Err(Error::Invalid), "no magic");
+}
