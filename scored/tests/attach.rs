@@ -56,6 +56,13 @@ fn call(call: &Call) {
     send(CONTROL, &body, MsgFlags::empty()).unwrap();
 }
 
+// UNSAFETY: descriptors arrive as numbers.
+#[expect(unsafe_code)]
+fn owned(number: RawFd) -> OwnedFd {
+    // SAFETY: just received, owned by nobody else.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
 fn answer() -> (Reply, Vec<OwnedFd>) {
     let mut buffer = vec![0; 65536];
     let mut space = nix::cmsg_space!([RawFd; 8]);
@@ -66,9 +73,7 @@ fn answer() -> (Reply, Vec<OwnedFd>) {
     let mut fds = Vec::new();
     for part in message.cmsgs().unwrap() {
         if let ControlMessageOwned::ScmRights(numbers) = part {
-            // SAFETY: just received, owned by nobody else.
-            #[expect(unsafe_code)]
-            fds.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+            fds.extend(numbers.into_iter().map(owned));
         }
     }
     (frame::decode_datagram(&buffer[..count]).unwrap(), fds)
@@ -99,125 +104,166 @@ fn kill_self(signal: i32) {
     nix::sys::signal::raise(nix::sys::signal::Signal::try_from(signal).unwrap()).unwrap();
 }
 
+fn welcome_role() {
+    let (welcome, fds) = attach();
+    assert_eq!((welcome.self_node, welcome.area, welcome.self_proc), (node(), node(), node()));
+    assert_eq!(word(&fds[0], board::MAGIC), BOARD_MAGIC);
+    assert_eq!(nix::sys::stat::fstat(&fds[0]).unwrap().st_size, BOARD_BYTES as i64);
+    let size = nix::sys::stat::fstat(&fds[1]).unwrap().st_size;
+    assert_eq!(size, (AREA_BYTES as u32 * welcome.num_node) as i64);
+    say(&format!("{} {} {}", welcome.num_node, welcome.num_pmnet, fds.len()));
+}
+
+fn resize_role() {
+    let (_, fds) = attach();
+    for (number, fd) in fds.iter().take(2).enumerate() {
+        let shrunk = nix::unistd::ftruncate(fd, 0).is_ok();
+        let grown = nix::unistd::ftruncate(fd, 1 << 30).is_ok();
+        let written = nix::unistd::write(fd, &[0; 8]).is_ok();
+        say(&format!("{number} {shrunk} {grown} {written}"));
+    }
+}
+
+fn barrier_role() {
+    attach();
+    for id in 0..50 {
+        call(&Call::Barrier { id });
+        assert_eq!(done(id), 0);
+    }
+    say("met");
+}
+
+fn late_role() {
+    attach();
+    if node() == 1 {
+        std::process::exit(0);
+    }
+    call(&Call::Barrier { id: 1 });
+    done(1);
+}
+
+fn half_role() {
+    if node() == 0 {
+        attach();
+    }
+    std::process::exit(0);
+}
+
+fn before_role() {
+    std::process::exit(i32::try_from(node()).unwrap() * 3);
+}
+
+fn exit_role() {
+    attach();
+    say("before");
+    if node() == 1 {
+        call(&Call::Exit { code: 0x142 });
+    }
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn flush_role() {
+    attach();
+    let text = vec![b'.'; 300_000];
+    std::io::stderr().write_all(&text).unwrap();
+    std::io::stderr().write_all(b"partial").unwrap();
+    call(&Call::Flush { id: 9 });
+    assert_eq!(done(9), 0);
+    kill_self(libc::SIGKILL);
+}
+
+fn signals_role() {
+    attach();
+    for signal in [libc::SIGKILL, libc::SIGSTOP, libc::SIGCONT, -1, 65] {
+        call(&Call::SignalBroadcast { id: 1, signal });
+        assert_eq!(done(1), libc::EINVAL);
+    }
+    call(&Call::Barrier { id: 2 });
+    assert_eq!(done(2), 0);
+    if node() == 0 {
+        call(&Call::SignalBroadcast { id: 3, signal: libc::SIGUSR1 });
+    }
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn inspect_role() {
+    attach();
+    call(&Call::Inspect { signal: libc::SIGBUS, display: None });
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn garbage_role() {
+    attach();
+    send(CONTROL, &[0xff; 100], MsgFlags::empty()).unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn flood_role() {
+    attach();
+    for _ in 0..1_000_000 {
+        let body = frame::encode_datagram(&Call::Barrier { id: 7 }).unwrap();
+        let _ = send(CONTROL, &body, MsgFlags::MSG_NOSIGNAL);
+    }
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// Asks for what costs the shepherd memory, and reads every answer.
+fn flushes_role() {
+    attach();
+    let body = frame::encode_datagram(&Call::Flush { id: 1 }).unwrap();
+    for _ in 0..100_000 {
+        let _ = send(CONTROL, &body, MsgFlags::MSG_NOSIGNAL);
+    }
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn early_role() {
+    call(&Call::Barrier { id: 5 });
+    assert_eq!(done(5), libc::EPERM);
+    attach();
+    call(&Call::Attach { version: PROTOCOL_VERSION });
+    assert!(matches!(answer().0, Reply::Refused(_)));
+    say("still there");
+}
+
+fn old_role() {
+    call(&Call::Attach { version: 999 });
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn stopped_role() {
+    let (_, fds) = attach();
+    say("ready");
+    while word(&fds[0], board::STOP_COUNT) != 2 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(word(&fds[0], board::STOPPED_NS) >= 200_000_000);
+    say("resumed");
+}
+
 #[test]
 fn the_program_of_the_job() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    match role.as_str() {
-        "welcome" => {
-            let (welcome, fds) = attach();
-            assert_eq!(
-                (welcome.self_node, welcome.area, welcome.self_proc),
-                (node(), node(), node())
-            );
-            assert_eq!(word(&fds[0], board::MAGIC), BOARD_MAGIC);
-            assert_eq!(nix::sys::stat::fstat(&fds[0]).unwrap().st_size, BOARD_BYTES as i64);
-            let size = nix::sys::stat::fstat(&fds[1]).unwrap().st_size;
-            assert_eq!(size, (AREA_BYTES as u32 * welcome.num_node) as i64);
-            say(&format!("{} {} {}", welcome.num_node, welcome.num_pmnet, fds.len()));
-        }
-        "resize" => {
-            let (_, fds) = attach();
-            for (number, fd) in fds.iter().take(2).enumerate() {
-                let shrunk = nix::unistd::ftruncate(fd, 0).is_ok();
-                let grown = nix::unistd::ftruncate(fd, 1 << 30).is_ok();
-                let written = nix::unistd::write(fd, &[0; 8]).is_ok();
-                say(&format!("{number} {shrunk} {grown} {written}"));
-            }
-        }
-        "barrier" => {
-            attach();
-            for id in 0..50 {
-                call(&Call::Barrier { id });
-                assert_eq!(done(id), 0);
-            }
-            say("met");
-        }
-        "late" => {
-            attach();
-            if node() == 1 {
-                std::process::exit(0);
-            }
-            call(&Call::Barrier { id: 1 });
-            done(1);
-        }
-        "half" => {
-            if node() == 0 {
-                attach();
-            }
-            std::process::exit(0);
-        }
-        "before" => std::process::exit(i32::try_from(node()).unwrap() * 3),
-        "exit" => {
-            attach();
-            say("before");
-            if node() == 1 {
-                call(&Call::Exit { code: 0x142 });
-            }
-            std::thread::sleep(Duration::from_secs(60));
-        }
-        "flush" => {
-            attach();
-            let text = vec![b'.'; 300_000];
-            std::io::stderr().write_all(&text).unwrap();
-            std::io::stderr().write_all(b"partial").unwrap();
-            call(&Call::Flush { id: 9 });
-            assert_eq!(done(9), 0);
-            kill_self(libc::SIGKILL);
-        }
-        "signals" => {
-            attach();
-            for signal in [libc::SIGKILL, libc::SIGSTOP, libc::SIGCONT, -1, 65] {
-                call(&Call::SignalBroadcast { id: 1, signal });
-                assert_eq!(done(1), libc::EINVAL);
-            }
-            call(&Call::Barrier { id: 2 });
-            assert_eq!(done(2), 0);
-            if node() == 0 {
-                call(&Call::SignalBroadcast { id: 3, signal: libc::SIGUSR1 });
-            }
-            std::thread::sleep(Duration::from_secs(60));
-        }
-        "inspect" => {
-            attach();
-            call(&Call::Inspect { signal: libc::SIGBUS, display: None });
-            std::thread::sleep(Duration::from_secs(60));
-        }
-        "garbage" => {
-            attach();
-            send(CONTROL, &[0xff; 100], MsgFlags::empty()).unwrap();
-            std::thread::sleep(Duration::from_secs(60));
-        }
-        "flood" => {
-            attach();
-            for _ in 0..1_000_000 {
-                let body = frame::encode_datagram(&Call::Barrier { id: 7 }).unwrap();
-                let _ = send(CONTROL, &body, MsgFlags::MSG_NOSIGNAL);
-            }
-            std::thread::sleep(Duration::from_secs(60));
-        }
-        "early" => {
-            call(&Call::Barrier { id: 5 });
-            assert_eq!(done(5), libc::EPERM);
-            attach();
-            call(&Call::Attach { version: PROTOCOL_VERSION });
-            assert!(matches!(answer().0, Reply::Refused(_)));
-            say("still there");
-        }
-        "old" => {
-            call(&Call::Attach { version: 999 });
-            std::thread::sleep(Duration::from_secs(60));
-        }
-        "stopped" => {
-            let (_, fds) = attach();
-            say("ready");
-            while word(&fds[0], board::STOP_COUNT) != 2 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            assert!(word(&fds[0], board::STOPPED_NS) >= 200_000_000);
-            say("resumed");
-        }
-        other => panic!("no role {other}"),
-    }
+    let roles: &[(&str, fn())] = &[
+        ("welcome", welcome_role),
+        ("resize", resize_role),
+        ("barrier", barrier_role),
+        ("late", late_role),
+        ("half", half_role),
+        ("before", before_role),
+        ("exit", exit_role),
+        ("flush", flush_role),
+        ("signals", signals_role),
+        ("inspect", inspect_role),
+        ("garbage", garbage_role),
+        ("flood", flood_role),
+        ("flushes", flushes_role),
+        ("early", early_role),
+        ("old", old_role),
+        ("stopped", stopped_role),
+    ];
+    let known = roles.iter().find(|(name, _)| *name == role);
+    known.unwrap_or_else(|| panic!("no role {role}")).1();
     std::process::exit(0);
 }
 
@@ -312,6 +358,16 @@ fn a_process_that_calls_without_reading_the_answers_is_ended() {
     let outcome = run_client(1, Kind::Score, "flood");
     assert_eq!(outcome.code(), 1);
     assert!(outcome.notices().contains("does not read"), "{}", outcome.notices());
+}
+
+#[test]
+fn a_process_that_flushes_without_waiting_is_ended() {
+    let mut driver = start_client(1, Kind::Score, "flushes");
+    // Nothing is confirmed to it.
+    driver.flushing = false;
+    let outcome = driver.finish();
+    assert_eq!(outcome.code(), 1);
+    assert!(outcome.notices().contains("sc_flush"), "{}", outcome.notices());
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod input;
 mod output;
 mod segments;
 mod start;
+mod steps;
 mod work;
 
 use std::fs::File;

@@ -7,22 +7,23 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
-use score_proto::message::{Down, JobEnd, JobSpec, Level, NodeUsage, Reply, Stream, Up, Welcome};
+use score_proto::message::{Down, JobEnd, JobSpec, Level, NodeUsage, Reply, Stream, Up};
 
 use super::calls::{Controls, Heard};
 use super::input::Input;
 use super::output::{Outputs, Purpose};
 use super::segments::Segments;
 use super::start::{self, NotStarted, Starts};
-use super::{FIRST, INPUT, ending, files};
+use super::{FIRST, INPUT, ending};
 use crate::job::code;
-use crate::job::element::Step;
 use crate::job::life::{Action, At, Event, Job};
 use crate::link::Link;
 use crate::sys::process::{self, Reap, Reaped};
 
 /// Processes started in one turn of the loop.
 const STARTS: usize = 16;
+/// Calls of sc_flush that one process may have under way: one for each of its threads, amply.
+pub(super) const MOST_FLUSHES: u32 = 1024;
 /// How long output may take to drain after the user has killed the job.
 const KILLED_DRAIN: Duration = Duration::from_millis(300);
 /// How long killed processes may take to go.
@@ -51,18 +52,21 @@ enum End {
 
 /// The job as it stands.
 pub struct Work {
-    ground: Ground,
-    job: Option<Job>,
+    pub(super) ground: Ground,
+    pub(super) job: Option<Job>,
     pub outputs: Outputs,
     pub input: Input,
     pub controls: Controls,
-    starts: Starts,
-    segments: Segments,
+    pub(super) starts: Starts,
+    pub(super) segments: Segments,
     running: HashMap<i32, At>,
     /// The same the other way round.
-    pids: HashMap<At, i32>,
+    pub(super) pids: HashMap<At, i32>,
+    /// Flushes that scrun has been asked for: caller and the id of its call, by token.
     flushes: HashMap<u64, (At, u32)>,
     next_flush: u64,
+    /// Calls of sc_flush not answered yet, by caller.
+    pub(super) flushing: HashMap<At, u32>,
     usage: Vec<NodeUsage>,
     began: Option<Instant>,
     last_end: Option<Instant>,
@@ -94,6 +98,7 @@ impl Work {
             pids: HashMap::new(),
             flushes: HashMap::new(),
             next_flush: 0,
+            flushing: HashMap::new(),
             usage: Vec::new(),
             began: None,
             last_end: None,
@@ -143,6 +148,7 @@ impl Work {
             }
             Down::Flushed(token) => {
                 if let Some((at, id)) = self.flushes.remove(&token) {
+                    self.flushing.entry(at).and_modify(|count| *count -= 1);
                     self.answer(at, &Reply::Done { id, error: 0 }, Vec::new(), link, registry);
                 }
             }
@@ -219,7 +225,7 @@ impl Work {
         }
     }
 
-    fn tell_job(&mut self, event: Event, link: &mut Link, registry: &Registry) {
+    pub(super) fn tell_job(&mut self, event: Event, link: &mut Link, registry: &Registry) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let Some(job) = &mut self.job else { return };
@@ -229,7 +235,7 @@ impl Work {
         }
     }
 
-    fn notice(&mut self, level: Level, text: String, link: &mut Link) {
+    pub(super) fn notice(&mut self, level: Level, text: String, link: &mut Link) {
         self.outputs.send_batch(link);
         link.queue(&Up::Notice { level, text });
     }
@@ -274,6 +280,8 @@ impl Work {
             self.input.close();
         }
         self.segments.clear();
+        self.flushes.clear();
+        self.flushing.clear();
         self.controls.reset(spec.stages[stage].elements.len(), spec.nodes());
         let ground = self.ground.of(spec);
         self.starts.begin(&ground, stage)
@@ -323,119 +331,6 @@ impl Work {
         }
         self.outputs.add(started.stderr, Stream::Stderr, owner, registry, output_token)?;
         self.controls.add(at, started.control, registry, control_token)
-    }
-
-    fn step(
-        &mut self,
-        element: u32,
-        step: Step,
-        events: &mut Vec<Event>,
-        link: &mut Link,
-        registry: &Registry,
-    ) {
-        match step {
-            Step::End => {
-                for (at, pid) in &self.pids {
-                    if at.element == element {
-                        process::kill_group(*pid, libc::SIGKILL);
-                    }
-                }
-                events.extend(self.starts.cancel(element).into_iter().map(Event::Skipped));
-            }
-            Step::Notice(level, text) => self.notice(level, text, link),
-            Step::Welcome => {
-                if let Err(reason) = self.welcome(element) {
-                    events.push(Event::Broken(element, reason));
-                }
-            }
-            Step::Refuse(node, text) => {
-                let at = At { element, node };
-                self.answer(at, &Reply::Refused(text), Vec::new(), link, registry);
-            }
-            Step::Done(node, id, error) => {
-                let at = At { element, node };
-                self.answer(at, &Reply::Done { id, error }, Vec::new(), link, registry);
-            }
-            Step::Flush(node, id) => {
-                let stage = self.job.as_ref().map_or(0, Job::stage);
-                self.outputs.drain(Purpose::Flush(element, node, id), Some((stage, element)));
-            }
-            Step::Broadcast(node, id, signal) => {
-                for (at, pid) in &self.pids {
-                    if at.element == element && signal != 0 {
-                        process::kill_group(*pid, signal);
-                    }
-                }
-                let at = At { element, node };
-                self.answer(at, &Reply::Done { id, error: 0 }, Vec::new(), link, registry);
-            }
-            Step::Inspect(node, signal, display) => {
-                let text = self.inspection(At { element, node }, signal, display);
-                self.notice(Level::Error, text, link);
-            }
-        }
-    }
-
-    fn answer(
-        &mut self,
-        at: At,
-        reply: &Reply,
-        descriptors: Vec<OwnedFd>,
-        link: &mut Link,
-        registry: &Registry,
-    ) {
-        if !self.controls.answer(at, reply, descriptors) {
-            let what = "it does not read the answers to its calls".to_owned();
-            self.tell_job(Event::Garbage(at, what), link, registry);
-        }
-    }
-
-    fn welcome(&mut self, element: u32) -> Result<(), String> {
-        let Some(job) = &self.job else { return Ok(()) };
-        let spec = job.spec();
-        let nodes = spec.nodes();
-        let processes = spec.stages[job.stage()].elements.len() * nodes as usize;
-        let oversubscribed = processes > super::processors();
-        self.segments.create(element, nodes, oversubscribed, super::monotonic_ns())?;
-        for node in 0..nodes {
-            let at = At { element, node };
-            let welcome = Welcome {
-                job: self.ground.job,
-                area: node,
-                self_node: node,
-                num_node: nodes,
-                self_proc: node % spec.procs,
-                num_proc: spec.procs,
-                self_host: node / spec.procs,
-                num_host: spec.hosts,
-                num_pmnet: u32::from(nodes > 1),
-                options: spec.options.clone(),
-                dir: self.ground.directory.to_string_lossy().into_owned(),
-            };
-            let descriptors = self.segments.descriptors(element, node)?;
-            self.controls.answer(at, &Reply::Welcome(Box::new(welcome)), descriptors);
-        }
-        Ok(())
-    }
-
-    fn inspection(&self, at: At, signal: i32, display: Option<String>) -> String {
-        let host = files::host_name();
-        let inner = self.pids.get(&at).copied().unwrap_or(0);
-        let pid = match &self.ground.outer_proc {
-            Some(proc_dir) => {
-                use std::os::fd::AsFd;
-                process::outer_pid(proc_dir.as_fd(), inner, super::own_namespace())
-            }
-            None => Some(inner),
-        };
-        let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        let signal = code::signal_name(signal);
-        let wanted = display.map_or_else(String::new, |display| format!(" on display {display}"));
-        format!(
-            "node {} on host {host} (process {pid}) called sc_inspectme() for {signal}{wanted}: its \
-             parallel process is ended. To look at such a process while it runs: gdb -p {pid}",
-            at.node
-        )
     }
 
     fn hear_calls(&mut self, link: &mut Link, registry: &Registry) {

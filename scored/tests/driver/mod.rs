@@ -102,6 +102,8 @@ pub struct Driver {
     pub outcome: Outcome,
     /// Acknowledge output as it comes.
     pub taking: bool,
+    /// Answer Flush.
+    pub flushing: bool,
     /// Bytes of output that have come and have not been acknowledged.
     pub untaken: u64,
     /// Input still to be sent, as the window allows.
@@ -168,6 +170,7 @@ impl Driver {
             decoder: Decoder::default(),
             outcome: Outcome::default(),
             taking: true,
+            flushing: true,
             untaken: 0,
             input: Vec::new(),
             window: 0,
@@ -239,6 +242,7 @@ impl Driver {
                     Stream::Stderr => self.outcome.err.extend(bytes),
                 }
             }
+            Up::Flush(_) if !self.flushing => {}
             Up::Flush(token) => {
                 self.take_all();
                 self.send(&Down::Flushed(token));
