@@ -37,13 +37,16 @@ pub enum Better {
     More,
 }
 
-/// A comparison inside one run.
+/// A comparison inside one run. The machine's own speed may change between rounds, so the judged
+/// ratio is the median of the rounds' ratios, not the ratio of figures from different rounds.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     /// With what.
     pub with: String,
-    /// Own by other.
+    /// Own by other: the median of the rounds.
     pub ratio: f64,
+    /// The best figure by the other's best.
+    pub best: f64,
     /// The smallest and the largest ratio of a round.
     pub spread: (f64, f64),
     /// The ratio that is aimed at.
@@ -51,18 +54,16 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Best by best.
-    pub fn of_best(with: &str, own: &Row, other: &Row, aim: Option<f64>) -> Self {
+    /// Compares two rows round by round.
+    pub fn of(own: &Row, other: &Row, aim: Option<f64>) -> Self {
         let each = own.rounds.over(&other.rounds);
-        let spread = (each.least(), each.most());
-        Self { with: with.into(), ratio: own.best() / other.best(), spread, aim }
-    }
-
-    /// The median of the rounds' ratios.
-    pub fn of_rounds(with: &str, own: &Row, other: &Row, aim: Option<f64>) -> Self {
-        let each = own.rounds.over(&other.rounds);
-        let spread = (each.least(), each.most());
-        Self { with: with.into(), ratio: each.median(), spread, aim }
+        Self {
+            with: other.who.clone(),
+            ratio: each.median(),
+            best: own.best() / other.best(),
+            spread: (each.least(), each.most()),
+            aim,
+        }
     }
 }
 
@@ -138,7 +139,8 @@ impl Row {
     }
 }
 
-fn short(figure: f64) -> String {
+/// A figure with as many digits as tell something.
+pub fn short(figure: f64) -> String {
     match figure.abs() {
         size if size >= 1e7 => format!("{:.2}M", figure / 1e6),
         size if size >= 1e4 => format!("{figure:.0}"),
@@ -168,9 +170,10 @@ pub fn table(rows: &[Row]) -> String {
             short(worst),
             row.aim_words(row.rounds.median(), row.aim),
         );
-        for Comparison { with, ratio, spread: (low, high), aim } in &row.beside {
+        for Comparison { with, ratio, best, spread: (low, high), aim } in &row.beside {
+            let spread = format!("rounds {low:.2} to {high:.2}, best by best {best:.2}");
             let aim = row.aim_words(*ratio, *aim);
-            text += &format!("      {ratio:.2} x {with}, rounds {low:.2} to {high:.2}{aim}\n");
+            text += &format!("      {ratio:.2} x {with}: {spread}{aim}\n");
         }
     }
     text += "\nby these commands:\n";
@@ -190,9 +193,10 @@ pub fn csv(rows: &[Row]) -> String {
         String::from("bench,what,who,unit,best,median,least,most,aim,verdict,beside,command\n");
     for row in rows {
         let mut beside = String::new();
-        for Comparison { with, ratio, spread, aim } in &row.beside {
+        for Comparison { with, ratio, best, spread: (low, high), aim } in &row.beside {
             let verdict = row.verdict(*ratio, *aim);
-            beside += &format!("{ratio:.3} x {with} [{:.3}..{:.3}] {verdict};", spread.0, spread.1);
+            let figures = format!("{ratio:.3} [{low:.3}..{high:.3}, best {best:.3}]");
+            beside += &format!("{figures} x {with} {verdict};");
         }
         let aim = row.aim.map(|aim| aim.to_string()).unwrap_or_default();
         let figures = [row.best(), row.rounds.median(), row.rounds.least(), row.rounds.most()]
@@ -231,16 +235,16 @@ mod tests {
 
     #[test]
     fn a_missed_aim_is_said_in_table_and_csv() {
-        let mut own = row(&[2.0, 4.0], Better::Less);
-        let other = row(&[1.0, 1.0], Better::Less);
-        own.beside.push(Comparison::of_best("floor", &own, &other, Some(1.4)));
+        let mut own = row(&[2.0, 4.0, 3.0], Better::Less);
+        let mut other = row(&[1.0, 1.0, 1.5], Better::Less);
+        other.who = "floor".into();
+        own.beside.push(Comparison::of(&own, &other, Some(1.4)));
         assert_eq!(own.beside[0].spread, (2.0, 4.0));
-        assert!(
-            table(&[own.clone()])
-                .contains("2.00 x floor, rounds 2.00 to 4.00 (aim <= 1.400: MISSED)")
-        );
+        let told = table(&[own.clone()]);
+        let line = "2.00 x floor: rounds 2.00 to 4.00, best by best 2.00 (aim <= 1.400: MISSED)";
+        assert!(told.contains(line), "{told}");
         let text = csv(&[own]);
-        assert!(text.contains("2.000 x floor [2.000..4.000] MISSED;"), "{text}");
+        assert!(text.contains("2.000 [2.000..4.000, best 2.000] x floor MISSED;"), "{text}");
         assert!(text.ends_with("\"say \"\"x\"\"\"\n"), "{text}");
     }
 }

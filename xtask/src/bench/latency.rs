@@ -109,7 +109,7 @@ fn beside(mut rows: Vec<Row>, aim: Option<f64>) -> Vec<Row> {
         let floor = row.who == "floor";
         // Ahead of every peer at 8 bytes; elsewhere it is told and not promised.
         let ahead = (row.what == "8 B").then_some(1.0);
-        Comparison::of_best(&row.who, &rows[own], row, if floor { aim } else { ahead })
+        Comparison::of(&rows[own], row, if floor { aim } else { ahead })
     });
     rows[own].beside = comparisons.collect();
     rows
@@ -172,9 +172,10 @@ pub fn silent(bench: &Bench) -> Rows {
         Row::new("silent neighbours", what, "libpm", NS, figures, line)
     };
     let mut rows: Vec<Row> = ways.iter().zip(figures).map(row).collect();
-    let alone = rows[0].clone();
+    let mut alone = rows[0].clone();
+    alone.who = "2 processes".into();
     for row in &mut rows[1..] {
-        row.beside = vec![Comparison::of_best("2 processes", row, &alone, Some(1.3))];
+        row.beside = vec![Comparison::of(row, &alone, Some(1.3))];
     }
     Ok(rows)
 }

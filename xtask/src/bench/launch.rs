@@ -69,7 +69,7 @@ fn contest(bench: &Bench, processes: u32, rounds: u32) -> Rows {
             ("spawn and wait", 256) => Some(1.7),
             _ => None,
         };
-        Comparison::of_rounds(&other.who, &rows[0], other, aim)
+        Comparison::of(&rows[0], other, aim)
     });
     rows[0].beside = others.collect();
     Ok(rows)

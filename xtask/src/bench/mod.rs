@@ -141,11 +141,8 @@ fn measure(rounds: u32, chosen: &[(&str, Measurement)]) -> Result<(), String> {
     let text = format!("{head}\n{}", table(&rows));
     println!("{}", table(&rows));
     let stamp = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    for (name, content) in [
-        ("txt", text),
-        ("csv", csv(&rows)),
-        ("svg", picture::svg(&rows, &head.replace('\n', " · "))),
-    ] {
+    for (name, content) in [("txt", text), ("csv", csv(&rows)), ("svg", picture::svg(&rows, &head))]
+    {
         let path = folder.join(format!("bench-{stamp}.{name}"));
         std::fs::write(&path, content).map_err(|error| format!("{}: {error}", path.display()))?;
         println!("written: {}", path.display());

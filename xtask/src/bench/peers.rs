@@ -81,7 +81,8 @@ impl Mpi {
         self.pingpong = Some(Path::new(crate::bench::WORK).join(name));
         let version = output(&words(self.version)).unwrap_or_default();
         let version = version.lines().next().unwrap_or("version unknown").to_owned();
-        let line = format!("{}: {}", self.name, version.trim());
+        let version: Vec<&str> = version.split_whitespace().collect();
+        let line = format!("{}: {}", self.name, version.join(" "));
         Ok((self, line))
     }
 }

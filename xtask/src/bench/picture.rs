@@ -1,6 +1,6 @@
 //! The result as a picture: bars, one group for each thing that was measured.
 
-use crate::bench::figures::Row;
+use crate::bench::figures::{Row, short};
 
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 330.0;
@@ -10,7 +10,11 @@ const RIGHT: f64 = 110.0;
 /// An SVG with a bar for each row; bars of one group share a scale.
 pub fn svg(rows: &[Row], head: &str) -> String {
     let mut body = String::new();
-    let mut y = 50.0;
+    let mut y = LINE;
+    for line in head.lines() {
+        body += &format!("<text x=\"10\" y=\"{y:.0}\">{}</text>\n", escaped(line));
+        y += LINE;
+    }
     let mut start = 0;
     while start < rows.len() {
         let same = |row: &Row| row.bench == rows[start].bench && row.what == rows[start].what;
@@ -34,8 +38,7 @@ pub fn svg(rows: &[Row], head: &str) -> String {
          <style>.title{{font-weight:bold}} .own{{fill:#1f6f4a}} .other{{fill:#9aa5b1}} \
          .spread{{stroke:#333}}</style>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"10\" y=\"24\" class=\"title\">{}</text>\n{body}</svg>\n",
-        escaped(head)
+         {body}</svg>\n"
     )
 }
 
@@ -52,12 +55,13 @@ fn bar(body: &mut String, row: &Row, y: f64, longest: f64) {
         "<text x=\"{:.0}\" y=\"{y:.0}\" text-anchor=\"end\">{}</text>\
          <rect x=\"{LEFT:.0}\" y=\"{:.0}\" width=\"{length:.1}\" height=\"13\" class=\"{class}\"/>\
          <line x1=\"{:.1}\" x2=\"{end:.1}\" y1=\"{middle:.0}\" y2=\"{middle:.0}\" class=\"spread\"/>\
-         <text x=\"{:.0}\" y=\"{y:.0}\">{best:.4}</text>\n",
+         <text x=\"{:.0}\" y=\"{y:.0}\">{}</text>\n",
         LEFT - 8.0,
         escaped(&row.who),
         y - 11.0,
         LEFT + length,
         WIDTH - RIGHT + 10.0,
+        short(best),
     );
 }
 
