@@ -94,6 +94,9 @@ pub enum Up {
     },
     /// All processes of the job have ended and everything has been reclaimed. Last message.
     Finished(JobEnd),
+    /// Where the job's directory is about to be made. Written before it is made, so that scrun
+    /// can remove it at whatever moment scored dies.
+    Directory(String),
 }
 
 /// One of the two output streams.

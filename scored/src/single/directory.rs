@@ -24,14 +24,18 @@ pub struct JobDirectory {
 }
 
 impl JobDirectory {
-    /// Makes one in the first place that allows it.
+    /// Makes one in the first place that allows it; each path is announced before it is made, so
+    /// that somebody else can remove it at whatever moment this process dies.
     ///
     /// # Errors
     /// One line that names every place tried and why it would not do.
-    pub fn create(runtime_dir: Option<&OsStr>) -> Result<Self, String> {
+    pub fn create(
+        runtime_dir: Option<&OsStr>,
+        announce: &mut dyn FnMut(&str),
+    ) -> Result<Self, String> {
         let mut faults = Vec::new();
         for base in bases(runtime_dir) {
-            match prepare(&base).and_then(|()| Self::create_in(&base)) {
+            match prepare(&base).and_then(|()| Self::create_in(&base, announce)) {
                 Ok(directory) => return Ok(directory),
                 Err(error) => faults.push(format!("{}: {error}", base.display())),
             }
@@ -39,12 +43,13 @@ impl JobDirectory {
         Err(format!("no directory for the job can be made: {}", faults.join("; ")))
     }
 
-    fn create_in(base: &Path) -> io::Result<Self> {
+    fn create_in(base: &Path, announce: &mut dyn FnMut(&str)) -> io::Result<Self> {
         for _ in 0..16 {
             let random = std::hash::RandomState::new().build_hasher().finish() as u32;
             let path = base.join(format!("{PREFIX}{}-{random:08x}", std::process::id()));
-            if path.to_str().is_none() {
-                return Err(io::Error::other("the name is not UTF-8"));
+            match path.to_str() {
+                Some(name) => announce(name),
+                None => return Err(io::Error::other("the name is not UTF-8")),
             }
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -179,14 +184,14 @@ mod tests {
     #[test]
     fn leftovers_of_the_dead_go_and_directories_of_the_living_stay() {
         let base = scratch("leftovers");
-        let living = JobDirectory::create_in(&base).unwrap();
-        let dead = JobDirectory::create_in(&base).unwrap();
+        let living = JobDirectory::create_in(&base, &mut |_| {}).unwrap();
+        let dead = JobDirectory::create_in(&base, &mut |_| {}).unwrap();
         let dead_path = dead.path().to_owned();
         fs::create_dir(dead_path.join("closed")).unwrap();
         fs::write(dead_path.join("closed/file"), "x").unwrap();
         fs::set_permissions(dead_path.join("closed"), Permissions::from_mode(0o000)).unwrap();
         drop(dead);
-        let own = JobDirectory::create_in(&base).unwrap();
+        let own = JobDirectory::create_in(&base, &mut |_| {}).unwrap();
         assert_eq!(own.remove_leftovers(), Vec::<String>::new());
         assert!(!dead_path.exists() && living.path().exists() && own.path().exists());
         own.remove().unwrap();

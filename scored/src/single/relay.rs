@@ -177,7 +177,11 @@ impl Relay {
 
     fn accept(&mut self, spec: JobSpec) -> Result<(), String> {
         let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
-        let directory = JobDirectory::create(runtime_dir.as_deref())?;
+        let scrun = &mut self.scrun;
+        let directory = JobDirectory::create(runtime_dir.as_deref(), &mut |dir| {
+            scrun.queue(&Up::Directory(dir.to_owned()));
+            scrun.flush();
+        })?;
         let dir = directory.path().to_string_lossy().into_owned();
         self.directory = Some(directory);
         let (pid, rung, socket) = start_shepherd(&dir, self.no_namespace)

@@ -249,6 +249,7 @@ impl Driver {
             }
             Up::Notice { level, text } => self.outcome.notices.push((level, text)),
             Up::Finished(end) => self.outcome.end = Some(end),
+            Up::Directory(dir) => self.outcome.dir = dir,
         }
     }
 

@@ -68,7 +68,9 @@ pub struct Session {
     nodes: u32,
     statistics: Statistics,
     names: Vec<Vec<String>>,
-    job: Option<(u32, String)>,
+    job: Option<u32>,
+    /// The job's directory, to be removed should scored die.
+    directory: Option<String>,
     queued: [u64; 2],
     taken: [u64; 2],
     flushes: VecDeque<(u64, [u64; 2])>,
@@ -97,6 +99,7 @@ impl Session {
             statistics,
             names,
             job: None,
+            directory: None,
             queued: [0; 2],
             taken: [0; 2],
             flushes: VecDeque::new(),
@@ -140,7 +143,8 @@ impl Session {
                 self.lost(&format!("scored speaks protocol {version}, scrun {ours}"), out);
             }
             Up::Accepted { job, dir } => {
-                self.job = Some((job, dir));
+                self.job = Some(job);
+                self.directory = Some(dir);
                 let s = if self.nodes == 1 { "" } else { "s" };
                 let line = format!("job {job}: {} node{s} on 1 host", self.nodes);
                 out.push(Action::Notice(Level::Info, line));
@@ -161,11 +165,12 @@ impl Session {
             }
             Up::Notice { level, text } => out.push(Action::Notice(level, text)),
             Up::Finished(end) => self.finished(&end, out),
+            Up::Directory(dir) => self.directory = Some(dir),
         }
     }
 
     fn finished(&mut self, end: &JobEnd, out: &mut Vec<Action>) {
-        let job = self.job.as_ref().map_or(0, |(job, _)| *job);
+        let job = self.job.unwrap_or(0);
         let report = statistics::report(self.statistics, job, &self.names, end);
         if !report.is_empty() {
             out.push(Action::Print(report));
@@ -183,12 +188,12 @@ impl Session {
         if self.ended.is_some() {
             return;
         }
-        let line = match &self.job {
-            Some((job, _)) => format!("job {job} is lost: {how}"),
+        let line = match self.job {
+            Some(job) => format!("job {job} is lost: {how}"),
             None => format!("no job was started: {how}"),
         };
         out.push(Action::Notice(Level::Error, line));
-        if let Some((_, dir)) = self.job.take() {
+        if let Some(dir) = self.directory.take() {
             out.push(Action::RemoveDirectory(dir));
         }
         self.finish(DAEMON_LOST, out);

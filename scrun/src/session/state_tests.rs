@@ -129,6 +129,17 @@ fn a_lost_daemon_is_named_and_its_directory_removed() {
 }
 
 #[test]
+fn a_daemon_that_dies_before_it_has_accepted_leaves_no_directory() {
+    let mut session = session();
+    on(&mut session, Event::Up(Up::Directory("/run/scored/3".into())));
+    let actions = on(&mut session, Event::DaemonGone("scored was killed".into()));
+    assert!(
+        actions.contains(&Action::RemoveDirectory("/run/scored/3".into())),
+        "the directory stays: {actions:?}"
+    );
+}
+
+#[test]
 fn a_daemon_that_goes_after_the_end_is_no_event() {
     let mut session = session();
     on(&mut session, accepted());
