@@ -67,6 +67,7 @@ static void latency(int size)
 static void rate(int size)
 {
     static MPI_Request request[WINDOW];
+    static MPI_Status status[WINDOW];
     double best = 0;
     int burst, window, i;
 
@@ -80,7 +81,7 @@ static void rate(int size)
                     MPI_Irecv(in, size, MPI_CHAR, 0, 0, MPI_COMM_WORLD, &request[i]);
                 }
             }
-            MPI_Waitall(WINDOW, request, MPI_STATUSES_IGNORE);
+            MPI_Waitall(WINDOW, request, status);
         }
         if (rank == 0) {
             MPI_Recv(in, 1, MPI_CHAR, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
