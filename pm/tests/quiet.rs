@@ -1,0 +1,140 @@
+//! No system call and no allocation on the way of a message, nor in the first 10,000 polls that
+//! find nothing. Seccomp's strict mode kills whoever calls the kernel for more than read, write
+//! or exit; the allocator counts.
+
+#![allow(unsafe_code, missing_docs)]
+
+mod bed;
+
+use bed::*;
+use score_pm::*;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: hands everything to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One test at a time: a child must not inherit a lock that another test's thread holds.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Passes a message of `len` bytes without copying it anywhere else.
+fn pass(bed: &Bed, from: usize, to: usize, len: usize) -> bool {
+    let Ok(buffer) = bed.ends[from].get_send_buffer(to as u32, len) else { return false };
+    // SAFETY: `len` bytes were reserved.
+    unsafe { buffer.write_bytes(1, len) };
+    bed.ends[from].send().is_ok()
+        && bed.ends[to].receive().is_ok_and(|(_, got)| got == len)
+        && bed.ends[to].release_receive_buffer().is_ok()
+}
+
+/// Everything that a program does all day; true when all went as it should.
+fn a_working_day(bed: &Bed) -> bool {
+    let mut well = true;
+    for round in 0..2000 {
+        for len in [8, 48, 49, 4096, 8192] {
+            well &= pass(bed, round % 3, (round + 1) % 3, len);
+        }
+    }
+    for _ in 0..300 {
+        well &=
+            bed.ends[0].get_multicast_buffer(&[1, 2], 100).is_ok() && bed.ends[0].send().is_ok();
+        for k in 1..3 {
+            well &= bed.ends[k].receive().is_ok() && bed.ends[k].release_receive_buffer().is_ok();
+        }
+    }
+    while bed.ends[0].get_send_buffer(1, 8).is_ok() {
+        well &= bed.ends[0].send().is_ok();
+    }
+    for _ in 0..9_000 {
+        well &= bed.ends[0].get_send_buffer(1, 8) == Err(Error::NoBuffers);
+        well &= bed.ends[0].receive() == Err(Error::NoBuffers);
+    }
+    well
+}
+
+#[test]
+fn a_working_day_allocates_nothing() {
+    let _alone = alone();
+    let _dog = Watchdog::new(240);
+    for kind in KINDS {
+        let bed = Bed::new(kind, 3);
+        debug::level();
+        let before = ALLOCATIONS.with(Cell::get);
+        assert!(a_working_day(&bed));
+        assert_eq!(ALLOCATIONS.with(Cell::get), before, "{kind}");
+    }
+}
+
+/// Runs `f` in a child that may only read, write and exit; answers its wait status.
+fn in_strict_mode(kind: &'static str, f: fn(&Bed) -> bool) -> i32 {
+    // SAFETY: the child makes its own contexts, runs `f` and exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a child that hangs is ended, and the test fails.
+        unsafe { libc::alarm(60) };
+        let bed = Bed::new(kind, 3);
+        debug::level();
+        // SAFETY: no pointers; afterwards only SYS_exit is called.
+        unsafe {
+            libc::prctl(libc::PR_SET_SECCOMP, 1, 0, 0, 0);
+            let well = f(&bed);
+            libc::syscall(libc::SYS_exit, i32::from(!well));
+        }
+        unreachable!("exit returns");
+    }
+    let mut status = -1;
+    // SAFETY: our child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+#[test]
+fn a_working_day_calls_no_kernel() {
+    let _alone = alone();
+    let _dog = Watchdog::new(240);
+    for kind in KINDS {
+        assert_eq!(in_strict_mode(kind, a_working_day), 0, "{kind}");
+    }
+}
+
+#[test]
+fn the_poll_after_ten_thousand_empty_ones_yields() {
+    let _alone = alone();
+    let _dog = Watchdog::new(240);
+    assert_eq!(in_strict_mode("composite", |bed| polls(10_000, bed)), 0);
+    assert_eq!(in_strict_mode("composite", |bed| polls(10_001, bed)), libc::SIGKILL);
+    assert_eq!(in_strict_mode("composite", |bed| gentle_polls(100, bed)), 0);
+    assert_eq!(in_strict_mode("composite", |bed| gentle_polls(101, bed)), libc::SIGKILL);
+}
+
+fn polls(count: usize, bed: &Bed) -> bool {
+    (0..count).all(|_| bed.ends[0].receive() == Err(Error::NoBuffers))
+}
+
+/// Empty polls on a host with more processes than processors.
+fn gentle_polls(count: usize, bed: &Bed) -> bool {
+    bed.device.set_oversubscribed(true).is_ok() && polls(count, bed)
+}
