@@ -1,0 +1,10 @@
+//! Hostile input: the message that waits in an attach descriptor.
+#![no_main]
+
+use score_pm::segment::attach::Attach;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(attach) = Attach::decode(bytes) {
+        assert_eq!(attach.encode().as_slice(), bytes);
+    }
+});
