@@ -115,7 +115,8 @@ fn one(
     let mut killed = Instant::now();
     // A node of a short stage may have ended well before the signal: then the job goes on, rightly.
     let short = line.contains(" echo ") || line.contains(" true ");
-    let mut ended = scene.wait_until_clean(if short { PROMISE } else { BROKEN });
+    let mut ended = scene.wait_until_clean(PROMISE);
+    let late = ended.clone().err();
     if short && name == "node" && ended.is_err() {
         (victim, name) = choose(scene, "scrun", random);
         victim.signal(Signal::SIGKILL);
@@ -130,6 +131,7 @@ fn one(
     if took > PROMISE {
         seen.slow += 1;
         println!("\rslow: {took:?} after SIGKILL of {name} of {line}");
+        println!("      there after a second: {late:?}");
     }
     if let Err(left) = ended {
         job.kill_all();
