@@ -13,8 +13,8 @@ extern "C" {
 
 /*
  * The value of an option that the user has given scrun, the leftmost one if it was given more
- * than once; the empty string if it has no value; NULL if it was not given, and without scrun. Not to be
- * freed nor altered. To be called after score_initialize.
+ * than once; the empty string if it has no value; NULL if it was not given, and without scrun. Not
+ * to be freed nor altered. To be called after score_initialize.
  *   keyword IN the option's name
  * Manual page score_get_opt(3).
  */

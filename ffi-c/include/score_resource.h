@@ -3,9 +3,10 @@
  *
  * Each macro is a declaration, to be followed by a semicolon, outside of functions or inside, any
  * number of times, in the program or in a shared library that it needs. (In C++, not in inline
- * functions and templates.) Its arguments are constant expressions. scrun reads the declarations from the executable file (ELF notes in the section
- * .note.score; layout in proto/src/note.rs) without running it; those of all programs of a job
- * together must allow the job, or scrun refuses it.
+ * functions and templates.) Its arguments are constant expressions. scrun reads the declarations
+ * from the executable file (ELF notes in the section .note.score; layout in proto/src/note.rs)
+ * without running it; those of all programs of a job together must allow the job, or scrun refuses
+ * it.
  */
 #ifndef SCORE_SCORE_RESOURCE_H
 #define SCORE_SCORE_RESOURCE_H
@@ -29,8 +30,8 @@
 #define SCORE_RSRC_NOCKPT SCORE_RSRC_NOTE_(7, 0, 0, 0)
 
 /*
- * Ours: scrun shall run the program on its own host first, up to score_initialize, for what it asks by
- * score_request_nodes (manual 1.4.2).
+ * Ours: scrun shall run the program on its own host first, up to score_initialize, for what it
+ * asks by score_request_nodes (manual 1.4.2).
  */
 #define SCORE_RSRC_RUN SCORE_RSRC_NOTE_(8, 0, 0, 0)
 

@@ -105,7 +105,8 @@ pub fn decode_datagram<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError
     }
 }
 
-/// [`crate::message::Call::Exit`] without touching the heap: `sc_exit` may be called in a signal handler.
+/// [`crate::message::Call::Exit`] without touching the heap: `sc_exit` may be called in a signal
+/// handler.
 ///
 /// # Errors
 /// [`FrameError::TooLong`] when `out` is too short.
@@ -114,8 +115,8 @@ pub fn encode_exit(code: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
     encode_slice(&(EXIT, code), out)
 }
 
-/// [`crate::message::Call::Inspect`] without touching the heap: `sc_inspectme` is called in signal handlers
-/// (manual 2.4.4).
+/// [`crate::message::Call::Inspect`] without touching the heap: `sc_inspectme` is called in signal
+/// handlers (manual 2.4.4).
 ///
 /// # Errors
 /// [`FrameError::TooLong`] when `out` is too short.
@@ -232,7 +233,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+        fn no_bytes_make_the_decoder_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..512)
+        ) {
             let mut decoder = Decoder::default();
             decoder.push(&bytes);
             while let Ok(Some(_)) = decoder.next::<Down>() {}

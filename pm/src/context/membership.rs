@@ -34,6 +34,7 @@ impl Inner {
         let endpoint = member.body.shmem().and_then(|shmem| shmem.endpoint());
         let endpoint = endpoint.map_err(|_| Error::Invalid)?;
         composite.check_pairs(endpoint, pairs)?;
+        // SYNC: composite
         match member.composite.compare_exchange(0, self.id, Ordering::AcqRel, Ordering::Acquire) {
             Err(id) if id == self.id => return composite.add(context, endpoint, pairs),
             Err(_) => return Err(Error::Busy),

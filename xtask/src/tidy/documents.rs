@@ -53,6 +53,27 @@ fn slug(heading: &str) -> String {
     kept.map(|letter| if letter == ' ' { '-' } else { letter.to_ascii_lowercase() }).collect()
 }
 
+/// Tests that docs/SPECIFICATION.md names behind a link to their file, and that are not there.
+pub fn promises(tree: &Tree) -> Vec<String> {
+    let mut findings = Vec::new();
+    let page = tree.files.iter().filter(|file| file.path == "docs/SPECIFICATION.md");
+    for line in page.flat_map(|file| &file.lines) {
+        for part in line.split("](../").skip(1) {
+            let Some((path, rest)) = part.split_once(')') else { continue };
+            let names = rest.split("; ").next().unwrap_or(rest).split('`').skip(1).step_by(2);
+            let source = tree.files.iter().find(|file| file.path == path);
+            for name in names {
+                let function = format!("fn {name}(");
+                let there = |file: &&Text| file.lines.iter().any(|line| line.contains(&function));
+                if source.filter(there).is_none() {
+                    findings.push(format!("docs/SPECIFICATION.md: {path} has no test {name}"));
+                }
+            }
+        }
+    }
+    findings
+}
+
 /// What groff says about the man pages; nothing where it is not installed.
 pub fn man_pages(tree: &Tree) -> Vec<String> {
     if !run::have("groff") {

@@ -101,6 +101,7 @@ const RULES: &[Rule] = &[
     ("unsafe code says why", unsafety::reasons),
     ("both ends of a SYNC pair are marked", unsafety::pairs),
     ("links in documents resolve", documents::links),
+    ("every promise names a test that exists", documents::promises),
     ("man pages render without a warning", documents::man_pages),
 ];
 

@@ -145,6 +145,7 @@ fn counters(segment: &Segment, node: usize) -> Counters {
     let dropped = node.send.0.dropped.load(Ordering::Acquire);
     Counters {
         sent,
+        // SYNC: received
         received: node.received.0.load(Ordering::Acquire).wrapping_add(dropped),
         remote: node.send.0.remote.load(Ordering::Acquire),
         poll_epoch: node.epoch.0.load(Ordering::Acquire),
