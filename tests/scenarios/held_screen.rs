@@ -11,7 +11,7 @@ const LINES: usize = 1_200_000;
 
 /// The soak holds for ten seconds, as the promise says; here three do.
 fn hold() -> Duration {
-    let seconds = std::env::var("SCORE_HOLD_SECONDS").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var("HARNESS_HOLD_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(3))
 }
 

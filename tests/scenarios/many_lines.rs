@@ -6,7 +6,7 @@ use score_tests::Scene;
 
 /// The soak counts to a million, as the promise says; here a tenth of it does.
 fn lines() -> usize {
-    let count = std::env::var("SCORE_LINES").ok().and_then(|text| text.parse().ok());
+    let count = std::env::var("HARNESS_LINES").ok().and_then(|text| text.parse().ok());
     count.unwrap_or(100_000)
 }
 

@@ -6,10 +6,10 @@ use std::sync::OnceLock;
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// The folder with scrun and all others. `SCORE_BIN_DIR` names one that is built already; else
+/// The folder with scrun and all others. `HARNESS_BIN_DIR` names one that is built already; else
 /// everything is built first.
 pub fn folder() -> &'static Path {
-    FOLDER.get_or_init(|| match std::env::var_os("SCORE_BIN_DIR") {
+    FOLDER.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => build(),
     })

@@ -16,7 +16,7 @@ pub use scene::Scene;
 pub fn skip(name: &str, reason: &str) {
     use std::io::Write;
     eprintln!("SKIPPED {name}: {reason}");
-    let Some(path) = std::env::var_os("SCORE_SKIPS") else { return };
+    let Some(path) = std::env::var_os("HARNESS_SKIPS") else { return };
     if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(path) {
         let _ = writeln!(file, "{name}\t{reason}");
     }

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// The variable that holds the marker.
-pub const MARK: &str = "SCORE_TEST_MARK";
+pub const MARK: &str = "HARNESS_MARK";
 
 /// One process.
 #[derive(Debug, Clone)]

@@ -11,5 +11,5 @@ use crate::run;
 /// The build failed, or the soak found something.
 pub fn run(args: &[String]) -> Result<(), String> {
     let bin = run::build_release()?;
-    run::call(Command::new(bin.join("score-soak")).args(args).env("SCORE_BIN_DIR", &bin))
+    run::call(Command::new(bin.join("score-soak")).args(args).env("HARNESS_BIN_DIR", &bin))
 }

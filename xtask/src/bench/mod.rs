@@ -29,7 +29,7 @@ usage: cargo xtask bench [-quick] [-rounds N] [NAME...]
   proof           system calls and instructions of a message (strace, callgrind)
 
 All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
-SCORE_BIN_DIR names a folder with programs that are built already. Nothing else should run on the
+HARNESS_BIN_DIR names a folder with programs that are built already. Nothing else should run on the
 machine.
 ";
 
@@ -115,7 +115,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
 }
 
 fn measure(rounds: u32, chosen: &[(&str, Measurement)]) -> Result<(), String> {
-    let programs = match std::env::var_os("SCORE_BIN_DIR") {
+    let programs = match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => {
             println!("building (cargo build --release)");

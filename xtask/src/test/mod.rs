@@ -100,7 +100,7 @@ fn tests(tally: &mut Tally) -> Result<(), String> {
     let release = run::target()?.join("release");
     let mut command = run::cargo(&["test", "--workspace", "--no-fail-fast"]);
     // The scenarios run the programs that a user gets; they need not be built again.
-    command.env("SCORE_BIN_DIR", release);
+    command.env("HARNESS_BIN_DIR", release);
     tally.count(&mut command)
 }
 

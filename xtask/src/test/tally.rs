@@ -65,7 +65,7 @@ impl Tally {
     /// # Errors
     /// It could not be started, or a test failed.
     pub fn count(&mut self, command: &mut Command) -> Result<(), String> {
-        command.env("SCORE_SKIPS", &self.file).stdout(Stdio::piped());
+        command.env("HARNESS_SKIPS", &self.file).stdout(Stdio::piped());
         let shown = run::show(command);
         let mut child = command.spawn().map_err(|error| format!("{shown}: {error}"))?;
         let output = child.stdout.take().expect("stdout is piped");
