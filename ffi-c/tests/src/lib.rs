@@ -20,11 +20,11 @@ pub fn source(name: &str) -> PathBuf {
     ffi_c().join("tests/c").join(name)
 }
 
-/// The folder with the libraries and compiler wrappers. `SCORE_BIN_DIR` names one that is built
+/// The folder with the libraries and compiler wrappers. `HARNESS_BIN_DIR` names one that is built
 /// already; else they are built first, in the profile of these tests.
 pub fn built() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| match std::env::var_os("SCORE_BIN_DIR") {
+    FOLDER.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => build(),
     })
