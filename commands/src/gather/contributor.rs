@@ -92,7 +92,8 @@ impl<R: Read + AsFd> Contributor<R> {
                     *warned = true;
                     let kept = spool.spilled() >> 20;
                     eprintln!(
-                        "{}: {kept} MiB wait for this node's turn; it reads no more until then",
+                        "{}: {kept} MiB wait for this node's turn; it reads no more until then \
+                         (if earlier nodes wait for this one, write files and gather those)",
                         self.name
                     );
                 }
