@@ -4,9 +4,8 @@ use super::{INLINE, LINE, Ring, Word};
 use crate::error::{Error, Result};
 use crate::sync::{Local, Ordering, prefetch_write};
 
-/// A full ring's credit is looked up on every so many-th attempt: each look takes the receiver's
-/// line away from it.
-const LOOKS: u64 = 8;
+/// Pauses between two looks at a full ring: some 100 ns, the time of a few messages.
+const PAUSES: u32 = 4;
 
 /// Marks a reservation in the slot itself.
 const IN_SLOT: u64 = u64::MAX;
@@ -27,8 +26,6 @@ pub(crate) struct Producer {
     /// What the receiver had passed when we last looked.
     seen: Local,
     seen_data: Local,
-    /// Attempts since the ring was found full; 0 when it is not.
-    full: Local,
 }
 
 impl Producer {
@@ -38,7 +35,6 @@ impl Producer {
             ring,
             seen: Local::new(ends.consumer.index.load(Ordering::Acquire)),
             seen_data: Local::new(ends.consumer.data.load(Ordering::Acquire)),
-            full: Local::default(),
         }
     }
 
@@ -61,14 +57,19 @@ impl Producer {
         self.reserve_data(len)
     }
 
-    /// Looks how far the receiver has come.
+    /// Looks how far the receiver has come; when it has not moved, once more after a pause. Each
+    /// look takes the receiver's line away from it, so who tries in a tight loop is slowed down
+    /// here, and still answered by what is true now.
     #[cold]
     fn look(&self, index: u64) -> Result<()> {
-        let tries = self.full.get();
-        self.full.set(tries.wrapping_add(1));
-        if !tries.is_multiple_of(LOOKS) {
-            return Err(Error::NoBuffers);
+        if self.sees_room(index)? {
+            return Ok(());
         }
+        (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        if self.sees_room(index)? { Ok(()) } else { Err(Error::NoBuffers) }
+    }
+
+    fn sees_room(&self, index: u64) -> Result<bool> {
         // SYNC: credit
         let seen = self.ring.ends().consumer.index.load(Ordering::Acquire);
         let queued = index.wrapping_sub(seen);
@@ -76,11 +77,7 @@ impl Producer {
             return Err(Error::Io);
         }
         self.seen.set(seen);
-        if queued == u64::from(self.ring.shape.slots) {
-            return Err(Error::NoBuffers);
-        }
-        self.full.set(0);
-        Ok(())
+        Ok(queued < u64::from(self.ring.shape.slots))
     }
 
     #[inline(never)]

@@ -95,8 +95,7 @@ proptest! {
                 Step::Push(reserve, len) => {
                     serial = serial.wrapping_add(1);
                     let message: Vec<u8> = (0..len).map(|i| serial.wrapping_add(i as u8)).collect();
-                    // A full ring may hide fresh credit for a few attempts, never for good.
-                    let sent = (0..16).any(|_| push(&producer, &message, reserve));
+                    let sent = push(&producer, &message, reserve);
                     let full = oracle.len() == 8;
                     prop_assert!(!(full && sent));
                     // Three messages of the largest size always fit beside what may be skipped.
@@ -206,7 +205,7 @@ fn laps_wrap_after_four_billion_rounds() {
     }
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
     for i in 0..100u8 {
-        assert!((0..16).any(|_| push(&producer, &[i], 1)));
+        assert!(push(&producer, &[i], 1));
         assert_eq!(pop(&consumer), Some(vec![i]));
         assert_eq!(pop(&consumer), None);
     }

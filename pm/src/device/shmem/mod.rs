@@ -200,8 +200,13 @@ impl Shmem {
         }
     }
 
+    /// The bell's name goes with the messages: who attaches hangs its own.
     pub(crate) fn create_attach_fd(&self) -> Result<OwnedFd> {
-        open::create_attach_fd(self.number, self.endpoint()?)
+        let endpoint = self.endpoint()?;
+        let fd = open::create_attach_fd(self.number, endpoint)?;
+        endpoint.after_select();
+        endpoint.select.hang_up();
+        Ok(fd)
     }
 
     pub(crate) fn config(&self) -> ContextConfig {
