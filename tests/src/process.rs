@@ -16,6 +16,8 @@ pub struct Process {
     pub pid: i32,
     /// Its parent's id.
     pub parent: i32,
+    /// Its session, by the id of the session's leader.
+    pub session: i32,
     /// State letter of /proc/PID/stat.
     pub state: char,
     /// Its arguments, joined by blanks.
@@ -30,9 +32,10 @@ impl Process {
         let mut fields = fields.split_whitespace();
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;
+        let session = fields.nth(1)?.parse().ok()?;
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let command = String::from_utf8_lossy(&arguments).replace('\0', " ").trim_end().to_string();
-        Some(Self { pid, parent, state, command })
+        Some(Self { pid, parent, session, state, command })
     }
 
     /// The name of the program file, without its folder.

@@ -174,8 +174,10 @@ fn known(processes: &[Process]) -> Vec<(Process, &'static str)> {
             Some("scored")
         } else {
             // Only the processes that SCore itself has started: a descendant's death is no event.
-            // Orphans are the shepherd's children, too; those of `shape` sleep for 61 seconds.
-            let orphan = one.command.contains("sleep 61") && !one.command.contains("setsid");
+            // Orphans become the shepherd's children, too. Those of `shape` lead no session, or
+            // are on their way to sleep for 61 seconds.
+            let orphan = one.session != one.pid
+                || one.command.contains("sleep 61") && !one.command.contains("exec");
             (shepherds.contains(&one.parent) && !orphan).then_some("node")
         }
     };
