@@ -1,11 +1,10 @@
 //! `cargo xtask`: every developer command in one place. `cargo xtask` alone lists them.
-#![forbid(unsafe_code)]
-
 mod bench;
 mod demo;
 mod install;
 mod run;
 mod setup;
+mod signals;
 mod soak;
 mod test;
 mod tidy;
@@ -25,6 +24,7 @@ usage: cargo xtask COMMAND
 ";
 
 fn main() -> ExitCode {
+    signals::listen();
     let mut args = std::env::args().skip(1);
     let command = args.next().unwrap_or_default();
     let rest: Vec<String> = args.collect();
