@@ -110,7 +110,7 @@ fn one(
     let bits = 10 + random.below(8);
     sleep(Duration::from_micros(random.next() % (1 << bits)));
     let wanted = random.pick(VICTIMS);
-    let (mut victim, mut name) = choose(scene, wanted, random);
+    let (mut victim, mut name) = choose(scene, &line, wanted, random);
     victim.signal(Signal::SIGKILL);
     let mut killed = Instant::now();
     // A node of a short stage may have ended well before the signal: then the job goes on, rightly.
@@ -118,7 +118,7 @@ fn one(
     let mut ended = scene.wait_until_clean(PROMISE);
     let late = ended.clone().err();
     if short && name == "node" && ended.is_err() {
-        (victim, name) = choose(scene, "scrun", random);
+        (victim, name) = choose(scene, &line, "scrun", random);
         victim.signal(Signal::SIGKILL);
         killed = Instant::now();
     }
@@ -148,9 +148,9 @@ fn one(
 
 /// A living process of the wanted kind. While it does not exist yet, another kind is as good;
 /// scrun comes first, and with it there is always one.
-fn choose(scene: &Scene, wanted: &str, random: &mut Random) -> (Process, &'static str) {
+fn choose(scene: &Scene, line: &str, wanted: &str, random: &mut Random) -> (Process, &'static str) {
     loop {
-        let mut known = known(&scene.processes());
+        let mut known = known(&scene.processes(), line.contains("setsid"));
         if known.iter().any(|(_, name)| *name == wanted) {
             known.retain(|(_, name)| *name == wanted);
         }
@@ -162,23 +162,28 @@ fn choose(scene: &Scene, wanted: &str, random: &mut Random) -> (Process, &'stati
 }
 
 /// The processes that belong to a job, each with its kind.
-fn known(processes: &[Process]) -> Vec<(Process, &'static str)> {
-    let shepherds: Vec<i32> =
-        processes.iter().filter(|one| one.is_shepherd()).map(|one| one.pid).collect();
+fn known(processes: &[Process], orphans: bool) -> Vec<(Process, &'static str)> {
+    let ids = |wanted: &dyn Fn(&Process) -> bool| -> Vec<i32> {
+        processes.iter().filter(|one| wanted(one)).map(|one| one.pid).collect()
+    };
+    // What scored starts for a moment, to try what the machine allows, is not scored itself.
+    let scruns = ids(&Process::is_scrun);
+    let scoreds = ids(&|one| one.is_scored() && scruns.contains(&one.parent));
+    let shepherds = ids(&|one| one.is_shepherd() && scoreds.contains(&one.parent));
     let kind = |one: &Process| -> Option<&'static str> {
         if one.is_scrun() {
             Some("scrun")
-        } else if one.is_shepherd() {
+        } else if shepherds.contains(&one.pid) {
             Some("shepherd")
-        } else if one.is_scored() {
+        } else if scoreds.contains(&one.pid) {
             Some("scored")
         } else {
             // Only the processes that SCore itself has started: a descendant's death is no event.
-            // Orphans become the shepherd's children, too. Those of `shape` lead no session, or
-            // are on their way to sleep for 61 seconds.
-            let orphan = one.session != one.pid
-                || one.command.contains("sleep 61") && !one.command.contains("exec");
-            (shepherds.contains(&one.parent) && !orphan).then_some("node")
+            // Orphans become the shepherd's children, too; in the shape that has some, nodes lead
+            // their session and will sleep for 60 seconds.
+            let sleeper = one.command == "sleep 60" || one.command.contains("exec sleep 60");
+            let node = !orphans || one.session == one.pid && sleeper;
+            (shepherds.contains(&one.parent) && node).then_some("node")
         }
     };
     processes.iter().filter_map(|one| Some((one.clone(), kind(one)?))).collect()
