@@ -71,6 +71,8 @@ struct Inner {
     /// Polls in a row that found nothing; reservations in a row that found no room.
     empty: Local,
     full: Local,
+    /// Empty polls since the processor was last offered.
+    spent: Local,
     origin: Origin,
     body: Body,
 }
@@ -142,6 +144,7 @@ impl ContextRef {
             composite: AtomicU32::new(0),
             empty: Local::default(),
             full: Local::default(),
+            spent: Local::default(),
             origin,
             body,
         };
@@ -422,7 +425,11 @@ impl Inner {
         }
         let empty = self.empty.get() + 1;
         self.empty.set(empty);
-        self.be_patient(empty);
+        let spent = self.spent.get() + 1;
+        self.spent.set(spent);
+        if empty.max(spent) > LITTLE_PATIENCE {
+            self.offer_processor(empty);
+        }
         Err(Error::NoBuffers)
     }
 
@@ -452,20 +459,19 @@ impl Inner {
         if error == Error::NoBuffers {
             let full = self.full.get() + 1;
             self.full.set(full);
-            self.be_patient(full);
+            if full > LITTLE_PATIENCE {
+                self.offer_processor(full);
+            }
         }
         error
     }
 
-    #[inline(always)]
-    fn be_patient(&self, tries: u64) {
-        if tries > LITTLE_PATIENCE {
-            self.offer_processor(tries);
-        }
-    }
-
+    /// Two processes that happen to run side by side answer each other within a few polls and
+    /// would never offer their processors to others; so where those are scarce, empty polls count
+    /// in all, not only in a row.
     #[cold]
     fn offer_processor(&self, tries: u64) {
+        self.spent.set(0);
         if tries > PATIENCE || on!(&self.body, device => device.oversubscribed()) {
             std::thread::yield_now();
         }
