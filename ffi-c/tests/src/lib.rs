@@ -74,8 +74,10 @@ pub fn standard(compiler: &str, names: &[&str]) -> String {
     format!("-std={}", name.unwrap_or_else(|| panic!("{compiler} knows none of {names:?}")))
 }
 
-/// Runs a command to its end; if it fails, the test does, with all that was printed.
+/// Runs a command to its end; if it fails, the test does, with all that was printed. It finds the
+/// libraries by its own search path: the one that cargo gives to tests names other builds of them.
 pub fn ok(command: &mut Command) -> Output {
+    command.env_remove("LD_LIBRARY_PATH");
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, both(&output));
     output
