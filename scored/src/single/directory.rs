@@ -53,6 +53,11 @@ impl JobDirectory {
             }
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                // The last job of another scored has just ended.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    prepare(base)?;
+                    continue;
+                }
                 other => other?,
             }
             // The umask may have taken bits away.
@@ -89,12 +94,17 @@ impl JobDirectory {
         faults
     }
 
-    /// Removes it with everything in it.
+    /// Removes it with everything in it, and the folder of jobs when it was the last one there.
     ///
     /// # Errors
     /// What could not be removed.
     pub fn remove(self) -> io::Result<()> {
-        remove_tree(&self.path)
+        remove_tree(&self.path)?;
+        if self.base != Path::new(OF_ROOT) {
+            // Refused while other jobs are in it.
+            let _ = fs::remove_dir(&self.base);
+        }
+        Ok(())
     }
 }
 
@@ -195,8 +205,9 @@ mod tests {
         assert_eq!(own.remove_leftovers(), Vec::<String>::new());
         assert!(!dead_path.exists() && living.path().exists() && own.path().exists());
         own.remove().unwrap();
+        assert!(base.exists());
         living.remove().unwrap();
-        fs::remove_dir(&base).unwrap();
+        assert!(!base.exists());
     }
 
     #[test]

@@ -112,7 +112,14 @@ pub fn remove_directory(path: &Path) -> Result<(), String> {
     loop {
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                // Below /tmp or the user's own run-time folder nothing stays; refused while other
+                // jobs are there.
+                if let Some(base) = path.parent().filter(|base| *base != Path::new("/var/scored")) {
+                    let _ = fs::remove_dir(base);
+                }
+                return Ok(());
+            }
             Err(error) if Instant::now() > until => {
                 return Err(format!("{}: {error}", path.display()));
             }
