@@ -10,6 +10,9 @@ const DESCRIPTORS_BESIDES: u64 = 64;
 /// What the smallest process costs in memory, page tables and kernel stack included.
 const BYTES_PER_PROCESS: u64 = 256 * 1024;
 
+/// Options travel to every process in one datagram.
+const OPTION_BYTES: usize = 64 * 1024;
+
 /// What this machine allows.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
@@ -82,6 +85,17 @@ fn check_shape(spec: &JobSpec) -> Result<(), String> {
 }
 
 fn check_strings(spec: &JobSpec) -> Result<(), String> {
+    // With what goes around each word.
+    let option = |(key, value): &(String, Option<String>)| {
+        key.len() + value.as_ref().map_or(0, String::len) + 8
+    };
+    let options: usize = spec.options.iter().map(option).sum();
+    if options > OPTION_BYTES {
+        return Err(format!(
+            "{options} bytes of options (command line and SCORE_OPTIONS): there can be \
+             {OPTION_BYTES}"
+        ));
+    }
     let nul = |bytes: &[u8]| bytes.contains(&0);
     if nul(&spec.directory.0) || spec.directory.0.first() != Some(&b'/') {
         return Err("the working directory is not an absolute path".to_owned());
@@ -170,6 +184,15 @@ mod tests {
         assert!(text.contains("104 descriptors") && text.contains("allows 103"), "{text}");
         let text = fault(&job(8, 1), &Machine { memory: 1 << 20, ..ROOMY });
         assert!(text.contains("2 MiB") && text.contains("1 MiB are available"), "{text}");
+    }
+
+    #[test]
+    fn more_options_than_a_process_can_be_told_are_refused() {
+        let mut spec = job(1, 1);
+        spec.options = vec![("key".to_owned(), Some("x".repeat(OPTION_BYTES - 11)))];
+        assert_eq!(check(&spec, &ROOMY), Ok(()));
+        spec.options.push(("k".to_owned(), None));
+        assert!(fault(&spec, &ROOMY).contains("65545 bytes of options"));
     }
 
     #[test]
