@@ -7,7 +7,9 @@ pub mod carea;
 pub mod env;
 pub mod frame;
 pub mod message;
+pub mod nodeset;
 pub mod note;
+pub mod peer;
 
 /// Version of everything in this crate. Peers of different versions refuse each other by name.
 pub const PROTOCOL_VERSION: u32 = 1;

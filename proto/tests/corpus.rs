@@ -3,13 +3,22 @@
 use std::fs;
 use std::path::Path;
 
-#[test]
-fn no_committed_frame_makes_a_decoder_panic() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/frames");
+fn replay(folder: &str, least: usize, target: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(folder);
     let mut inputs = 0;
     for entry in fs::read_dir(folder).unwrap() {
-        score_proto::frame::fuzz(&fs::read(entry.unwrap().path()).unwrap());
+        target(&fs::read(entry.unwrap().path()).unwrap());
         inputs += 1;
     }
-    assert!(inputs >= 10, "{inputs} inputs");
+    assert!(inputs >= least, "{inputs} inputs");
+}
+
+#[test]
+fn no_committed_frame_makes_a_decoder_panic() {
+    replay("frames", 10, score_proto::frame::fuzz);
+}
+
+#[test]
+fn no_committed_set_of_nodes_makes_a_decoder_panic() {
+    replay("nodesets", 6, score_proto::nodeset::fuzz);
 }

@@ -1,0 +1,309 @@
+//! The cluster key: 32 random bytes that every daemon of a cluster holds, and nobody else. Who
+//! holds it is root of the cluster, so its file is read only when no other user could have read it.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// Bytes of a key.
+const LENGTH: usize = 32;
+/// How the text of a key begins.
+const PREFIX: &str = "scorekey1-";
+/// Bytes of the text: prefix, key and checksum.
+const TEXT: usize = PREFIX.len() + 2 * LENGTH + 8;
+/// Only the owner may read and write.
+const MODE: u32 = 0o600;
+
+/// The cluster key. It is never shown: `Debug` hides it, and only [`Key::to_text`] writes it out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; LENGTH]);
+
+/// Why a text is no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum TextError {
+    /// Another length.
+    #[error("a key has {TEXT} characters, this has {0}: it may be cut")]
+    Length(usize),
+    /// It does not begin as a key.
+    #[error("a key begins with {PREFIX:?}")]
+    Prefix,
+    /// A character that is no hexadecimal digit.
+    #[error("character {0} is no hexadecimal digit")]
+    Digit(usize),
+    /// The checksum does not fit.
+    #[error("the checksum does not fit: a character was changed")]
+    Checksum,
+}
+
+/// Why a key file cannot be used.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// The file cannot be opened, read or written.
+    #[error("key file {0}: {1}")]
+    Io(PathBuf, io::Error),
+    /// There is one already.
+    #[error("key file {0} is there already, and hosts may hold that key: remove it first if not")]
+    Exists(PathBuf),
+    /// Not a regular file.
+    #[error("key file {0} is no regular file")]
+    Kind(PathBuf),
+    /// Others may read or write it.
+    #[error(
+        "key file {0} has mode {1:03o}: others may have read it; make a new key, with mode 600"
+    )]
+    Mode(PathBuf, u32),
+    /// It belongs to somebody else.
+    #[error("key file {0} belongs to uid {1}: it must belong to root or to uid {2}")]
+    Owner(PathBuf, u32, u32),
+    /// Its content is no key.
+    #[error("key file {0}: {1}")]
+    Text(PathBuf, TextError),
+}
+
+impl Key {
+    /// A new key. In single-user mode it lives as long as the job and is in no file.
+    ///
+    /// # Errors
+    /// When the kernel gives no random bytes.
+    pub fn generate() -> io::Result<Key> {
+        let mut bytes = [0; LENGTH];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Key(bytes))
+    }
+
+    /// The key of these bytes, for tests and simulations.
+    pub const fn from_bytes(bytes: [u8; LENGTH]) -> Key {
+        Key(bytes)
+    }
+
+    /// The bytes, for the handshake.
+    pub(crate) fn bytes(&self) -> &[u8; LENGTH] {
+        &self.0
+    }
+
+    /// One word of text, with a checksum, so that a truncated copy is noticed.
+    pub fn to_text(&self) -> String {
+        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{PREFIX}{digits}{:08x}", checksum(&self.0))
+    }
+
+    /// Reads a key file.
+    ///
+    /// # Errors
+    /// One line that names the file and what is wrong with it.
+    pub fn load(path: &Path) -> Result<Key, FileError> {
+        let failed = |error| FileError::Io(path.to_owned(), error);
+        // Opening a FIFO would wait for a writer: look first. What is opened is looked at again.
+        if !fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(FileError::Kind(path.to_owned()));
+        }
+        let file = File::open(path).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        let caller = nix::unistd::geteuid().as_raw();
+        if !found.is_file() {
+            return Err(FileError::Kind(path.to_owned()));
+        }
+        if found.mode() & 0o077 != 0 {
+            return Err(FileError::Mode(path.to_owned(), found.mode() & 0o777));
+        }
+        if found.uid() != 0 && found.uid() != caller {
+            return Err(FileError::Owner(path.to_owned(), found.uid(), caller));
+        }
+        let mut bytes = Vec::new();
+        file.take(TEXT as u64 + 64).read_to_end(&mut bytes).map_err(failed)?;
+        let text = String::from_utf8_lossy(&bytes);
+        text.trim_end().parse().map_err(|error| FileError::Text(path.to_owned(), error))
+    }
+
+    /// Writes a new key file, readable by its owner only; never over another one.
+    ///
+    /// # Errors
+    /// One line that names the file and what is wrong.
+    pub fn save(&self, path: &Path) -> Result<(), FileError> {
+        let failed = |error| FileError::Io(path.to_owned(), error);
+        let mut options = OpenOptions::new();
+        let made = options.write(true).create_new(true).mode(MODE).open(path);
+        let mut file = made.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
+            _ => failed(error),
+        })?;
+        let written = file
+            .set_permissions(fs::Permissions::from_mode(MODE))
+            .and_then(|()| file.write_all(format!("{}\n", self.to_text()).as_bytes()))
+            .and_then(|()| file.sync_all());
+        written.map_err(|error| {
+            // Half a key is of no use, and would be in the way of the next try.
+            let _ = fs::remove_file(path);
+            failed(error)
+        })
+    }
+}
+
+/// Makes a new key in a new file: what `scored -makekey FILE` does.
+///
+/// # Errors
+/// One line that names the file and what is wrong; an existing file is never overwritten.
+pub fn make(path: &Path) -> Result<(), FileError> {
+    let key = Key::generate().map_err(|error| FileError::Io("/dev/urandom".into(), error))?;
+    key.save(path)
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(hidden)")
+    }
+}
+
+impl FromStr for Key {
+    type Err = TextError;
+
+    fn from_str(text: &str) -> Result<Key, TextError> {
+        let Some(digits) = text.strip_prefix(PREFIX) else {
+            let cut = PREFIX.starts_with(text);
+            return Err(if cut { TextError::Length(text.len()) } else { TextError::Prefix });
+        };
+        if text.len() != TEXT {
+            return Err(TextError::Length(text.chars().count()));
+        }
+        let mut bytes = [0; LENGTH + 4];
+        for (index, digit) in digits.chars().enumerate() {
+            let place = TextError::Digit(PREFIX.len() + index + 1);
+            let value = digit.to_digit(16).ok_or(place)? as u8;
+            bytes[index / 2] = bytes[index / 2] << 4 | value;
+        }
+        let (key, sum) = bytes.split_first_chunk::<LENGTH>().expect("LENGTH + 4 bytes");
+        if sum != checksum(key).to_be_bytes() {
+            return Err(TextError::Checksum);
+        }
+        Ok(Key(*key))
+    }
+}
+
+/// CRC-32 (reflected, polynomial 0xEDB88320). It guards against slips, not against attackers.
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut sum = !0u32;
+    for byte in bytes {
+        sum ^= u32::from(*byte);
+        for _ in 0..8 {
+            sum = if sum & 1 == 1 { sum >> 1 ^ 0xEDB8_8320 } else { sum >> 1 };
+        }
+    }
+    !sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of its own for one test, gone with it.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("score-key-{}-{name}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join("key")
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_checksum_is_the_known_one() {
+        assert_eq!(checksum(b"123456789"), 0xCBF4_3926);
+    }
+
+    #[test]
+    fn two_keys_differ_and_are_not_shown() {
+        let (one, two) = (Key::generate().unwrap(), Key::generate().unwrap());
+        assert!(one != two);
+        assert_eq!(format!("{one:?}"), "Key(hidden)");
+    }
+
+    #[test]
+    fn a_key_that_was_made_is_read_back_and_only_its_owner_can_read_it() {
+        let folder = Folder::new("made");
+        make(&folder.file()).unwrap();
+        let mode = fs::metadata(folder.file()).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let key = Key::load(&folder.file()).unwrap();
+        assert!(key == key.to_text().parse().unwrap());
+    }
+
+    #[test]
+    fn a_key_is_never_overwritten() {
+        let folder = Folder::new("twice");
+        make(&folder.file()).unwrap();
+        let before = fs::read(folder.file()).unwrap();
+        assert!(matches!(make(&folder.file()), Err(FileError::Exists(_))));
+        assert_eq!(fs::read(folder.file()).unwrap(), before);
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_or_that_is_no_file_is_refused_with_the_reason() {
+        let folder = Folder::new("refused");
+        make(&folder.file()).unwrap();
+        for mode in [0o640, 0o604, 0o620, 0o666] {
+            fs::set_permissions(folder.file(), fs::Permissions::from_mode(mode)).unwrap();
+            let reason = Key::load(&folder.file()).unwrap_err().to_string();
+            assert!(reason.contains(&format!("mode {mode:03o}")), "{reason}");
+        }
+        assert!(matches!(Key::load(&folder.0), Err(FileError::Kind(_))));
+        let missing = Key::load(&folder.0.join("none")).unwrap_err().to_string();
+        assert!(missing.contains("none") && missing.contains("No such file"), "{missing}");
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_refused() {
+        if !nix::unistd::geteuid().is_root() {
+            return eprintln!("skipped: only root can give a file away");
+        }
+        let folder = Folder::new("owner");
+        make(&folder.file()).unwrap();
+        std::os::unix::fs::chown(folder.file(), Some(12_345), None).unwrap();
+        let reason = Key::load(&folder.file()).unwrap_err().to_string();
+        assert!(reason.contains("uid 12345"), "{reason}");
+    }
+
+    #[test]
+    fn every_truncated_or_changed_copy_is_noticed() {
+        let text = Key::from_bytes(std::array::from_fn(|at| at as u8 * 7)).to_text();
+        for length in 0..text.len() {
+            assert!(text[..length].parse::<Key>().is_err(), "{length}");
+        }
+        for place in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[place] = if changed[place] == b'0' { b'1' } else { b'0' };
+            assert!(String::from_utf8(changed).unwrap().parse::<Key>().is_err(), "{place}");
+        }
+        assert_eq!(format!("{text}0").parse::<Key>(), Err(TextError::Length(TEXT + 1)));
+        assert_eq!("hello".parse::<Key>(), Err(TextError::Prefix));
+        let foreign = text.replace("scorekey1-0007", "scorekey1-00é");
+        assert!(matches!(foreign.parse::<Key>(), Err(TextError::Digit(_))));
+    }
+
+    #[test]
+    fn a_long_or_binary_file_is_no_key() {
+        let folder = Folder::new("long");
+        for content in [vec![0xff; 200], vec![b'a'; 1 << 20], Vec::new()] {
+            fs::write(folder.file(), content).unwrap();
+            fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o600)).unwrap();
+            assert!(matches!(Key::load(&folder.file()), Err(FileError::Text(..))));
+        }
+    }
+}
