@@ -5,16 +5,18 @@
 #![expect(unsafe_code)]
 
 mod membership;
+mod message;
 mod owner;
+mod short;
 
 use crate::config::{ContextConfig, QueueStatus};
 use crate::device::{Body, Owner, Transport, on, refuse_kind, shmem};
 use crate::error::{Error, Result};
 pub use crate::handle::ContextRef;
 use crate::handle::{free_page, new_page};
-use crate::idle;
-use crate::lock::Locks;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Local, Ordering};
+use crate::lock::{Lock, Locks, is_single_threaded};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use short::Poll;
 use std::cell::UnsafeCell;
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -26,14 +28,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 const LIVE: u64 = u64::from_le_bytes(*b"PMCONTXT");
 /// A context that was closed or detached and to which references are left.
 const CLOSED: u64 = u64::from_le_bytes(*b"PMCLOSED");
-
-/// Polls that find nothing, or no room, before the processor is offered to others.
-const PATIENCE: u64 = 10_000;
-/// The same on a host that has more processes than processors.
-const LITTLE_PATIENCE: u64 = 100;
-
-/// How often a poll before `select` looks again after it found a source but no message.
-const LOOKS: u32 = 64;
 
 /// An end point. It never moves: a C `pmContext *` points to one, and [`Context::from_ptr`]
 /// checks such a pointer. Held by [`ContextRef`].
@@ -58,7 +52,8 @@ enum Origin {
     Attached,
 }
 
-struct Inner {
+/// The inside of a live context: what messages are sent and received with.
+pub struct Inner {
     /// The name that it takes locks by.
     id: u32,
     /// The locks in force: a composite's for its members, else its own.
@@ -68,11 +63,7 @@ struct Inner {
     old_locks: Mutex<Vec<Arc<Locks>>>,
     /// The composite that it is a member of, by id; 0: none.
     composite: AtomicU32,
-    /// Polls in a row that found nothing; reservations in a row that found no room.
-    empty: Local,
-    full: Local,
-    /// Empty polls since the processor was last offered.
-    spent: Local,
+    patience: message::Patience,
     origin: Origin,
     body: Body,
 }
@@ -88,24 +79,28 @@ impl Inner {
     /// Takes the send lock that is in force.
     #[inline(always)]
     fn lock_send(&self) -> Result<&Locks> {
-        let locks = self.locks();
-        locks.send.try_take(self.id)?;
-        if std::ptr::eq(locks, self.locks()) {
-            return Ok(locks);
-        }
-        // It became a member, or ceased to be one, just now.
-        locks.send.release();
-        Err(Error::Busy)
+        self.lock(is_single_threaded(), |locks| &locks.send)
     }
 
     #[inline(always)]
     fn lock_receive(&self) -> Result<&Locks> {
+        self.lock(is_single_threaded(), |locks| &locks.receive)
+    }
+
+    /// `alone`: this process has one thread.
+    #[inline(always)]
+    fn lock(&self, alone: bool, which: impl Fn(&Locks) -> &Lock) -> Result<&Locks> {
         let locks = self.locks();
-        locks.receive.try_take(self.id)?;
+        if alone {
+            which(locks).try_take_alone(self.id)?;
+            return Ok(locks);
+        }
+        which(locks).try_take(self.id)?;
         if std::ptr::eq(locks, self.locks()) {
             return Ok(locks);
         }
-        locks.receive.release();
+        // It became a member, or ceased to be one, just now.
+        which(locks).release();
         Err(Error::Busy)
     }
 
@@ -142,9 +137,7 @@ impl ContextRef {
             own_locks,
             old_locks: Mutex::default(),
             composite: AtomicU32::new(0),
-            empty: Local::default(),
-            full: Local::default(),
-            spent: Local::default(),
+            patience: message::Patience::default(),
             origin,
             body,
         };
@@ -188,12 +181,19 @@ impl Context {
     /// `pointer` is null or came from [`ContextRef::into_raw`] (taken back since, or not).
     #[inline(always)]
     pub unsafe fn from_ptr<'a>(pointer: *const Context) -> Result<&'a Context> {
-        if pointer.is_null() || !pointer.is_aligned() {
-            return Err(Error::Invalid);
-        }
         // SAFETY: pages of contexts are never unmapped, and zero is a valid Context.
-        let context = unsafe { &*pointer };
+        let context = unsafe { pointer.as_ref() }.ok_or(Error::Invalid)?;
         context.live().map(|_| context)
+    }
+
+    /// As `from_ptr`, for a call that needs the magic number looked at only once.
+    ///
+    /// # Safety
+    /// As `from_ptr`.
+    #[inline(always)]
+    pub unsafe fn live_at<'a>(pointer: *const Context) -> Result<&'a Inner> {
+        // SAFETY: as in `from_ptr`.
+        unsafe { pointer.as_ref() }.ok_or(Error::Invalid)?.live()
     }
 
     /// Another reference to this context.
@@ -243,95 +243,6 @@ impl Context {
     /// The longest message to `node`. Invalid: no such node, or none associated with it.
     pub fn mtu(&self, node: u32) -> Result<usize> {
         on!(&self.live()?.body, device => device.mtu(node))
-    }
-
-    /// Reserves room for `len` bytes towards `node` and locks sending until `send`. Invalid: bad
-    /// node, the own node, length 0 or beyond the MTU. NoBuffers: no room now. Busy: the lock is
-    /// held. Io: that link is broken.
-    #[inline]
-    pub fn get_send_buffer(&self, node: u32, len: usize) -> Result<*mut u8> {
-        let inner = self.live()?;
-        let locks = inner.lock_send()?;
-        match on!(&inner.body, device => device.reserve(node, len)) {
-            Ok(buffer) => {
-                inner.full.set(0);
-                Ok(buffer)
-            }
-            Err(error) => {
-                locks.send.release();
-                Err(inner.no_room(error))
-            }
-        }
-    }
-
-    /// Reserves room towards all of `nodes`, or none. Errors as `get_send_buffer`; Invalid also
-    /// for no node and for one that is named twice.
-    pub fn get_multicast_buffer(&self, nodes: &[u32], len: usize) -> Result<*mut u8> {
-        let inner = self.live()?;
-        let locks = inner.lock_send()?;
-        on!(&inner.body, device => device.reserve_many(nodes, len)).map_err(|error| {
-            locks.send.release();
-            inner.no_room(error)
-        })
-    }
-
-    /// Shortens the reserved message. Io: none is reserved. Invalid: to 0, or longer.
-    #[inline]
-    pub fn truncate(&self, len: usize) -> Result<()> {
-        let inner = self.live()?;
-        if !inner.locks().send.is_held_by(inner.id) {
-            return Err(Error::Io);
-        }
-        on!(&inner.body, device => device.truncate(len))
-    }
-
-    /// Sends the reserved message. Io: none is reserved.
-    #[inline]
-    pub fn send(&self) -> Result<()> {
-        let inner = self.live()?;
-        let locks = inner.locks();
-        if !locks.send.is_held_by(inner.id) {
-            return Err(Error::Io);
-        }
-        idle::before_send();
-        on!(&inner.body, device => device.publish());
-        locks.send.release();
-        Ok(())
-    }
-
-    /// Polls once: the payload where it lies. It is valid, and receiving locked, until release.
-    /// NoBuffers: nothing there. Busy: the lock is held. Io: a source wrote what no sender
-    /// writes; said once, that source is never read again.
-    #[inline]
-    pub fn receive(&self) -> Result<(*mut u8, usize)> {
-        let inner = self.live()?;
-        let Some(found) = on!(&inner.body, device => device.find()) else {
-            return inner.nothing_found();
-        };
-        let locks = inner.lock_receive()?;
-        match on!(&inner.body, device => device.take(found)) {
-            Ok(message) => {
-                inner.empty.set(0);
-                Ok(message)
-            }
-            Err(error) => {
-                locks.receive.release();
-                if error == Error::NoBuffers { inner.nothing_found() } else { Err(error) }
-            }
-        }
-    }
-
-    /// Gives the received message's memory back. Io: none was received.
-    #[inline]
-    pub fn release_receive_buffer(&self) -> Result<()> {
-        let inner = self.live()?;
-        let locks = inner.locks();
-        if !locks.receive.is_held_by(inner.id) {
-            return Err(Error::Io);
-        }
-        on!(&inner.body, device => device.release());
-        locks.receive.release();
-        Ok(())
     }
 
     /// Whether all sent messages are in their receivers' queues. Busy: not yet. Io: a link broke.
@@ -409,71 +320,5 @@ impl Context {
         )
         .and_then(|()| on!(&inner.body, device => device.dump(out)))
         .map_err(|_| Error::Io)
-    }
-}
-
-impl Inner {
-    /// A poll found nothing. It took no lock.
-    #[inline(always)]
-    fn nothing_found(&self) -> Result<(*mut u8, usize)> {
-        if !self.locks().receive.is_free() {
-            return Err(Error::Busy);
-        }
-        on!(&self.body, device => device.count_empty_poll());
-        if on!(&self.body, device => device.is_selecting()) {
-            return self.look_before_sleep();
-        }
-        let empty = self.empty.get() + 1;
-        self.empty.set(empty);
-        let spent = self.spent.get() + 1;
-        self.spent.set(spent);
-        if empty.max(spent) > LITTLE_PATIENCE {
-            self.offer_processor(empty);
-        }
-        Err(Error::NoBuffers)
-    }
-
-    /// Armed: whoever hears NoBuffers now may sleep, so look at everything.
-    #[cold]
-    fn look_before_sleep(&self) -> Result<(*mut u8, usize)> {
-        for _ in 0..LOOKS {
-            let Some(found) = on!(&self.body, device => device.look_again()) else {
-                return Err(Error::NoBuffers);
-            };
-            let locks = self.lock_receive()?;
-            match on!(&self.body, device => device.take(found)) {
-                Ok(message) => return Ok(message),
-                Err(error) => {
-                    locks.receive.release();
-                    if error != Error::NoBuffers {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        Err(Error::NoBuffers)
-    }
-
-    #[cold]
-    fn no_room(&self, error: Error) -> Error {
-        if error == Error::NoBuffers {
-            let full = self.full.get() + 1;
-            self.full.set(full);
-            if full > LITTLE_PATIENCE {
-                self.offer_processor(full);
-            }
-        }
-        error
-    }
-
-    /// Two processes that happen to run side by side answer each other within a few polls and
-    /// would never offer their processors to others; so where those are scarce, empty polls count
-    /// in all, not only in a row.
-    #[cold]
-    fn offer_processor(&self, tries: u64) {
-        self.spent.set(0);
-        if tries > PATIENCE || on!(&self.body, device => device.oversubscribed()) {
-            std::thread::yield_now();
-        }
     }
 }

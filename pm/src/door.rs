@@ -41,6 +41,15 @@ impl Door {
         self.0.load(Ordering::Relaxed) & (ARMED | EXITED)
     }
 
+    /// By a sender that never fences, after it has published: whether it has to `knock`.
+    #[inline(always)]
+    #[cfg(not(loom))]
+    pub(crate) fn is_shut(&self) -> bool {
+        // SYNC: door
+        crate::sync::compiler_fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     /// By a sender that saw `ARMED`: true for exactly one, who then rings the bell.
     pub(crate) fn disarm(&self) -> bool {
         self.0.fetch_and(!ARMED, Ordering::AcqRel) & ARMED != 0

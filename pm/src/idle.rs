@@ -26,12 +26,18 @@ pub unsafe fn set_idle_word(word: *const AtomicU32, callback: IdleCallback) {
 /// Called by every send, before the message becomes visible.
 #[inline(always)]
 pub(crate) fn before_send() {
+    if is_idle() {
+        call();
+    }
+}
+
+/// Whether `before_send` would call back.
+#[inline(always)]
+pub(crate) fn is_idle() -> bool {
     // SYNC: idle-word
     let word = WORD.load(Ordering::Acquire);
     // SAFETY: registered by set_idle_word, whose caller keeps it valid.
-    if !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } != 0 {
-        call();
-    }
+    !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } != 0
 }
 
 #[cold]

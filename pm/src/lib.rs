@@ -44,7 +44,7 @@ pub use config::{
     OPT_REMOTE_WRITE, QueueStatus, RMA_MTU,
 };
 #[cfg(not(loom))]
-pub use context::{Context, ContextRef};
+pub use context::{Context, ContextRef, Inner as Live, Poll};
 #[cfg(not(loom))]
 pub use device::{Device, type_list};
 pub use error::{Error, Result};

@@ -14,7 +14,7 @@ pub(crate) const LENT: u32 = u32::MAX;
 /// Whether this process never had a second thread. A lock that is taken while it has none is
 /// seen by a thread that it creates afterwards, because creation orders the two.
 #[inline(always)]
-fn is_single_threaded() -> bool {
+pub(crate) fn is_single_threaded() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         unsafe extern "C" {
@@ -36,18 +36,20 @@ fn is_single_threaded() -> bool {
 pub(crate) struct Lock(AtomicU32);
 
 impl Lock {
-    /// The one atomic read-modify-write of a message on this side; not even that in a process
-    /// of one thread.
+    /// Takes it in a process of one thread: by a load and a store.
+    #[inline(always)]
+    pub(crate) fn try_take_alone(&self, by: u32) -> Result<()> {
+        if !self.is_free() {
+            return Err(Error::Busy);
+        }
+        self.0.store(by, Ordering::Relaxed);
+        compiler_fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// Takes it by the one atomic read-modify-write of a message on this side.
     #[inline(always)]
     pub(crate) fn try_take(&self, by: u32) -> Result<()> {
-        if is_single_threaded() {
-            if !self.is_free() {
-                return Err(Error::Busy);
-            }
-            self.0.store(by, Ordering::Relaxed);
-            compiler_fence(Ordering::Acquire);
-            return Ok(());
-        }
         // SYNC: lock
         match self.0.compare_exchange(FREE, by, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),

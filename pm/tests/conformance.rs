@@ -288,6 +288,22 @@ fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
 }
 
 #[test]
+fn a_source_that_is_new_is_heard_while_another_floods() {
+    on_every_kind(3, |bed| {
+        send(&bed.ends[1], 0, b"flood").unwrap();
+        receive_surely(&bed.ends[0]);
+        while send(&bed.ends[1], 0, b"flood").is_ok() {}
+        send(&bed.ends[2], 0, b"new").unwrap();
+        let mut before = 0;
+        while receive(&bed.ends[0]).unwrap() != b"new" {
+            before += 1;
+            send(&bed.ends[1], 0, b"flood").unwrap();
+            assert!(before <= 16, "{}: {before} messages came first", bed.kind);
+        }
+    });
+}
+
+#[test]
 fn a_cold_source_is_found_within_few_polls() {
     on_every_kind(64, |bed| {
         for k in 1..64 {

@@ -1,11 +1,15 @@
 //! Messages: pm_message(3). The entry to a message's life (docs/ARCHITECTURE.md).
+//!
+//! The four functions of every message try the short way first. What that leaves to the long way
+//! is a tail call, so that they need no stack.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 
-use score_pm::{Context, Error, Result};
+use score_pm::{Context, Error, Live, Poll, Result};
 
 use crate::{answer, int, natural, out};
 
@@ -28,10 +32,21 @@ unsafe extern "C" fn pmGetSendBuffer(
     bufp: *mut *mut u8,
     len: usize,
 ) -> c_int {
+    // SAFETY: the rule of the crate.
+    let (Ok(pmc), Ok(bufp)) = (unsafe { (Context::live_at(pmc), out(bufp)) }) else {
+        return libc::EINVAL;
+    };
+    // Below 0 is above every node.
+    let node = dest.cast_unsigned();
+    let Some(buffer) = pmc.get_short(node, len) else { return get(pmc, node, bufp, len) };
+    bufp.write(buffer);
+    0
+}
+
+#[inline(never)]
+extern "C" fn get(pmc: &Live, node: u32, bufp: &mut MaybeUninit<*mut u8>, len: usize) -> c_int {
     answer(|| {
-        // SAFETY: the rule of the crate.
-        let (pmc, bufp) = unsafe { (Context::from_ptr(pmc)?, out(bufp)?) };
-        bufp.write(pmc.get_send_buffer(natural(dest)?, len)?);
+        bufp.write(pmc.get_send_buffer(node, len)?);
         Ok(())
     })
 }
@@ -46,7 +61,7 @@ unsafe extern "C" fn pmGetMulticastBuffer(
 ) -> c_int {
     answer(|| {
         // SAFETY: the rule of the crate.
-        let (pmc, bufp) = unsafe { (Context::from_ptr(pmc)?, out(bufp)?) };
+        let (pmc, bufp) = unsafe { (Context::live_at(pmc)?, out(bufp)?) };
         // SAFETY: the rule of the crate.
         let nodes = unsafe { destinations(dest, ndest) }?;
         bufp.write(pmc.get_multicast_buffer(nodes, len)?);
@@ -76,23 +91,47 @@ unsafe fn destinations<'a>(dest: *const c_int, ndest: c_int) -> Result<&'a [u32]
 unsafe extern "C" fn pmTruncateBuffer(pmc: *mut Context, len: usize) -> c_int {
     answer(|| {
         // SAFETY: the rule of the crate.
-        unsafe { Context::from_ptr(pmc) }?.truncate(len)
+        unsafe { Context::live_at(pmc) }?.truncate(len)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmSend(pmc: *mut Context) -> c_int {
-    answer(|| {
-        // SAFETY: the rule of the crate.
-        unsafe { Context::from_ptr(pmc) }?.send()
-    })
+    // SAFETY: the rule of the crate.
+    let Ok(pmc) = (unsafe { Context::live_at(pmc) }) else { return libc::EINVAL };
+    if pmc.send_short() { 0 } else { send(pmc) }
+}
+
+#[inline(never)]
+extern "C" fn send(pmc: &Live) -> c_int {
+    answer(|| pmc.send())
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmReceive(pmc: *mut Context, bufp: *mut *mut u8, lenp: *mut usize) -> c_int {
+    // SAFETY: the rule of the crate.
+    let (Ok(pmc), Ok(bufp), Ok(lenp)) = (unsafe { (Context::live_at(pmc), out(bufp), out(lenp)) })
+    else {
+        return libc::EINVAL;
+    };
+    match pmc.receive_short() {
+        Poll::Message(message, len) => {
+            bufp.write(message);
+            lenp.write(len);
+            0
+        }
+        Poll::Nothing => libc::ENOBUFS,
+        Poll::Ask => receive(pmc, bufp, lenp),
+    }
+}
+
+#[inline(never)]
+extern "C" fn receive(
+    pmc: &Live,
+    bufp: &mut MaybeUninit<*mut u8>,
+    lenp: &mut MaybeUninit<usize>,
+) -> c_int {
     answer(|| {
-        // SAFETY: the rule of the crate.
-        let (pmc, bufp, lenp) = unsafe { (Context::from_ptr(pmc)?, out(bufp)?, out(lenp)?) };
         let (message, len) = pmc.receive()?;
         bufp.write(message);
         lenp.write(len);
@@ -102,10 +141,14 @@ unsafe extern "C" fn pmReceive(pmc: *mut Context, bufp: *mut *mut u8, lenp: *mut
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmReleaseReceiveBuffer(pmc: *mut Context) -> c_int {
-    answer(|| {
-        // SAFETY: the rule of the crate.
-        unsafe { Context::from_ptr(pmc) }?.release_receive_buffer()
-    })
+    // SAFETY: the rule of the crate.
+    let Ok(pmc) = (unsafe { Context::live_at(pmc) }) else { return libc::EINVAL };
+    if pmc.release_short() { 0 } else { release(pmc) }
+}
+
+#[inline(never)]
+extern "C" fn release(pmc: &Live) -> c_int {
+    answer(|| pmc.release_receive_buffer())
 }
 
 #[unsafe(no_mangle)]

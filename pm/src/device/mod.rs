@@ -115,7 +115,8 @@ pub(crate) trait Transport {
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
 }
 
-/// A context's device part.
+/// A context's device part. In the context's own page, whose lines a message touches anyway.
+#[expect(clippy::large_enum_variant)]
 pub(crate) enum Body {
     Shmem(Shmem),
     Composite(Composite),

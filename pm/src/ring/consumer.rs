@@ -16,6 +16,23 @@ pub(crate) struct Received {
     pub(crate) data: Option<(u64, u64)>,
 }
 
+/// The most frequent kind of message: it lies in its slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Short {
+    /// Where the payload lies.
+    pub(crate) payload: *mut u8,
+    pub(crate) len: usize,
+    index: u64,
+}
+
+/// What [`Consumer::peek`] saw.
+pub(crate) enum Next {
+    Nothing,
+    Short(Short),
+    /// A long message, a claimed one, or garbage: `take` tells which.
+    Other,
+}
+
 /// Made for a ring by its only receiver. `take` and `release` must not run at the same time (the
 /// context's receive lock); `is_waiting` may.
 pub(crate) struct Consumer {
@@ -34,23 +51,50 @@ impl Consumer {
     /// Whether `take` would find something: a message, or that the ring is corrupt.
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
-        let index = self.ring.ends().consumer.index.load(Ordering::Relaxed);
-        Word(self.ring.slot(index).word.load(Ordering::Relaxed)).step(self.ring.lap(index)) != 0
+        let index = self.index();
+        let word = Word(self.ring.slot(index).word.load(Ordering::Relaxed));
+        self.ring.has_come(index, word) != Ok(false)
+    }
+
+    #[inline(always)]
+    fn index(&self) -> u64 {
+        self.ring.ends().consumer.index.load(Ordering::Relaxed)
+    }
+
+    /// What is next, without taking it.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Next {
+        let index = self.index();
+        let slot = self.ring.slot(index);
+        // SYNC: slot
+        let word = Word(slot.word.load(Ordering::Acquire));
+        let len = word.short(self.ring.mark(index));
+        if len.wrapping_sub(1) < INLINE {
+            return Next::Short(Short { payload: slot.payload.get().cast(), len, index });
+        }
+        if self.ring.has_come(index, word) == Ok(false) { Next::Nothing } else { Next::Other }
+    }
+
+    /// Whether nobody has taken what `peek` saw. Nobody does while the lock is held.
+    #[inline(always)]
+    pub(crate) fn is_next(&self, short: &Short) -> bool {
+        self.index() == short.index
+    }
+
+    /// Gives the room of the message that `peek` saw back to the sender.
+    #[inline(always)]
+    pub(crate) fn release_short(&self) {
+        // SYNC: credit
+        self.ring.ends().consumer.index.store(self.index().wrapping_add(1), Ordering::Release);
     }
 
     /// Takes the next message. Io: the ring holds what no sender of ours writes.
     #[inline(always)]
     pub(crate) fn take(&self) -> Result<Option<Received>> {
-        let index = self.ring.ends().consumer.index.load(Ordering::Relaxed);
-        let slot = self.ring.slot(index);
-        // SYNC: slot
-        let word = Word(slot.word.load(Ordering::Acquire));
-        if word.step(self.ring.lap(index)) == 1 && word.short() < INLINE {
-            let payload = slot.payload.get().cast::<u8>();
-            let next = index.wrapping_add(1);
-            return Ok(Some(Received { payload, len: word.short() + 1, next, data: None }));
+        if let Next::Short(Short { payload, len, index }) = self.peek() {
+            return Ok(Some(Received { payload, len, next: index.wrapping_add(1), data: None }));
         }
-        self.at(index)
+        self.at(self.index())
     }
 
     /// The message at `index`, unless it was claimed; then the one after.
@@ -60,10 +104,8 @@ impl Consumer {
             let slot = self.ring.slot(index);
             // SYNC: slot
             let word = Word(slot.word.load(Ordering::Acquire));
-            match word.step(self.ring.lap(index)) {
-                0 => return Ok(None),
-                1 => {}
-                _ => return Err(Error::Io),
+            if !self.ring.has_come(index, word)? {
+                return Ok(None);
             }
             let next = index.wrapping_add(1);
             if word.is_claimed() {

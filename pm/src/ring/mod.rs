@@ -1,7 +1,7 @@
 //! One ring: messages from one process to one other, in order, through memory they share.
 //!
-//! Both ends count slots with 64-bit indices that only grow; `index & (slots - 1)` is the slot
-//! and `index >> log2(slots)` the lap. The sender publishes a message with one release store of
+//! Both ends count slots with 64-bit indices that only grow; `index & (slots - 1)` is the slot,
+//! and the rest of it the lap. The sender publishes a message with one release store of
 //! its slot's header [`Word`]; the receiver gives credit back with one release store of its
 //! index. A message of up to [`INLINE`] bytes lies in its slot, so that an 8-byte message moves
 //! one cache line; a longer one lies in the data area, at a position that grows likewise, and
@@ -24,12 +24,13 @@ mod refill;
 mod tests;
 mod word;
 
-pub(crate) use consumer::Consumer;
+pub(crate) use consumer::{Consumer, Next, Short};
 pub(crate) use producer::Producer;
 #[cfg(not(loom))]
 pub(crate) use refill::Saved;
 pub(crate) use word::Word;
 
+use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
@@ -95,8 +96,9 @@ pub(crate) struct Ring {
     ends: NonNull<Ends>,
     slots: NonNull<Slot>,
     data: NonNull<u8>,
+    /// Slots minus 1.
+    mask: u64,
     shape: Shape,
-    shift: u32,
 }
 
 impl Ring {
@@ -127,7 +129,7 @@ impl Ring {
     ) -> Ring {
         debug_assert!(shape.slots.is_power_of_two());
         debug_assert!(shape.data == 0 || shape.data.is_power_of_two());
-        Ring { ends, slots, data, shape, shift: shape.slots.trailing_zeros() }
+        Ring { ends, slots, data, mask: u64::from(shape.slots) - 1, shape }
     }
 
     #[inline(always)]
@@ -139,14 +141,27 @@ impl Ring {
     /// The slot that `index` falls on; always inside the ring.
     #[inline(always)]
     fn slot(&self, index: u64) -> &Slot {
-        let at = (index & u64::from(self.shape.slots - 1)) as usize;
+        let at = (index & self.mask) as usize;
         // SAFETY: masked to the slots that `new` vouches for; only atomics and a cell inside.
         unsafe { self.slots.add(at).as_ref() }
     }
 
+    /// What marks a message of the lap of `index`, in the upper half of its word: the index that
+    /// the next lap begins with. A lap's mark is that of the lap before and the number of slots.
     #[inline(always)]
-    fn lap(&self, index: u64) -> u32 {
-        ((index >> self.shift) as u32).wrapping_add(1)
+    fn mark(&self, index: u64) -> u64 {
+        (index | self.mask).wrapping_add(1) << 32
+    }
+
+    /// Whether `word` is the message of `index`. Io: no sender of ours has written it.
+    #[inline(always)]
+    fn has_come(&self, index: u64, word: Word) -> Result<bool> {
+        let behind = self.mark(index).wrapping_sub(word.mark()) >> 32;
+        match behind {
+            0 => Ok(true),
+            _ if behind == self.mask + 1 => Ok(false),
+            _ => Err(Error::Io),
+        }
     }
 
     /// The address of `position` in the data area; always inside it.
@@ -179,7 +194,7 @@ impl Ring {
         for index in (0..u64::from(self.shape.slots)).map(|i| first.wrapping_add(i)) {
             // SYNC: slot
             let word = Word(self.slot(index).word.load(Ordering::Acquire));
-            if word.step(self.lap(index)) != 1 {
+            if self.has_come(index, word) != Ok(true) {
                 break;
             }
             claimed += u64::from(self.claim(index, word));

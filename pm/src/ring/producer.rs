@@ -47,7 +47,7 @@ impl Producer {
     #[inline(always)]
     pub(crate) fn reserve(&self, len: usize) -> Result<Reserved> {
         let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
-        if index.wrapping_sub(self.seen.get()) >= u64::from(self.ring.shape.slots) {
+        if index.wrapping_sub(self.seen.get()) > self.ring.mask {
             self.look(index)?;
         }
         if len <= INLINE {
@@ -55,6 +55,39 @@ impl Producer {
             return Ok(Reserved { payload, position: IN_SLOT });
         }
         self.reserve_data(len)
+    }
+
+    /// As `reserve` for a message of up to [`INLINE`] bytes, from the room that is known.
+    #[inline(always)]
+    pub(crate) fn reserve_short(&self) -> Option<*mut u8> {
+        let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
+        let known = index.wrapping_sub(self.seen.get()) <= self.ring.mask;
+        known.then(|| self.ring.slot(index).payload.get().cast())
+    }
+
+    /// As `publish`, after `reserve_short`.
+    #[inline(always)]
+    pub(crate) fn publish_short(&self, len: usize) {
+        let index = &self.ring.ends().producer.index;
+        let at = index.load(Ordering::Relaxed);
+        // Before the word, so that who sees a message also finds it counted in `queued`.
+        index.store(at.wrapping_add(1), Ordering::Relaxed);
+        let word = self.ring.mark(at) | len as u64;
+        // SYNC: slot
+        self.ring.slot(at).word.store(word, Ordering::Release);
+    }
+
+    /// A message is likely to be sent soon: brings its slot here. Short ones just before, because
+    /// the receiver that polls the slot takes it back.
+    #[inline(always)]
+    pub(crate) fn expect(&self) {
+        prefetch_write(self.ring.slot(self.ring.ends().producer.index.load(Ordering::Relaxed)));
+    }
+
+    /// What `publish` would have answered for the last message, a short one.
+    pub(crate) fn last_short(&self, len: usize) -> (u64, Word) {
+        let index = self.ring.ends().producer.index.load(Ordering::Relaxed).wrapping_sub(1);
+        (index, Word::new(self.ring.mark(index), len, false))
     }
 
     /// Looks how far the receiver has come; when it has not moved, once more after a pause. Each
@@ -83,14 +116,9 @@ impl Producer {
     #[inline(never)]
     fn reserve_data(&self, len: usize) -> Result<Reserved> {
         let area = u64::from(self.ring.shape.data);
-        let need = len.next_multiple_of(LINE) as u64;
-        debug_assert!(need * 2 <= area);
         let head = self.ring.ends().producer.data.load(Ordering::Relaxed);
         let head = head & !(LINE as u64 - 1);
-        let left = area - (head & (area - 1));
-        // A message never wraps: what is left at the end is skipped.
-        let start = if left >= need { head } else { head.wrapping_add(left) };
-        let end = start.wrapping_add(need);
+        let (start, end) = self.place(head, len);
         if end.wrapping_sub(self.seen_data.get()) > area {
             // SYNC: credit
             let seen = self.ring.ends().consumer.data.load(Ordering::Acquire);
@@ -103,6 +131,17 @@ impl Producer {
             }
         }
         Ok(Reserved { payload: self.ring.data_at(start), position: start })
+    }
+
+    /// Where a message goes when the data area is used up to `head`. A message never wraps: what is
+    /// left at the end is skipped.
+    fn place(&self, head: u64, len: usize) -> (u64, u64) {
+        let area = u64::from(self.ring.shape.data);
+        let need = len.next_multiple_of(LINE) as u64;
+        debug_assert!(need * 2 <= area);
+        let left = area - (head & (area - 1));
+        let start = if left >= need { head } else { head.wrapping_add(left) };
+        (start, start.wrapping_add(need))
     }
 
     /// Makes the message visible. Answers what [`Ring::claim`] needs to take it back.
@@ -119,11 +158,12 @@ impl Producer {
         }
         // Before the word, so that who sees a message also finds it counted in `queued`.
         ends.producer.index.store(index.wrapping_add(1), Ordering::Relaxed);
-        let word = Word::new(self.ring.lap(index), len, long);
+        let word = Word::new(self.ring.mark(index), len, long);
         // SYNC: slot
         slot.word.store(word.0, Ordering::Release);
-        // The receiver has read it a round ago: bring it here while nobody waits for it.
-        prefetch_write(self.ring.slot(index.wrapping_add(1)));
+        if long {
+            self.expect();
+        }
         (index, word)
     }
 }

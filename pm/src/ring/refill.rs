@@ -65,7 +65,7 @@ impl Ring {
             };
             // SAFETY: `can_refill` has checked that the payload fits there.
             unsafe { std::ptr::copy_nonoverlapping(message.payload.as_ptr(), to, len) };
-            let word = Word::new(self.lap(index), len, message.position.is_some());
+            let word = Word::new(self.mark(index), len, message.position.is_some());
             slot.word.store(word.0, Ordering::Release);
             index = index.wrapping_add(1);
         }

@@ -1,4 +1,4 @@
-//! The header word of a slot: lap number, marks and length in one atomic word.
+//! The header word of a slot: the lap's mark, flags and length in one atomic word.
 
 /// Set by whoever counted the message as received in place of a receiver that has exited.
 const CLAIMED: u64 = 1 << 31;
@@ -6,27 +6,25 @@ const CLAIMED: u64 = 1 << 31;
 const LONG: u64 = 1 << 30;
 const LENGTH: u64 = LONG - 1;
 
-/// The lap in the upper half makes a word of an earlier round differ from one of this round; all
-/// zero is "never written", because laps are counted from 1.
+/// The lap's mark in the upper half makes a word of an earlier round differ from one of this
+/// round. All zero is "never written": 0 marks the lap before the first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Word(pub(crate) u64);
 
 impl Word {
     #[inline(always)]
-    pub(crate) fn new(lap: u32, len: usize, long: bool) -> Word {
-        Word(u64::from(lap) << 32 | if long { LONG } else { 0 } | (len as u64 & LENGTH))
+    pub(crate) fn new(mark: u64, len: usize, long: bool) -> Word {
+        Word(mark | if long { LONG } else { 0 } | (len as u64 & LENGTH))
     }
-    /// How far this word is from the one that the receiver of lap `lap` waits for: 1 when it has
-    /// come, 0 when not. Anything else was not written by a sender of ours.
     #[inline(always)]
-    pub(crate) fn step(self, lap: u32) -> u32 {
-        ((self.0 >> 32) as u32).wrapping_sub(lap.wrapping_sub(1))
+    pub(crate) fn mark(self) -> u64 {
+        self.0 >> 32 << 32
     }
-    /// The length of a message that is neither claimed nor long, minus 1; above [`super::INLINE`]
-    /// for any other word. One comparison then tells the most frequent kind of message.
+    /// The length of a message with this mark that is neither claimed nor long; for any other
+    /// word 0 or above [`super::INLINE`]. One comparison then tells the most frequent kind.
     #[inline(always)]
-    pub(crate) fn short(self) -> usize {
-        (self.0 as u32).wrapping_sub(1) as usize
+    pub(crate) fn short(self, mark: u64) -> usize {
+        (self.0 ^ mark) as usize
     }
     #[inline(always)]
     pub(crate) fn len(self) -> usize {

@@ -9,7 +9,7 @@ use crate::ring::Shape;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x01");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x02");
 /// The most nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 

@@ -12,12 +12,13 @@ mod select;
 mod send;
 mod state;
 
-use super::shmem::Endpoint;
+use super::shmem::{Endpoint, Target};
 use super::{Capabilities, Found, Transport};
 use crate::config::{ContextConfig, QueueStatus};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering};
 use config::MEMBERS;
+pub(crate) use receive::Glance;
 use std::io::Write;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -32,6 +33,8 @@ pub(crate) struct Composite {
     own: Local,
     /// For each node 0, or an [`open::Entry`].
     table: Box<[AtomicU64]>,
+    /// For each node that shmem reaches, the way to it: short messages need no more than this.
+    direct: Box<[AtomicPtr<Target>]>,
     /// The members' endpoints; null where there is none. Shmem is the only device that can be a
     /// member now; a second one makes the target an enum.
     members: [AtomicPtr<Endpoint>; MEMBERS],
@@ -49,6 +52,7 @@ impl Composite {
             number,
             own: Local::new(UNSET),
             table: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
+            direct: (0..nodes).map(|_| AtomicPtr::new(null_mut())).collect(),
             members: std::array::from_fn(|_| AtomicPtr::new(null_mut())),
             count: Local::default(),
             roll: Mutex::default(),
@@ -65,6 +69,15 @@ impl Composite {
         // SAFETY: null, or an endpoint of a context whose reference is in the roll, which drops
         // none before `self` is dropped.
         unsafe { endpoint.as_ref() }
+    }
+
+    /// The way to `node`, if it is a direct one.
+    #[inline(always)]
+    fn direct(&self, node: u32) -> Option<&Target> {
+        // SYNC: member
+        let target = self.direct.get(node as usize)?.load(Ordering::Acquire);
+        // SAFETY: null, or in an endpoint that `member` could answer.
+        unsafe { target.as_ref() }
     }
 
     fn members(&self) -> impl Iterator<Item = (u64, &Endpoint)> {
@@ -125,7 +138,7 @@ impl Transport for Composite {
     }
     #[inline(always)]
     fn release(&self) {
-        self.release_to_member();
+        self.release_held();
     }
     #[inline(always)]
     fn count_empty_poll(&self) {

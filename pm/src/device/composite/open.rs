@@ -8,6 +8,7 @@ use super::{Composite, Endpoint, UNSET};
 use crate::context::ContextRef;
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
+use std::ptr::{self, null_mut};
 use std::sync::{MutexGuard, PoisonError};
 
 /// A line of the table in one word, so that a glance never sees half of it.
@@ -124,8 +125,7 @@ impl Composite {
                     .ok_or(Error::NoSpace)?;
                 self.select.member_comes(endpoint)?;
                 // SYNC: member
-                self.members[place]
-                    .store(std::ptr::from_ref(endpoint).cast_mut(), Ordering::Release);
+                self.members[place].store(ptr::from_ref(endpoint).cast_mut(), Ordering::Release);
                 self.count.set(self.count.get().max(place as u64 + 1));
                 roll.present.push(Member { context: context.clone(), place, uses: 0 });
                 roll.present.len() - 1
@@ -137,6 +137,9 @@ impl Composite {
             if there == endpoint.own() {
                 self.own.set(u64::from(node));
             }
+            let direct =
+                endpoint.direct(there).map_or(null_mut(), |to| ptr::from_ref(to).cast_mut());
+            self.direct[node as usize].store(direct, Ordering::Release);
             let entry = Entry::new(member.place, there);
             self.table[node as usize].store(entry.bits(), Ordering::Release);
         }
@@ -149,6 +152,7 @@ impl Composite {
         let mut roll = self.roll();
         let found = roll.present.iter().position(|m| m.place as u64 == place);
         let found = found.ok_or(Error::Io)?;
+        self.direct[node as usize].store(null_mut(), Ordering::Release);
         self.table[node as usize].store(0, Ordering::Release);
         if there == endpoint.own() && self.own.get() == u64::from(node) {
             self.own.set(UNSET);
@@ -165,7 +169,8 @@ impl Composite {
         if let Some(endpoint) = self.member(member.place as u64) {
             self.select.member_goes(endpoint);
         }
-        self.members[member.place].store(std::ptr::null_mut(), Ordering::Release);
+        self.members[member.place].store(null_mut(), Ordering::Release);
+        self.receive.forget_hot();
         roll.removed.push(member.context.clone());
         member.context
     }
@@ -173,6 +178,7 @@ impl Composite {
     /// Both locks, when the composite goes: lets all members go.
     pub(crate) fn remove_all(&self) -> Vec<ContextRef> {
         let mut roll = self.roll();
+        self.direct.iter().for_each(|line| line.store(null_mut(), Ordering::Release));
         self.table.iter().for_each(|line| line.store(0, Ordering::Release));
         let mut gone = Vec::new();
         while !roll.present.is_empty() {

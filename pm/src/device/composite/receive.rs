@@ -1,11 +1,18 @@
 //! Receiving: from the members in turn, [`TURN`] messages at most from one while another has some.
+//!
+//! The source that gave the last message is *hot*: as long as its turn lasts, its short messages
+//! are taken past the member. When it has nothing and nobody else can have, a poll is over.
 
-#![forbid(unsafe_code)]
+// UNSAFETY: keeps the address of the hot source.
+#![expect(unsafe_code)]
 
-use super::Composite;
+use super::{Composite, Endpoint};
 use crate::device::Found;
+use crate::device::shmem::Source;
 use crate::error::{Error, Result};
-use crate::sync::Local;
+use crate::ring::{Next, Short};
+use crate::sync::{AtomicPtr, Local, Ordering};
+use std::ptr::{self, null_mut};
 
 /// Messages in a row from one member.
 const TURN: u64 = 64;
@@ -14,11 +21,72 @@ const TURN: u64 = 64;
 pub(super) struct Receiver {
     current: Local,
     left: Local,
+    /// The hot source; null before the first message, and when its member's turn is over.
+    hot: AtomicPtr<Source>,
+    /// The source whose short message is held; null when a member knows what is held.
+    held_short: AtomicPtr<Source>,
     /// The member whose message is held.
     held: Local,
 }
 
+/// What a first look tells.
+pub(crate) enum Glance<'a> {
+    /// There is nothing anywhere; this source is all there is.
+    Nothing(&'a Source),
+    /// A short message of this source, for `take_short`.
+    Short(&'a Source, Short),
+    /// Ask `find`.
+    Unsure,
+}
+
+impl Receiver {
+    /// Both locks.
+    pub(super) fn forget_hot(&self) {
+        self.hot.store(null_mut(), Ordering::Relaxed);
+    }
+}
+
 impl Composite {
+    /// No lock. A first look, at the hot source alone.
+    #[inline(always)]
+    pub(crate) fn glance(&self) -> Glance<'_> {
+        // SYNC: member
+        let hot = self.receive.hot.load(Ordering::Acquire);
+        // SAFETY: null, or in an endpoint that is or was a member's: it lives as long as `self`.
+        let Some(source) = (unsafe { hot.as_ref() }) else { return Glance::Unsure };
+        match source.peek() {
+            Next::Short(short) => Glance::Short(source, short),
+            Next::Nothing if self.is_alone() => Glance::Nothing(source),
+            Next::Nothing | Next::Other => Glance::Unsure,
+        }
+    }
+
+    /// Whether there is no source but the hot one.
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        self.count.get() == 1 && self.member(0).is_some_and(Endpoint::is_alone)
+    }
+
+    /// Receive lock. Whether what `glance` saw is still to be taken.
+    #[inline(always)]
+    pub(crate) fn is_next(&self, source: &Source, short: &Short) -> bool {
+        ptr::eq(self.receive.hot.load(Ordering::Relaxed), source) && source.is_next(short)
+    }
+
+    /// Receive lock. Takes what `glance` saw and nobody else has taken.
+    #[inline(always)]
+    pub(crate) fn take_short(&self, source: &Source) {
+        source.take_short();
+        self.receive.held_short.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Receive lock. The source whose message `take_short` took, and nobody released since.
+    #[inline(always)]
+    pub(crate) fn held_short(&self) -> Option<&Source> {
+        // SAFETY: as in `glance`.
+        unsafe { self.receive.held_short.load(Ordering::Relaxed).as_ref() }
+    }
+
     #[inline(always)]
     pub(super) fn find_in_members(&self) -> Option<Found> {
         if self.count.get() <= 1 {
@@ -60,14 +128,33 @@ impl Composite {
     #[inline(always)]
     pub(super) fn take_from_member(&self, found: Found) -> Result<(*mut u8, usize)> {
         let place = u64::from(found.member);
-        let message = self.member(place).ok_or(Error::NoBuffers)?.take(found.source)?;
-        self.receive.left.set(self.receive.left.get().saturating_sub(1));
+        let member = self.member(place).ok_or(Error::NoBuffers)?;
+        let message = member.take(found.source)?;
         self.receive.held.set(place);
+        self.receive.held_short.store(null_mut(), Ordering::Relaxed);
+        self.heat(member.held());
         Ok(message)
     }
 
+    /// The source of the message just taken may give the rest of its turn directly, unless that
+    /// is more than is left of its member's turn.
     #[inline(always)]
-    pub(super) fn release_to_member(&self) {
+    fn heat(&self, source: Option<&Source>) {
+        let receive = &self.receive;
+        let left = receive.left.get().saturating_sub(1);
+        let turn = source.map_or(0, Source::left);
+        let hot = if self.count.get() <= 1 || turn <= left { source } else { None };
+        let hot = hot.map_or(null_mut(), |source| ptr::from_ref(source).cast_mut());
+        receive.left.set(left.saturating_sub(turn));
+        // SYNC: member
+        receive.hot.store(hot, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(super) fn release_held(&self) {
+        if let Some(source) = self.held_short() {
+            return source.release_short();
+        }
         if let Some(member) = self.member(self.receive.held.get()) {
             member.release();
         }

@@ -22,6 +22,8 @@ use crate::error::{Error, Result};
 use crate::segment::layout::{Geometry, Node};
 use crate::segment::{Kind, Segment};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
+pub(crate) use receive::Source;
+pub(crate) use send::Target;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
@@ -66,6 +68,8 @@ impl Endpoint {
         if !registered {
             record.door.0.0.fetch_or(crate::door::FENCED, Ordering::SeqCst);
         }
+        let send = send::Sender::new(&segment, own as usize);
+        let receive = receive::Receiver::new(&segment, own as usize, &send);
         Ok(Endpoint {
             channel,
             own,
@@ -73,8 +77,8 @@ impl Endpoint {
             record: NonNull::from(record),
             generation: NonNull::from(segment.generation(own as usize, Kind::Message)),
             fences: !registered,
-            send: send::Sender::new(&segment, own as usize),
-            receive: receive::Receiver::new(&segment, own as usize),
+            send,
+            receive,
             control: control::Control::default(),
             select: select::Sleeper::default(),
             ringer,

@@ -6,13 +6,17 @@
 //! waits for at most `TURN` messages of each other source and its own turn in the sweep; and when
 //! nothing floods it is found within `active / SWEEP` polls.
 
-#![forbid(unsafe_code)]
+// UNSAFETY: points into the segment.
+#![expect(unsafe_code)]
 
+use super::send::{Sender, Target};
 use super::{Endpoint, message_ring};
 use crate::error::{Error, Result};
-use crate::ring::Consumer;
+use crate::ring::{Consumer, Next, Short};
+use crate::segment::layout::Node;
 use crate::segment::{Kind, Segment};
 use crate::sync::{Local, Ordering};
+use std::ptr::NonNull;
 
 /// Messages in a row from one source.
 pub(super) const TURN: u64 = 16;
@@ -26,10 +30,68 @@ const NEW_SOURCE: u32 = u32::MAX;
 /// The held message lies in its slot.
 const NO_DATA: u64 = u64::MAX;
 
+/// The way from one node. All that a short message needs is here, so that a composite can keep
+/// the address of the hot one.
 #[repr(align(64))]
-struct Source {
+pub(crate) struct Source {
     consumer: Consumer,
+    /// Messages left of its turn.
+    left: Local,
+    /// The own node's record: what is received is counted there.
+    own: NonNull<Node>,
+    /// The way back.
+    back: NonNull<Target>,
     known: Local,
+}
+
+impl Source {
+    /// No lock. What is next here, if it is this source's turn. Other: `Endpoint::find` knows.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Next {
+        if self.left.get() == 0 { Next::Other } else { self.consumer.peek() }
+    }
+
+    /// Receive lock. Whether nobody has taken what `peek` saw.
+    #[inline(always)]
+    pub(crate) fn is_next(&self, short: &Short) -> bool {
+        self.left.get() != 0 && self.consumer.is_next(short)
+    }
+
+    /// Receive lock. Takes what `peek` saw.
+    #[inline(always)]
+    pub(crate) fn take_short(&self) {
+        // SAFETY: one of the endpoint that owns `self`.
+        unsafe { self.back.as_ref() }.expect();
+        self.left.set(self.left.get().wrapping_sub(1));
+    }
+
+    /// No lock. A poll found nothing.
+    #[inline(always)]
+    pub(crate) fn count_empty_poll(&self) {
+        // SAFETY: as in `count_received`.
+        let epoch = unsafe { &self.own.as_ref().epoch.0 };
+        epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Receive lock, after `take_short`.
+    #[inline(always)]
+    pub(crate) fn release_short(&self) {
+        self.count_received();
+        self.consumer.release_short();
+    }
+
+    #[inline(always)]
+    fn count_received(&self) {
+        // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
+        let received = unsafe { &self.own.as_ref().received.0 };
+        // SYNC: received (who sees it has seen the process become busy before)
+        received.store(received.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Messages left of its turn.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.get()
+    }
 }
 
 /// What was taken and not yet released.
@@ -46,19 +108,21 @@ pub(super) struct Receiver {
     order: Box<[Local]>,
     count: Local,
     generation: Local,
-    /// The hot source, and the messages left of its turn.
+    /// The hot source.
     hot: Local,
-    left: Local,
     /// Where in `order` the sweep goes on.
     cursor: Local,
     held: Held,
 }
 
 impl Receiver {
-    pub(super) fn new(segment: &Segment, own: usize) -> Receiver {
+    pub(super) fn new(segment: &Segment, own: usize, sender: &Sender) -> Receiver {
         let nodes = 0..segment.geometry().nodes;
         let source = |from| Source {
             consumer: Consumer::new(message_ring(segment, from, own)),
+            left: Local::default(),
+            own: NonNull::from(segment.node(own)),
+            back: NonNull::from(sender.target(from)),
             known: Local::default(),
         };
         Receiver {
@@ -67,9 +131,16 @@ impl Receiver {
             count: Local::default(),
             generation: Local::default(),
             hot: Local::new(NOBODY),
-            left: Local::new(TURN),
             cursor: Local::default(),
             held: Held::default(),
+        }
+    }
+
+    /// From now on this source is the first that is looked at.
+    fn begin_turn(&self, source: u64) {
+        self.hot.set(source);
+        if let Some(source) = self.sources.get(source as usize) {
+            source.left.set(TURN);
         }
     }
 
@@ -90,37 +161,35 @@ impl Endpoint {
     pub(crate) fn find(&self) -> Option<u32> {
         let receiver = &self.receive;
         let hot = receiver.hot.get();
-        let alone = receiver.count.get() <= 1;
-        if (alone || receiver.left.get() != 0)
-            && let Some(source) = receiver.sources.get(hot as usize)
+        let source = receiver.sources.get(hot as usize);
+        if let Some(source) = source.filter(|source| source.left.get() != 0)
             && source.consumer.is_waiting()
         {
             return Some(hot as u32);
         }
-        let generation = self.generation().load(Ordering::Relaxed);
-        if alone && generation == receiver.generation.get() {
-            return None;
-        }
-        self.find_cold(generation)
-    }
-
-    #[inline(never)]
-    fn find_cold(&self, generation: u64) -> Option<u32> {
-        let receiver = &self.receive;
-        if generation != receiver.generation.get() {
+        if self.generation().load(Ordering::Relaxed) != receiver.generation.get() {
             return Some(NEW_SOURCE);
         }
-        let found = self.sweep(SWEEP);
-        if found.is_some() || receiver.left.get() != 0 {
+        let found = if receiver.count.get() > 1 { self.sweep(SWEEP) } else { None };
+        if found.is_some() {
             return found;
         }
         // The hot one's turn was over, but nobody else has anything.
-        receiver.left.set(TURN);
-        let hot = receiver.hot.get();
-        receiver.sources.get(hot as usize)?.consumer.is_waiting().then_some(hot as u32)
+        let source = source.filter(|source| source.left.get() == 0)?;
+        source.left.set(TURN);
+        source.consumer.is_waiting().then_some(hot as u32)
+    }
+
+    /// No lock. Whether there is no source but the hot one.
+    #[inline(always)]
+    pub(crate) fn is_alone(&self) -> bool {
+        let receiver = &self.receive;
+        receiver.count.get() <= 1
+            && self.generation().load(Ordering::Relaxed) == receiver.generation.get()
     }
 
     /// Looks at the next `rings` rings in turn, not at the hot one.
+    #[inline(never)]
     fn sweep(&self, rings: u64) -> Option<u32> {
         let receiver = &self.receive;
         let count = receiver.count.get();
@@ -132,8 +201,7 @@ impl Endpoint {
                 && cold.consumer.is_waiting()
             {
                 receiver.cursor.set(place);
-                receiver.hot.set(u64::from(source));
-                receiver.left.set(TURN);
+                receiver.begin_turn(u64::from(source));
                 return Some(source);
             }
         }
@@ -155,7 +223,7 @@ impl Endpoint {
         };
         match from.consumer.take() {
             Ok(Some(message)) => {
-                receiver.left.set(receiver.left.get().saturating_sub(1));
+                from.left.set(from.left.get().saturating_sub(1));
                 receiver.held.source.set(u64::from(source));
                 receiver.held.next.set(message.next);
                 receiver.held.data_end.set(message.data.map_or(NO_DATA, |(_, end)| end));
@@ -180,8 +248,7 @@ impl Endpoint {
             let known = &receiver.sources[source].known;
             if known.get() == 0 && source != own {
                 known.set(1);
-                receiver.hot.set(source as u64);
-                receiver.left.set(TURN);
+                receiver.begin_turn(source as u64);
                 let count = receiver.count.get();
                 receiver.order[count as usize].set(source as u64);
                 receiver.count.set(count + 1);
@@ -200,6 +267,7 @@ impl Endpoint {
         self.break_link(source, "it wrote to its ring what no sender writes");
         let receiver = &self.receive;
         receiver.hot.set(NOBODY);
+        receiver.sources[source as usize].left.set(0);
         let last = receiver.count.get().saturating_sub(1);
         for place in 0..=last {
             if receiver.order[place as usize].get() == u64::from(source) {
@@ -215,11 +283,15 @@ impl Endpoint {
         let receiver = &self.receive;
         let held = &receiver.held;
         let Some(source) = receiver.sources.get(held.source.get() as usize) else { return };
-        let received = &self.record().received.0;
-        // SYNC: received (who sees it has seen the process become busy before)
-        received.store(received.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        source.count_received();
         let data_end = held.data_end.get();
         source.consumer.release(held.next.get(), (data_end != NO_DATA).then_some(data_end));
+    }
+
+    /// The source whose message is held.
+    #[inline(always)]
+    pub(crate) fn held(&self) -> Option<&Source> {
+        self.receive.sources.get(self.receive.held.source.get() as usize)
     }
 
     #[inline(always)]

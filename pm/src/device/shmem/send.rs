@@ -7,7 +7,7 @@ use super::{Endpoint, message_ring};
 use crate::debug;
 use crate::door::{ARMED, EXITED};
 use crate::error::{Error, Result};
-use crate::ring::{LINE, Producer, Word};
+use crate::ring::{INLINE, LINE, Producer, Word};
 use crate::segment::layout::Node;
 use crate::segment::{Kind, Segment};
 use crate::sync::{Local, Ordering};
@@ -24,14 +24,17 @@ const NEW: u64 = 0;
 const ACTIVE: u64 = 1;
 const BROKEN: u64 = 2;
 
-/// The way to one node.
+/// The way to one node. All that a short message needs is here, so that a composite can keep the
+/// address of it (see `direct`).
 #[repr(align(64))]
-struct Target {
+pub(crate) struct Target {
     producer: Producer,
     state: Local,
+    record: NonNull<Node>,
+    /// The own node's record: what is sent is counted there.
+    own: NonNull<Node>,
     /// The last multicast that named it.
     stamp: Local,
-    record: NonNull<Node>,
 }
 
 impl Target {
@@ -39,6 +42,37 @@ impl Target {
     fn record(&self) -> &Node {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
         unsafe { self.record.as_ref() }
+    }
+
+    /// See `Producer::expect`.
+    #[inline(always)]
+    pub(super) fn expect(&self) {
+        self.producer.expect();
+    }
+
+    /// Send lock. Room for a short message. None: `Endpoint::reserve` makes room, or says why not.
+    #[inline(always)]
+    pub(crate) fn reserve_short(&self, len: usize) -> Option<*mut u8> {
+        if self.state.get() != ACTIVE || len.wrapping_sub(1) >= INLINE {
+            return None;
+        }
+        self.producer.reserve_short()
+    }
+
+    /// Send lock, after `reserve_short`. True when `Endpoint::knock` has to follow.
+    #[inline(always)]
+    pub(crate) fn publish_short(&self, len: usize) -> bool {
+        self.count_sent();
+        self.producer.publish_short(len);
+        self.record().door.0.is_shut()
+    }
+
+    /// Before the message becomes visible: never more received than sent.
+    #[inline(always)]
+    fn count_sent(&self) {
+        // SAFETY: as `record`.
+        let sent = &unsafe { self.own.as_ref() }.send.0.sent;
+        sent.store(sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }
 
@@ -67,8 +101,9 @@ impl Sender {
         let target = |to| Target {
             producer: Producer::new(message_ring(segment, own, to)),
             state: Local::new(NEW),
-            stamp: Local::default(),
             record: NonNull::from(segment.node(to)),
+            own: NonNull::from(segment.node(own)),
+            stamp: Local::default(),
         };
         Sender {
             targets: nodes.clone().map(target).collect(),
@@ -78,6 +113,13 @@ impl Sender {
             many_count: Local::default(),
             stamp: Local::default(),
         }
+    }
+}
+
+impl Sender {
+    /// The way to `node`, which stays where it is when the sender is moved.
+    pub(super) fn target(&self, node: usize) -> &Target {
+        &self.targets[node]
     }
 }
 
@@ -243,18 +285,39 @@ impl Endpoint {
         let Some(target) = self.send.targets.get(pending.node.get() as usize) else {
             return self.publish_many();
         };
-        let counters = &self.record().send.0;
-        // Before the message becomes visible: never more received than sent.
-        counters.sent.store(counters.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        target.count_sent();
         let position = pending.position.get();
         if position == NOWHERE {
             return self.drop_one();
         }
         let (index, word) = target.producer.publish(position, pending.len.get() as usize);
+        self.look_at_door(target, index, word);
+    }
+
+    /// After `target` was given a short message: looks at its door.
+    #[cold]
+    pub(crate) fn knock(&self, target: &Target, len: usize) {
+        let (index, word) = target.producer.last_short(len);
+        self.look_at_door(target, index, word);
+    }
+
+    #[inline(always)]
+    fn look_at_door(&self, target: &Target, index: u64, word: Word) {
         let bits = target.record().door.0.knock(self.fences);
         if bits != 0 {
             self.knocked(target, bits, index, word);
         }
+    }
+
+    /// The way to `node` for who keeps it as long as this endpoint lives. None: no such node, or a
+    /// fence is needed after every message.
+    pub(crate) fn direct(&self, node: u32) -> Option<&Target> {
+        self.send.targets.get(node as usize).filter(|_| !self.fences)
+    }
+
+    /// Whether `target` is one of ours.
+    pub(crate) fn owns(&self, target: &Target) -> bool {
+        self.send.targets.as_ptr_range().contains(&std::ptr::from_ref(target))
     }
 
     #[cold]
