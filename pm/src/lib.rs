@@ -45,6 +45,10 @@ pub use config::{
 };
 #[cfg(not(loom))]
 pub use context::{Context, ContextRef, Inner as Live, Poll};
+/// The sans-I/O machine below PM/Ethernet: for its simulation and its bench.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use device::ethernet::reliability;
 #[cfg(not(loom))]
 pub use device::{Device, type_list};
 pub use error::{Error, Result};

@@ -10,6 +10,7 @@ pub mod message;
 pub mod nodeset;
 pub mod note;
 pub mod peer;
+pub mod wire;
 
 /// Version of everything in this crate. Peers of different versions refuse each other by name.
 pub const PROTOCOL_VERSION: u32 = 1;

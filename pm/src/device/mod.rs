@@ -23,6 +23,7 @@
 //! enum, so all of it is one function after inlining.
 
 pub(crate) mod composite;
+pub(crate) mod ethernet;
 pub(crate) mod shmem;
 
 mod open;

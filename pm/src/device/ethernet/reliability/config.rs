@@ -1,0 +1,69 @@
+//! The machine's numbers.
+
+use score_proto::wire::MAX_LINKS;
+
+/// Messages that a peer may send before it has heard anything from here. Both ends rely on it.
+pub const FIRST_WINDOW: u32 = 16;
+/// The widest window: what 255 blocks of selective acknowledgement reach, rounded down.
+pub const MAX_WINDOW: u32 = 8192;
+
+/// What a machine is told when it is made. [`Config::new`] has defaults for all but the first
+/// arguments; what does not fit is bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The own node.
+    pub own: u32,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// The job's secret.
+    pub secret: u64,
+    /// How often the job has been restarted.
+    pub incarnation: u32,
+    /// Links that join the hosts.
+    pub links: u8,
+    /// The longest message.
+    pub mtu: u16,
+    /// The first number in each direction; the same for all nodes of a job.
+    pub first_sequence: u32,
+    /// Messages of one peer that are kept here at most.
+    pub window: u32,
+    /// Messages of all peers that are kept here at most. The device has more receive buffers
+    /// than this, for the packets that it is just reading.
+    pub buffers: u32,
+    /// Messages to one peer that wait or are on the way at most.
+    pub queue: u32,
+    /// Shortest and longest time, in nanoseconds, until an unacknowledged packet is sent again.
+    pub time_out: (u64, u64),
+    /// How long an acknowledgement waits for a message to ride on, in nanoseconds.
+    pub ack_delay: u64,
+}
+
+impl Config {
+    /// Node `own` of `nodes`, with defaults for the rest.
+    pub fn new(own: u32, nodes: u32, secret: u64, incarnation: u32) -> Config {
+        Config {
+            own,
+            nodes,
+            secret,
+            incarnation,
+            links: 1,
+            mtu: 1408,
+            first_sequence: 0,
+            window: 512,
+            buffers: 2048,
+            queue: 1024,
+            time_out: (2_000_000, 500_000_000),
+            ack_delay: 50_000,
+        }
+    }
+
+    pub(super) fn bounded(mut self) -> Config {
+        self.links = self.links.clamp(1, MAX_LINKS);
+        self.buffers = self.buffers.max(8);
+        self.window = self.window.clamp(FIRST_WINDOW, MAX_WINDOW);
+        self.queue = self.queue.clamp(1, MAX_WINDOW);
+        self.time_out.0 = self.time_out.0.max(1);
+        self.time_out.1 = self.time_out.1.max(self.time_out.0);
+        self
+    }
+}

@@ -1,0 +1,499 @@
+//! Messages on the way to one peer. Selective repeat: each message is kept until its receiver
+//! has it; a packet that others of its link have overtaken, or that is overdue, is sent again.
+
+use super::congestion::Congestion;
+use super::links::Links;
+use super::rtt::Rtt;
+use super::{Config, Event, FIRST_WINDOW, MAX_WINDOW, NEVER, Pending, Shared};
+use score_proto::wire::{BLOCK, ECHO, Header, Kind};
+use std::collections::VecDeque;
+
+/// Packets of its link that must overtake a packet before it counts as lost: at first, at most.
+const OVERTAKEN: (i32, i32) = (3, 64);
+/// Packets that arrive without a premature repetition before the above shrinks again.
+const CALM: u32 = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Never sent.
+    Waiting,
+    /// On the way.
+    Flying,
+    /// To be sent again.
+    Lost,
+    /// In its receiver's queue; its slot is free.
+    Done,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    sent_at: u64,
+    slot: u32,
+    /// Number of the latest transmission on its link.
+    order: u32,
+    len: u16,
+    kind: Kind,
+    link: u8,
+    state: State,
+    again: bool,
+}
+
+/// What goes into a packet.
+pub(super) struct Chosen {
+    pub(super) sequence: u32,
+    pub(super) slot: u32,
+    pub(super) len: u16,
+    pub(super) kind: Kind,
+    pub(super) link: u8,
+    /// Nothing more can follow until the peer answers.
+    pub(super) last: bool,
+}
+
+pub(super) struct Sender {
+    node: u32,
+    /// Entry i has the number `first + i`.
+    entries: VecDeque<Entry>,
+    first: u32,
+    /// The first number that has never been sent.
+    fresh: u32,
+    /// The first number that the peer does not admit.
+    limit: u32,
+    flying: u32,
+    lost: u32,
+    /// Done entries that are not at the front: there are holes.
+    islands: u32,
+    /// No lost entry is before this index.
+    hint: usize,
+    /// A time-out allows one packet whatever the window says.
+    forced: bool,
+    /// The window was shut for a time-out: ask.
+    pub(super) probe: bool,
+    pub(super) time_out_at: u64,
+    /// The latest sending time among packets that have arrived.
+    newest: u64,
+    overtaken: i32,
+    widened_at: u64,
+    calm: u32,
+    rtt: Rtt,
+    congestion: Congestion,
+    gone: bool,
+    /// What the numbers of arrived messages beyond the known ones may be: this queue is a dead
+    /// process's, and what had arrived is not in it.
+    resumed: bool,
+}
+
+impl Sender {
+    pub(super) fn new(node: u32, config: &Config) -> Sender {
+        let first = config.first_sequence;
+        Sender {
+            node,
+            entries: VecDeque::new(),
+            first,
+            fresh: first,
+            limit: first.wrapping_add(FIRST_WINDOW),
+            flying: 0,
+            lost: 0,
+            islands: 0,
+            hint: 0,
+            forced: false,
+            probe: false,
+            time_out_at: NEVER,
+            newest: 0,
+            overtaken: OVERTAKEN.0,
+            widened_at: 0,
+            calm: 0,
+            rtt: Rtt::new(),
+            congestion: Congestion::new(config.queue.min(MAX_WINDOW)),
+            gone: false,
+            resumed: false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self, config: &Config) -> bool {
+        self.entries.len() < config.queue as usize
+    }
+
+    /// The number of the next message.
+    #[inline]
+    pub(super) fn end(&self) -> u32 {
+        self.first.wrapping_add(self.entries.len() as u32)
+    }
+
+    pub(super) fn outstanding(&self) -> u32 {
+        self.entries.len() as u32 - self.islands
+    }
+
+    /// Entries that have been sent at least once.
+    #[inline]
+    fn sent(&self) -> usize {
+        self.fresh.wrapping_sub(self.first) as usize
+    }
+
+    #[inline]
+    pub(super) fn submit(&mut self, slot: u32, len: u16, kind: Kind, shared: &mut Shared) -> u32 {
+        let sequence = self.end();
+        if self.gone {
+            shared.freed.push_back(slot);
+            shared.counters.dropped += 1;
+            self.first = self.first.wrapping_add(1);
+            self.fresh = self.first;
+            return sequence;
+        }
+        shared.outstanding += 1;
+        self.entries.push_back(Entry::waiting(slot, len, kind));
+        sequence
+    }
+
+    #[inline]
+    fn may_fly(&self) -> bool {
+        self.flying < self.congestion.window || self.forced
+    }
+
+    /// Whether the peer admits the next message that has not been sent.
+    #[inline]
+    fn admitted(&self) -> bool {
+        (self.limit.wrapping_sub(self.fresh) as i32) > 0
+    }
+
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.probe
+            || (self.may_fly() && (self.lost > 0 || (self.fresh != self.end() && self.admitted())))
+    }
+
+    /// The next message to send, marked as being on the way.
+    #[inline]
+    pub(super) fn choose(
+        &mut self,
+        links: &mut Links,
+        shared: &mut Shared,
+        now: u64,
+    ) -> Option<Chosen> {
+        if !self.may_fly() {
+            return None;
+        }
+        let (index, avoid) = if self.lost > 0 {
+            let index = self.next_lost()?;
+            shared.counters.repeated += 1;
+            (index, Some(self.entries[index].link))
+        } else if self.next_fresh() {
+            self.fresh = self.fresh.wrapping_add(1);
+            (self.sent() - 1, None)
+        } else {
+            self.watch_shut_window(shared, now);
+            return None;
+        };
+        let link = links.pick(avoid, self.congestion.window);
+        let order = links.fly(link);
+        self.flying += 1;
+        self.forced = false;
+        let again = avoid.is_some();
+        let last = again
+            || self.flying >= self.congestion.window
+            || !self.admitted()
+            || self.entries.len() >= shared.config.queue as usize;
+        let entry = &mut self.entries[index];
+        (entry.sent_at, entry.order, entry.link) = (now, order, link);
+        (entry.state, entry.again) = (State::Flying, again);
+        let chosen = Chosen {
+            sequence: self.first.wrapping_add(index as u32),
+            slot: entry.slot,
+            len: entry.len,
+            kind: entry.kind,
+            link,
+            last,
+        };
+        if self.time_out_at == NEVER {
+            self.time_out_at = now + self.rtt.time_out(&shared.config);
+        }
+        Some(chosen)
+    }
+
+    /// With nothing on the way and the window shut, a timer asks whether it has opened: the
+    /// packet that said so may be lost.
+    fn watch_shut_window(&mut self, shared: &Shared, now: u64) {
+        let shut = self.fresh != self.end() && !self.admitted() && self.flying == 0;
+        if shut && self.time_out_at == NEVER {
+            self.time_out_at = now + self.rtt.time_out(&shared.config);
+        }
+    }
+
+    /// Whether there is a message that was never sent and is admitted. Only in a dead process's
+    /// queue some of them have arrived nevertheless.
+    #[inline]
+    fn next_fresh(&mut self) -> bool {
+        while self.resumed
+            && self.entries.get(self.sent()).is_some_and(|entry| entry.state == State::Done)
+        {
+            self.fresh = self.fresh.wrapping_add(1);
+        }
+        self.fresh != self.end() && self.admitted()
+    }
+
+    fn next_lost(&mut self) -> Option<usize> {
+        let lost = |entry: &Entry| entry.state == State::Lost;
+        let index = self.entries.range(self.hint..).position(lost).map(|at| at + self.hint)?;
+        self.hint = index + 1;
+        self.lost -= 1;
+        Some(index)
+    }
+
+    /// The peer says what has arrived.
+    #[inline]
+    pub(super) fn acknowledge(
+        &mut self,
+        header: &Header,
+        links: &mut Links,
+        shared: &mut Shared,
+        now: u64,
+    ) {
+        let advance = header.ack.wrapping_sub(self.first) as usize;
+        if advance > self.sent() && !(self.resumed && advance <= MAX_WINDOW as usize) {
+            let counters = &mut shared.counters;
+            // Behind what is known: an acknowledgement that has been overtaken.
+            let old = (advance as u32 as i32) < 0;
+            *(if old { &mut counters.old_acks } else { &mut counters.wrong_acks }) += 1;
+            return;
+        }
+        let was_full = self.flying + 1 >= self.congestion.window;
+        let (mut arrived, mut again) = (0, false);
+        for _ in 0..advance {
+            // A resumed queue may end before what has arrived does.
+            let Some(entry) = self.entries.pop_front() else { break };
+            if entry.state == State::Done {
+                self.islands -= 1;
+            } else {
+                self.arrive(entry, links, shared, now);
+                arrived += 1;
+                again |= entry.again;
+            }
+        }
+        self.first = header.ack;
+        if (self.fresh.wrapping_sub(self.first) as i32) < 0 {
+            self.fresh = self.first;
+        }
+        self.hint = self.hint.saturating_sub(advance);
+        if header.received != 0 {
+            let (more, repeated) = self.arrive_selected(header, links, shared, now);
+            arrived += more;
+            again |= repeated;
+        }
+        if (header.window.wrapping_sub(self.limit) as i32) > 0
+            && header.window.wrapping_sub(self.first) <= 2 * MAX_WINDOW
+        {
+            self.limit = header.window;
+            self.probe = false;
+        }
+        if arrived == 0 {
+            return;
+        }
+        if header.flags & ECHO != 0 {
+            self.rtt.sample(header.echo, now);
+        }
+        self.rtt.backoff = 0;
+        self.congestion.acked(arrived, was_full);
+        if self.islands > 0 || again {
+            self.find_lost(links, shared, now);
+        }
+        self.time_out_at = NEVER;
+        if self.flying > 0 {
+            self.time_out_at = now + self.rtt.time_out(&shared.config);
+        } else {
+            self.watch_shut_window(shared, now);
+        }
+    }
+
+    /// Acknowledged for the first time: its slot is free.
+    #[inline]
+    fn arrive(&mut self, entry: Entry, links: &mut Links, shared: &mut Shared, now: u64) {
+        shared.freed.push_back(entry.slot);
+        shared.outstanding -= 1;
+        match entry.state {
+            State::Flying => {
+                self.flying -= 1;
+                links.land(entry.link);
+                links.carried(entry.link, entry.order, entry.sent_at);
+                self.newest = self.newest.max(entry.sent_at);
+            }
+            State::Lost => self.lost -= 1,
+            State::Waiting | State::Done => {}
+        }
+        let early = now.saturating_sub(entry.sent_at) < self.rtt.shortest / 2;
+        if entry.state == State::Lost || (entry.again && early) {
+            shared.counters.premature += 1;
+            self.look_longer(now);
+        }
+        self.calm += 1;
+        if self.calm >= CALM {
+            self.calm = 0;
+            self.overtaken = (self.overtaken - 1).max(OVERTAKEN.0);
+        }
+    }
+
+    /// A packet had been declared lost and was only late. Once a round trip that is a lesson,
+    /// unless it came of silence.
+    fn look_longer(&mut self, now: u64) {
+        if self.rtt.backoff > 0 || now < self.widened_at.saturating_add(self.rtt.smooth) {
+            return;
+        }
+        self.overtaken = (self.overtaken * 2).min(OVERTAKEN.1);
+        self.widened_at = now;
+        self.calm = 0;
+    }
+
+    /// The bitmap: messages that have arrived although earlier ones have not.
+    fn arrive_selected(
+        &mut self,
+        header: &Header,
+        links: &mut Links,
+        shared: &mut Shared,
+        now: u64,
+    ) -> (u32, bool) {
+        let (mut arrived, mut again) = (0, false);
+        let base = 1 + (BLOCK * u32::from(header.block)) as usize;
+        let mut bits = header.received;
+        while bits != 0 {
+            let index = base + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            if index >= self.sent() && !(self.resumed && index < self.entries.len()) {
+                break;
+            }
+            let entry = self.entries[index];
+            if entry.state != State::Done {
+                self.arrive(entry, links, shared, now);
+                self.entries[index].state = State::Done;
+                self.islands += 1;
+                arrived += 1;
+                again |= entry.again;
+            }
+        }
+        (arrived, again)
+    }
+
+    /// Marks what others have overtaken: enough of the same link, or any that was sent much later.
+    fn find_lost(&mut self, links: &mut Links, shared: &mut Shared, now: u64) {
+        let late = self.newest.saturating_sub(self.rtt.spread());
+        for index in 0..self.sent() {
+            let entry = self.entries[index];
+            let overtaken = || links.overtaken(entry.link, entry.order) >= self.overtaken;
+            if entry.state == State::Flying && (entry.sent_at < late || overtaken()) {
+                self.lose(index, links, now);
+            }
+        }
+        if let Some(link) = links.judge(now) {
+            shared.tell(Event::LinkDown { peer: self.node, link });
+        }
+    }
+
+    fn lose(&mut self, index: usize, links: &mut Links, now: u64) {
+        let entry = &mut self.entries[index];
+        entry.state = State::Lost;
+        links.land(entry.link);
+        links.missed(entry.link, entry.sent_at);
+        self.flying -= 1;
+        self.lost += 1;
+        self.hint = self.hint.min(index);
+        self.congestion.lost(now, self.rtt.smooth);
+    }
+
+    /// Nothing has been heard for a time-out. The first one costs the oldest packet; then all
+    /// that is on the way counts as lost, and little goes out until the peer answers. Nobody is
+    /// declared dead: a debugger may hold the peer for hours.
+    pub(super) fn time_out(&mut self, links: &mut Links, shared: &mut Shared, now: u64) {
+        self.time_out_at = NEVER;
+        if self.flying == 0 && self.lost == 0 && self.fresh == self.end() {
+            return;
+        }
+        shared.counters.time_outs += 1;
+        let first = self.rtt.backoff == 0;
+        self.rtt.back_off();
+        if self.flying == 0 && self.lost == 0 {
+            // Nothing is on the way, but the window is shut.
+            self.probe = !self.admitted();
+        } else if first {
+            let flying = |entry: &Entry| entry.state == State::Flying;
+            if let Some(index) = self.entries.iter().position(flying) {
+                self.lose(index, links, now);
+            }
+        } else {
+            for index in 0..self.sent() {
+                if self.entries[index].state == State::Flying {
+                    self.lose(index, links, now);
+                }
+            }
+            self.congestion.silence(now);
+        }
+        self.forced = true;
+        self.time_out_at = now + self.rtt.time_out(&shared.config);
+    }
+
+    /// Drops everything, and what will come.
+    pub(super) fn drop_all(&mut self, links: &mut Links, shared: &mut Shared) {
+        self.first = self.end();
+        self.fresh = self.first;
+        for entry in self.entries.drain(..) {
+            if entry.state == State::Flying {
+                links.land(entry.link);
+            }
+            if entry.state != State::Done {
+                shared.freed.push_back(entry.slot);
+                shared.outstanding -= 1;
+                shared.counters.dropped += 1;
+            }
+        }
+        (self.flying, self.lost, self.islands, self.hint) = (0, 0, 0, 0);
+        (self.forced, self.probe, self.gone) = (false, false, true);
+        self.time_out_at = NEVER;
+    }
+
+    /// Takes a dead process's messages, in order. Numbers that are missing have arrived.
+    pub(super) fn resume(&mut self, all: impl Iterator<Item = Pending>, shared: &mut Shared) {
+        self.resumed = true;
+        for pending in all {
+            if self.entries.is_empty() && !self.gone {
+                self.first = pending.sequence;
+                self.fresh = pending.sequence;
+                // The window is not known; the oldest message is always admitted, or answered.
+                self.limit = pending.sequence.wrapping_add(1);
+            }
+            let ahead = pending.sequence.wrapping_sub(self.end());
+            if self.gone || ahead as usize + self.entries.len() >= MAX_WINDOW as usize {
+                shared.refuse_slot(pending.slot);
+                continue;
+            }
+            for _ in 0..ahead {
+                self.entries.push_back(Entry::arrived());
+                self.islands += 1;
+            }
+            self.entries.push_back(Entry::waiting(pending.slot, pending.len, pending.kind));
+            shared.outstanding += 1;
+        }
+    }
+
+    /// For people.
+    pub(super) fn describe(&self) -> String {
+        let Sender { first, fresh, limit, flying, lost, overtaken, .. } = self;
+        let queued = self.entries.len();
+        format!(
+            "unacknowledged from {first}, unsent from {fresh}, shut from {limit}; {queued} queued, \
+             {flying} on the way, {lost} lost; window {}, reorder {overtaken}, round trip {} ns, \
+             back-off {}{}",
+            self.congestion.window,
+            self.rtt.smooth,
+            self.rtt.backoff,
+            if self.gone { "; gone" } else { "" },
+        )
+    }
+}
+
+impl Entry {
+    fn waiting(slot: u32, len: u16, kind: Kind) -> Entry {
+        let state = State::Waiting;
+        Entry { sent_at: 0, slot, order: 0, len, kind, link: 0, state, again: false }
+    }
+
+    fn arrived() -> Entry {
+        Entry { state: State::Done, ..Entry::waiting(0, 0, Kind::Data) }
+    }
+}

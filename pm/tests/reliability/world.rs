@@ -1,0 +1,502 @@
+//! A network that exists only in memory: hosts, each with a machine, a slab, receive buffers and
+//! an application; links with a rate, a queue and a delay; and everything that goes wrong. Time
+//! is a number, chance a seed, so a run can be repeated exactly.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use score_pm::reliability::{
+    Config, Event, Fate, HEADER, Header, Kind, Machine, Pending, Transmit,
+};
+
+pub const SECRET: u64 = 0x5ec2_e75e_c2e7_5ec2;
+pub const INCARNATION: u32 = 7;
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1000 * MS;
+
+/// xorshift: all that chance needs to be here.
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Chance {
+        Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    pub fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 11) % end.max(1)
+    }
+    pub fn hits(&mut self, permille: u64) -> bool {
+        self.below(1000) < permille
+    }
+}
+
+/// What the network does to packets. Shares are in thousandths.
+#[derive(Clone, Debug)]
+pub struct Network {
+    pub nodes: u32,
+    pub links: u8,
+    /// Nanoseconds that a byte takes on a link; thousandths.
+    pub byte_picos: u64,
+    /// One way, in nanoseconds, and what is added at random.
+    pub delay: u64,
+    pub jitter: u64,
+    /// Bytes that wait before a link or a switch's port.
+    pub queue: u64,
+    pub loss: u64,
+    pub duplicates: u64,
+    /// Packets that nobody sent, replays, and packets of an earlier incarnation.
+    pub forged: u64,
+    /// Links that carry nothing: number, from, to.
+    pub outages: Vec<(u8, u64, u64)>,
+}
+
+impl Network {
+    pub fn clean(nodes: u32, links: u8) -> Network {
+        Network {
+            nodes,
+            links,
+            byte_picos: 800, // 10 Gbit/s
+            delay: 10_000,
+            jitter: 0,
+            queue: 512 << 10,
+            loss: 0,
+            duplicates: 0,
+            forged: 0,
+            outages: Vec::new(),
+        }
+    }
+}
+
+/// One message in a slab.
+#[derive(Clone, Copy)]
+struct Slot {
+    peer: u32,
+    sequence: u32,
+    value: u64,
+    len: u16,
+    kind: Kind,
+}
+
+/// A host with one process.
+pub struct Node {
+    pub machine: Machine,
+    slab: Vec<Option<Slot>>,
+    free_slots: Vec<u32>,
+    /// Slots that the machine has freed and the process has not yet marked so.
+    late: VecDeque<(u32, Slot)>,
+    buffers: Vec<Vec<u8>>,
+    free_buffers: Vec<u32>,
+    /// Delivered and not yet released.
+    held: VecDeque<(u32, u32)>,
+    /// Messages still to be submitted, and those submitted, by destination.
+    pub plan: BTreeMap<u32, u64>,
+    submitted: BTreeMap<u32, u64>,
+    /// The next value expected, by source.
+    pub delivered: BTreeMap<u32, u64>,
+    pub finished_at: u64,
+    /// The application takes nothing before.
+    pub stalled_until: u64,
+    /// The whole host does nothing before.
+    pub frozen_until: u64,
+    pub dead: bool,
+    pub events: Vec<Event>,
+    wake_at: u64,
+    pub len: u16,
+}
+
+enum Happening {
+    Switch(Flight),
+    Arrive(Flight),
+    Wake(u32),
+}
+
+struct Flight {
+    to: u32,
+    link: u8,
+    bytes: Vec<u8>,
+}
+
+pub struct World {
+    pub now: u64,
+    pub network: Network,
+    pub chance: Chance,
+    pub nodes: Vec<Node>,
+    agenda: BinaryHeap<Reverse<(u64, u64)>>,
+    happenings: BTreeMap<u64, Happening>,
+    tie: u64,
+    /// When each host's and each port's link is free, by node and link.
+    egress: Vec<u64>,
+    ports: Vec<u64>,
+    /// Packets seen, for replays.
+    seen: Vec<Flight>,
+    pub forgeries: u64,
+    /// Chance of an application's short nap, in thousandths of deliveries.
+    pub naps: u64,
+}
+
+impl World {
+    pub fn new(network: Network, seed: u64, adjust: impl Fn(&mut Config)) -> World {
+        let nodes = (0..network.nodes).map(|own| {
+            let mut config = Config::new(own, network.nodes, SECRET, INCARNATION);
+            config.links = network.links;
+            adjust(&mut config);
+            Node::new(config)
+        });
+        let places = network.nodes as usize * usize::from(network.links);
+        World {
+            now: 1,
+            nodes: nodes.collect(),
+            chance: Chance::new(seed),
+            agenda: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            tie: 0,
+            egress: vec![0; places],
+            ports: vec![0; places],
+            seen: Vec::new(),
+            forgeries: 0,
+            naps: 0,
+            network,
+        }
+    }
+
+    fn schedule(&mut self, at: u64, what: Happening) {
+        self.tie += 1;
+        self.agenda.push(Reverse((at, self.tie)));
+        self.happenings.insert(self.tie, what);
+    }
+
+    /// Node `from` shall send `count` messages to node `to`.
+    pub fn plan(&mut self, from: u32, to: u32, count: u64) {
+        *self.nodes[from as usize].plan.entry(to).or_default() += count;
+    }
+
+    /// Lets the world go until `done` says so or the time has come. Answers whether it was done.
+    pub fn run(&mut self, until: u64, mut done: impl FnMut(&World) -> bool) -> bool {
+        for node in 0..self.nodes.len() as u32 {
+            self.step(node);
+        }
+        let mut turns = 0u64;
+        loop {
+            turns += 1;
+            if turns.is_multiple_of(16) && done(self) {
+                return true;
+            }
+            let Some(Reverse((at, tie))) = self.agenda.pop() else { return done(self) };
+            if at > until {
+                self.agenda.push(Reverse((at, tie)));
+                self.now = until;
+                return done(self);
+            }
+            self.now = self.now.max(at);
+            match self.happenings.remove(&tie) {
+                Some(Happening::Switch(flight)) => self.switch(flight),
+                Some(Happening::Arrive(flight)) => self.arrive(flight),
+                Some(Happening::Wake(node)) => {
+                    self.nodes[node as usize].wake_at = u64::MAX;
+                    self.step(node);
+                }
+                None => unreachable!("every entry of the agenda has its happening"),
+            }
+        }
+    }
+
+    /// Everything planned has been delivered and acknowledged.
+    pub fn all_done(&self) -> bool {
+        self.nodes.iter().enumerate().all(|(own, node)| {
+            let to_send = node.dead || node.plan.values().all(|left| *left == 0);
+            let arrived = node.submitted.iter().all(|(to, count)| {
+                let to = &self.nodes[*to as usize];
+                to.dead || to.delivered.get(&(own as u32)).copied().unwrap_or(0) == *count
+            });
+            to_send && arrived && node.machine.is_done()
+        })
+    }
+
+    /// The process does its part, and the host sends what is to be sent.
+    pub fn step(&mut self, own: u32) {
+        let now = self.now;
+        let node = &mut self.nodes[own as usize];
+        if node.frozen_until > now {
+            let at = node.frozen_until;
+            return self.wake(own, at);
+        }
+        if !node.dead {
+            node.take(own, now, &mut self.chance, self.naps);
+            node.submit(own);
+        }
+        node.machine.expire(now);
+        let mut packets = Vec::new();
+        while let Some(packet) = node.machine.poll_transmit(now) {
+            packets.push(node.encode(&packet));
+            assert!(packets.len() < 100_000, "the machine never has enough");
+        }
+        node.collect(&mut self.chance);
+        for flight in packets {
+            self.send(own, flight);
+        }
+        let node = &mut self.nodes[own as usize];
+        let deadline = node.machine.deadline().unwrap_or(u64::MAX);
+        let stall = if node.stalled_until > now { node.stalled_until } else { u64::MAX };
+        let at = deadline.min(stall).max(now);
+        self.wake(own, at);
+    }
+
+    fn wake(&mut self, own: u32, at: u64) {
+        let node = &mut self.nodes[own as usize];
+        if at < node.wake_at {
+            node.wake_at = at;
+            self.schedule(at, Happening::Wake(own));
+        }
+    }
+
+    fn place(&self, node: u32, link: u8) -> usize {
+        node as usize * usize::from(self.network.links) + usize::from(link)
+    }
+
+    /// A packet leaves its host, if the queue before the link has room.
+    fn send(&mut self, own: u32, flight: Flight) {
+        let place = self.place(own, flight.link);
+        if let Some(at) = queue(&mut self.egress[place], self.now, &flight, &self.network) {
+            self.mischief(&flight);
+            let delay = self.network.delay / 2;
+            self.schedule(at + delay, Happening::Switch(flight));
+        }
+    }
+
+    /// A packet is in the switch, and goes out of the port of its destination, or is lost.
+    fn switch(&mut self, flight: Flight) {
+        let down = |(link, from, to): &(u8, u64, u64)| {
+            *link == flight.link && (*from..*to).contains(&self.now)
+        };
+        if self.network.outages.iter().any(down) || self.chance.hits(self.network.loss) {
+            return;
+        }
+        let place = self.place(flight.to, flight.link);
+        let Some(at) = queue(&mut self.ports[place], self.now, &flight, &self.network) else {
+            return;
+        };
+        let late = self.network.delay / 2 + self.chance.below(self.network.jitter + 1);
+        if self.chance.hits(self.network.duplicates) {
+            let again = Flight { bytes: flight.bytes.clone(), ..flight };
+            let later = self.chance.below(5 * MS);
+            self.schedule(at + late + later, Happening::Arrive(again));
+        }
+        self.schedule(at + late, Happening::Arrive(flight));
+    }
+
+    /// Packets that nobody has sent now.
+    fn mischief(&mut self, model: &Flight) {
+        if !self.chance.hits(self.network.forged) {
+            return;
+        }
+        let mut bytes = model.bytes.clone();
+        let (to, link) = (model.to, model.link);
+        match self.chance.below(6) {
+            // Somebody off the path guesses, another job's packet strays.
+            0 => bytes[8] ^= 1 << self.chance.below(8),
+            // This job, before it was restarted; the numbers fit.
+            1 => bytes[16..20].copy_from_slice(&(INCARNATION - 1).to_le_bytes()),
+            // Cut off.
+            2 => bytes.truncate(self.chance.below(bytes.len() as u64) as usize),
+            // For another node.
+            3 => bytes[24] ^= 0x80,
+            // Noise behind the secret of this job would be accepted: noise has no secret.
+            4 => bytes.iter_mut().for_each(|byte| *byte = self.chance.next() as u8),
+            // A true packet, long after.
+            _ => {
+                let copy = Flight { to, link, bytes: bytes.clone() };
+                let at = self.chance.below(64) as usize;
+                if self.seen.len() < 64 {
+                    self.seen.push(copy);
+                    return;
+                }
+                let old = std::mem::replace(&mut self.seen[at], copy);
+                let at = self.now + self.chance.below(50 * MS);
+                self.forgeries += 1;
+                return self.schedule(at, Happening::Arrive(old));
+            }
+        }
+        self.forgeries += 1;
+        let at = self.now + self.chance.below(MS);
+        self.schedule(at, Happening::Arrive(Flight { to, link, bytes }));
+    }
+
+    fn arrive(&mut self, flight: Flight) {
+        let node = &mut self.nodes[flight.to as usize];
+        if node.frozen_until > self.now {
+            return; // its socket is full
+        }
+        node.hear(&flight, self.now);
+        self.step(flight.to);
+    }
+
+    /// The process of a node ends without a word; its shepherd takes its slab over.
+    pub fn kill(&mut self, own: u32) {
+        let node = &mut self.nodes[own as usize];
+        let mut pending: Vec<Pending> = Vec::new();
+        // What the process had not yet marked free looks as if it were still to be sent.
+        for (number, slot) in std::mem::take(&mut node.late) {
+            node.slab[number as usize] = Some(slot);
+        }
+        for (number, slot) in node.slab.iter().enumerate() {
+            if let Some(Slot { peer, sequence, len, kind, .. }) = *slot {
+                pending.push(Pending { peer, sequence, slot: number as u32, len, kind });
+            }
+        }
+        let config = *node.machine.config();
+        node.machine = Machine::new(config);
+        node.machine.resume(pending);
+        node.dead = true;
+        self.step(own);
+    }
+
+    /// The membership tells all others that a node is gone.
+    pub fn announce_death(&mut self, gone: u32) {
+        for own in (0..self.nodes.len() as u32).filter(|own| *own != gone) {
+            let node = &mut self.nodes[own as usize];
+            node.machine.peer_gone(gone);
+            node.plan.remove(&gone);
+            self.step(own);
+        }
+    }
+
+    /// What everybody has counted, for a failing run.
+    pub fn dump(&self) -> String {
+        let mut out = Vec::new();
+        for node in self.nodes.iter().take(8) {
+            node.machine.dump(&mut out).expect("a vector takes everything");
+        }
+        String::from_utf8_lossy(&out).into_owned()
+    }
+}
+
+/// When a packet has passed a link that is busy until `free`. None: the queue is full.
+fn queue(free: &mut u64, now: u64, flight: &Flight, network: &Network) -> Option<u64> {
+    let start = (*free).max(now);
+    if (start - now) * 1000 > network.queue * network.byte_picos {
+        return None;
+    }
+    *free = start + (flight.bytes.len() as u64 + 42) * network.byte_picos / 1000;
+    Some(*free)
+}
+
+impl Node {
+    fn new(config: Config) -> Node {
+        let (slots, buffers) = (config.queue.min(2048), config.buffers + 1);
+        Node {
+            machine: Machine::new(config),
+            slab: vec![None; slots as usize],
+            free_slots: (0..slots).rev().collect(),
+            late: VecDeque::new(),
+            buffers: vec![Vec::new(); buffers as usize],
+            free_buffers: (0..buffers).rev().collect(),
+            held: VecDeque::new(),
+            plan: BTreeMap::new(),
+            submitted: BTreeMap::new(),
+            delivered: BTreeMap::new(),
+            finished_at: 0,
+            stalled_until: 0,
+            frozen_until: 0,
+            dead: false,
+            events: Vec::new(),
+            wake_at: u64::MAX,
+            len: 1400,
+        }
+    }
+
+    fn hear(&mut self, flight: &Flight, now: u64) {
+        let buffer = self.free_buffers.pop().expect("the machine keeps fewer than there are");
+        self.buffers[buffer as usize].clone_from(&flight.bytes);
+        let fate = self.machine.receive(&flight.bytes, flight.link, buffer, now);
+        if fate == Fate::Free {
+            self.free_buffers.push(buffer);
+        }
+        while let Some(event) = self.machine.next_event() {
+            self.events.push(event);
+        }
+    }
+
+    /// The application receives: each message once, in order, whole.
+    fn take(&mut self, own: u32, now: u64, chance: &mut Chance, naps: u64) {
+        if self.stalled_until > now {
+            return;
+        }
+        self.release();
+        while let Some(delivery) = self.machine.next_delivery() {
+            let payload = &self.buffers[delivery.buffer as usize][HEADER..];
+            let value = u64::from_le_bytes(*payload.first_chunk().expect("8 bytes at least"));
+            let expected = self.delivered.entry(delivery.peer).or_default();
+            let want = u64::from(delivery.peer) << 48 | u64::from(own) << 32 | *expected;
+            assert_eq!(value, want, "node {own} received from {}", delivery.peer);
+            assert!(usize::from(delivery.len) <= payload.len());
+            let control = delivery.kind == Kind::Control;
+            assert_eq!(control, *expected % 7 == 6, "kind of message {expected}");
+            *expected += 1;
+            self.finished_at = now;
+            self.held.push_back((delivery.peer, delivery.buffer));
+            if chance.hits(naps) {
+                self.stalled_until = now + chance.below(20 * MS);
+                return;
+            }
+            self.release();
+        }
+    }
+
+    fn release(&mut self) {
+        for (peer, buffer) in std::mem::take(&mut self.held) {
+            self.machine.released(peer);
+            self.free_buffers.push(buffer);
+        }
+    }
+
+    /// The application sends as much as it may.
+    fn submit(&mut self, own: u32) {
+        for (peer, left) in &mut self.plan {
+            while *left > 0 && self.machine.can_send(*peer) {
+                let Some(number) = self.free_slots.pop() else { return };
+                let count = self.submitted.entry(*peer).or_default();
+                let value = u64::from(own) << 48 | u64::from(*peer) << 32 | *count;
+                let kind = if *count % 7 == 6 { Kind::Control } else { Kind::Data };
+                let sequence = self.machine.next_sequence(*peer);
+                let taken = self.machine.submit(*peer, number, self.len, kind);
+                assert_eq!(taken, Ok(sequence));
+                self.late.retain(|(slot, _)| *slot != number);
+                let slot = Slot { peer: *peer, sequence, value, len: self.len, kind };
+                self.slab[number as usize] = Some(slot);
+                *count += 1;
+                *left -= 1;
+            }
+        }
+    }
+
+    /// Slots that are free again. Some are marked so a little later, as a process does that is
+    /// interrupted there.
+    fn collect(&mut self, chance: &mut Chance) {
+        while let Some(number) = self.machine.next_free_slot() {
+            let slot = self.slab[number as usize].take();
+            self.free_slots.insert(0, number);
+            self.late.extend(slot.map(|slot| (number, slot)));
+        }
+        while self.late.len() > 8 || (!self.late.is_empty() && chance.hits(300)) {
+            self.late.pop_front();
+        }
+    }
+
+    fn encode(&self, packet: &Transmit) -> Flight {
+        let mut head = [0; HEADER];
+        packet.header.encode(&mut head);
+        let mut bytes = head.to_vec();
+        if let Some((slot, len)) = packet.payload {
+            let slot = self.slab[slot as usize].expect("a slot is kept until it is free");
+            bytes.extend(slot.value.to_le_bytes());
+            bytes.resize(HEADER + usize::from(len), 0);
+            assert_eq!(Header::parse(&bytes).map(|header| header.sequence), Ok(slot.sequence));
+        }
+        Flight { to: packet.peer, link: packet.link, bytes }
+    }
+}
