@@ -13,6 +13,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("pkg-config", "pkg-config"),
     ("man", "man-db"),
     ("strace", "strace"),
+    ("ip", "iproute2"),
     ("/usr/include/stdio.h", "libc6-dev"),
 ];
 

@@ -23,7 +23,8 @@
 //! enum, so all of it is one function after inlining.
 
 pub(crate) mod composite;
-pub(crate) mod ethernet;
+#[doc(hidden)]
+pub mod ethernet;
 pub(crate) mod shmem;
 
 mod open;

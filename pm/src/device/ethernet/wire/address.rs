@@ -1,0 +1,125 @@
+//! Addresses that processes tell each other: opaque bytes to everybody but the wires.
+//!
+//! ```text
+//! kind 'U' or 'R' · version 1 · longest packet that it takes, 2 bytes ·
+//!     U: IP version 4 or 6 · IP address, 4 or 16 bytes · port, 2 bytes
+//!     R: MAC address, 6 bytes · process's port on that NIC, 2 bytes
+//! ```
+//! Numbers are big-endian.
+
+#![forbid(unsafe_code)]
+
+use super::fault::WireError;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const VERSION: u8 = 1;
+
+/// Where a process is reached on one link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The longest packet that it receives.
+    pub mtu: u16,
+    /// Where.
+    pub place: Place,
+}
+
+/// Which wire, and where on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// UDP.
+    Udp(IpAddr, u16),
+    /// AF_PACKET and AF_XDP: MAC address, and the process behind it.
+    Raw([u8; 6], u16),
+}
+
+impl Address {
+    /// The bytes for others.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        let kind = if matches!(self.place, Place::Udp(..)) { b'U' } else { b'R' };
+        out.extend([kind, VERSION]);
+        out.extend(self.mtu.to_be_bytes());
+        let port = match self.place {
+            Place::Udp(IpAddr::V4(ip), port) => {
+                out.push(4);
+                out.extend(ip.octets());
+                port
+            }
+            Place::Udp(IpAddr::V6(ip), port) => {
+                out.push(6);
+                out.extend(ip.octets());
+                port
+            }
+            Place::Raw(mac, port) => {
+                out.extend(mac);
+                port
+            }
+        };
+        out.extend(port.to_be_bytes());
+        out
+    }
+
+    /// Bytes of somebody else's, checked.
+    ///
+    /// # Errors
+    /// They are not an address.
+    pub fn decode(bytes: &[u8]) -> Result<Address, WireError> {
+        parse(bytes).ok_or_else(|| WireError::new(format!("not an address: {bytes:02x?}")))
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<Address> {
+    let (head, rest) = bytes.split_first_chunk::<4>()?;
+    let [kind, VERSION, high, low] = *head else { return None };
+    let (rest, port) = rest.split_last_chunk::<2>()?;
+    let port = u16::from_be_bytes(*port);
+    let place = match (kind, rest) {
+        (b'U', [4, ip @ ..]) => {
+            Place::Udp(Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?).into(), port)
+        }
+        (b'U', [6, ip @ ..]) => {
+            Place::Udp(Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?).into(), port)
+        }
+        (b'R', mac) => Place::Raw(mac.try_into().ok()?, port),
+        _ => return None,
+    };
+    // A port of 0 is nobody, and no link is narrower than what IPv4 demands.
+    let mtu = u16::from_be_bytes([high, low]);
+    (port != 0 && mtu >= 512).then_some(Address { mtu, place })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Address; 3] = [
+        Address { mtu: 1472, place: Place::Udp(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), 4000) },
+        Address { mtu: 8952, place: Place::Udp(IpAddr::V6(Ipv6Addr::LOCALHOST), 1) },
+        Address { mtu: 1496, place: Place::Raw([2, 0, 0, 0, 0, 9], 0xfffe) },
+    ];
+
+    #[test]
+    fn an_address_survives_its_encoding() {
+        for address in ALL {
+            assert_eq!(Address::decode(&address.encode()), Ok(address));
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_address_are_refused() {
+        for address in ALL {
+            let bytes = address.encode();
+            for len in 0..bytes.len() {
+                assert!(Address::decode(&bytes[..len]).is_err(), "{len} of {bytes:02x?}");
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert!(Address::decode(&longer).is_err());
+            for (at, value) in [(0, b'X'), (1, 2), (2, 0)] {
+                let mut wrong = bytes.clone();
+                wrong[at] = value;
+                assert!(Address::decode(&wrong).is_err(), "{at}");
+            }
+        }
+    }
+}

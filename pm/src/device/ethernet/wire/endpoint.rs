@@ -1,0 +1,321 @@
+//! An endpoint: the sockets of one link of one process, as its owner opens them with its rights
+//! and passes them on. Opening needs CAP_NET_RAW for raw wires and for AF_XDP also CAP_BPF and
+//! CAP_NET_ADMIN; using what was passed needs nothing.
+
+#![forbid(unsafe_code)]
+
+use super::address::Address;
+use super::fault::WireError;
+use super::link::{self, LinkState};
+use super::loss::Loss;
+use super::{packet, sockopt, udp, xdp};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Which wire is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// UDP.
+    Udp,
+    /// AF_XDP, or AF_PACKET where it is refused ([`Endpoint::note`] says why).
+    Raw,
+    /// AF_PACKET.
+    Packet,
+    /// AF_XDP.
+    Xdp,
+}
+
+impl Choice {
+    /// By its word: `udp`, `raw`, `packet` or `xdp`.
+    ///
+    /// # Errors
+    /// None of these.
+    pub fn parse(word: &str) -> Result<Choice, WireError> {
+        match word {
+            "udp" => Ok(Choice::Udp),
+            "raw" => Ok(Choice::Raw),
+            "packet" => Ok(Choice::Packet),
+            "xdp" => Ok(Choice::Xdp),
+            _ => Err(WireError::new(format!("wire {word:?} is none of udp, raw, packet, xdp"))),
+        }
+    }
+}
+
+/// Which wire it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// UDP.
+    Udp,
+    /// AF_PACKET.
+    Packet,
+    /// AF_XDP.
+    Xdp,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Udp, Kind::Packet, Kind::Xdp];
+
+    fn letter(self) -> u8 {
+        match self {
+            Kind::Udp => b'U',
+            Kind::Packet => b'P',
+            Kind::Xdp => b'X',
+        }
+    }
+
+    /// How many descriptors go with it; the first is the socket.
+    fn descriptors(self) -> usize {
+        match self {
+            Kind::Udp => 1,
+            Kind::Packet => packet::DESCRIPTORS,
+            Kind::Xdp => xdp::DESCRIPTORS,
+        }
+    }
+}
+
+/// What [`Endpoint::open`] needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// The wire.
+    pub choice: Choice,
+    /// The interface; needed for raw wires, else found by the address.
+    pub link: Option<String>,
+    /// UDP's own address; else the first one of the interface.
+    pub address: Option<IpAddr>,
+    /// Loss on purpose, for tests.
+    pub loss: Option<Loss>,
+}
+
+impl Options {
+    /// A wire over an interface.
+    pub fn over(choice: Choice, link: &str) -> Options {
+        Options { choice, link: Some(link.into()), address: None, loss: None }
+    }
+
+    /// UDP from an address of this host.
+    pub fn udp(address: IpAddr) -> Options {
+        Options { choice: Choice::Udp, link: None, address: Some(address), loss: None }
+    }
+}
+
+/// What a wire's own file answers when it has opened its sockets.
+pub(super) struct Opened {
+    pub(super) kind: Kind,
+    pub(super) link: String,
+    pub(super) link_mtu: usize,
+    pub(super) address: Address,
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+/// The sockets of one link of one process.
+pub struct Endpoint {
+    kind: Kind,
+    link: String,
+    link_mtu: usize,
+    address: Address,
+    loss: Option<Loss>,
+    descriptors: Vec<OwnedFd>,
+    note: Option<String>,
+}
+
+impl Endpoint {
+    /// Opens and binds.
+    ///
+    /// # Errors
+    /// No such interface or address, no right, or the kernel lacks this wire.
+    pub fn open(options: &Options) -> Result<Endpoint, WireError> {
+        let (opened, note) = match options.choice {
+            Choice::Udp => (udp::open(options.link.as_deref(), options.address)?, None),
+            Choice::Packet => (packet::open(raw_link(options)?)?, None),
+            Choice::Xdp => (xdp::open(raw_link(options)?)?, None),
+            Choice::Raw => {
+                let link = raw_link(options)?;
+                match xdp::open(link) {
+                    Ok(opened) => (opened, None),
+                    Err(error) => {
+                        let note = format!("{link}: AF_PACKET instead of AF_XDP: {error}");
+                        (packet::open(link)?, Some(note))
+                    }
+                }
+            }
+        };
+        let Opened { kind, link, link_mtu, address, descriptors } = opened;
+        Ok(Endpoint { kind, link, link_mtu, address, loss: options.loss, descriptors, note })
+    }
+
+    /// Which wire it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The interface.
+    pub fn link_name(&self) -> &str {
+        &self.link
+    }
+
+    /// Why it is not the wire that was asked for: one line for people.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// What others need to reach it: opaque bytes for their [`add_peer`](super::Wire::add_peer).
+    pub fn address(&self) -> Vec<u8> {
+        self.address.encode()
+    }
+
+    /// The longest packet that its link carries.
+    pub fn mtu(&self) -> usize {
+        usize::from(self.address.mtu)
+    }
+
+    pub(super) fn place(&self) -> &Address {
+        &self.address
+    }
+
+    /// The interface's MTU when it was opened: ring geometry follows from it.
+    pub(super) fn link_mtu(&self) -> usize {
+        self.link_mtu
+    }
+
+    pub(super) fn loss(&self) -> Option<Loss> {
+        self.loss
+    }
+
+    /// The socket to send, receive and poll on.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.descriptors[0].as_fd()
+    }
+
+    pub(super) fn descriptor(&self, number: usize) -> BorrowedFd<'_> {
+        self.descriptors[number].as_fd()
+    }
+
+    /// The link's state now.
+    pub fn link(&self) -> LinkState {
+        // AF_XDP sockets answer no such question; the last descriptor of each kind does.
+        let asked = self.descriptors.last().map_or(self.socket(), OwnedFd::as_fd);
+        link::state(asked, &self.link)
+    }
+
+    /// All descriptors, in the order in which [`Endpoint::rebuild`] wants them.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.descriptors.iter().map(OwnedFd::as_fd)
+    }
+
+    /// Duplicates, for whoever goes on after the process has died. Only one of them may be
+    /// attached at a time.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn try_clone(&self) -> Result<Endpoint, WireError> {
+        let clone = |fd: &OwnedFd| fd.try_clone();
+        let descriptors: Result<Vec<_>, _> = self.descriptors.iter().map(clone).collect();
+        let descriptors =
+            descriptors.map_err(|_| WireError::last(format!("duplicates for {}", self.link)))?;
+        Ok(Endpoint { link: self.link.clone(), descriptors, note: self.note.clone(), ..*self })
+    }
+
+    /// What has to be said about the descriptors where they are passed to another process:
+    ///
+    /// ```text
+    /// 'W' · version 1 · kind · length of the link's name · name · link's MTU, 4 bytes ·
+    /// length of the address · address · loss: nothing, or drop, duplicate, reorder, seed, 8 each
+    /// ```
+    /// Numbers are big-endian.
+    pub fn describe(&self) -> Vec<u8> {
+        let mut out = vec![b'W', 1, self.kind.letter(), self.link.len() as u8];
+        out.extend(self.link.bytes());
+        out.extend((self.link_mtu as u32).to_be_bytes());
+        let address = self.address.encode();
+        out.push(address.len() as u8);
+        out.extend(address);
+        if let Some(Loss { drop, duplicate, reorder, seed }) = self.loss {
+            out.extend([drop, duplicate, reorder].iter().flat_map(|part| part.to_be_bytes()));
+            out.extend(seed.to_be_bytes());
+        }
+        out
+    }
+
+    /// The endpoint that somebody described and passed.
+    ///
+    /// # Errors
+    /// The description is malformed, or the descriptors are others.
+    pub fn rebuild(description: &[u8], descriptors: Vec<OwnedFd>) -> Result<Endpoint, WireError> {
+        let (kind, link, link_mtu, address, loss) =
+            parse(description).ok_or_else(|| WireError::new("endpoint: malformed description"))?;
+        if descriptors.len() != kind.descriptors() {
+            let (got, want) = (descriptors.len(), kind.descriptors());
+            return Err(WireError::new(format!("endpoint: {got} descriptors instead of {want}")));
+        }
+        let family = sockopt::domain(descriptors[0].as_fd());
+        let fits = match kind {
+            Kind::Udp => [Some(libc::AF_INET), Some(libc::AF_INET6)].contains(&family),
+            Kind::Packet => family == Some(libc::AF_PACKET),
+            Kind::Xdp => family == Some(libc::AF_XDP),
+        };
+        if !fits {
+            return Err(WireError::new(format!("endpoint: no {kind:?} socket was passed")));
+        }
+        Ok(Endpoint { kind, link, link_mtu, address, loss, descriptors, note: None })
+    }
+}
+
+fn raw_link(options: &Options) -> Result<&str, WireError> {
+    options.link.as_deref().ok_or_else(|| WireError::new("a raw wire needs an interface's name"))
+}
+
+type Described = (Kind, String, usize, Address, Option<Loss>);
+
+fn parse(bytes: &[u8]) -> Option<Described> {
+    let (&[b'W', 1, letter, name_len], rest) = bytes.split_first_chunk()? else { return None };
+    let kind = Kind::ALL.into_iter().find(|kind| kind.letter() == letter)?;
+    let (name, rest) = rest.split_at_checked(name_len.into())?;
+    let link = std::str::from_utf8(name).ok()?;
+    if link.is_empty() || link.len() >= libc::IFNAMSIZ || link.contains('\0') {
+        return None;
+    }
+    let (mtu, rest) = rest.split_first_chunk()?;
+    let (&address_len, rest) = rest.split_first()?;
+    let (address, rest) = rest.split_at_checked(address_len.into())?;
+    let address = Address::decode(address).ok()?;
+    let mut words = rest.chunks_exact(8).map(|word| word.try_into().unwrap_or_default());
+    let loss = match rest.len() {
+        0 => None,
+        32 => {
+            let mut part = || f64::from_be_bytes(words.next().unwrap_or_default());
+            let (drop, duplicate, reorder) = (part(), part(), part());
+            let seed = u64::from_be_bytes(words.next().unwrap_or_default());
+            let probable = |part: f64| (0.0..=1.0).contains(&part);
+            if ![drop, duplicate, reorder].into_iter().all(probable) {
+                return None;
+            }
+            Some(Loss { drop, duplicate, reorder, seed })
+        }
+        _ => return None,
+    };
+    Some((kind, link.into(), u32::from_be_bytes(*mtu) as usize, address, loss))
+}
+
+/// A port of this process on a NIC that nobody else in the network namespace has: a name in the
+/// abstract name space, which belongs to the namespace too, is held as long as the answered
+/// socket is open anywhere. It also answers questions about interfaces.
+pub(super) fn claim_port(link: &str) -> Result<(OwnedFd, u16), WireError> {
+    let refused = |errno| WireError::of(format!("{link}: a port for this process"), errno);
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None).map_err(refused)?;
+    for _ in 0..64 {
+        // 0 is nobody.
+        let port = (RandomState::new().build_hasher().finish() as u16).max(1);
+        let name = format!("score-wire-{link}-{port}");
+        let address = UnixAddr::new_abstract(name.as_bytes()).map_err(refused)?;
+        match bind(socket.as_raw_fd(), &address) {
+            Ok(()) => return Ok((socket, port)),
+            Err(Errno::EADDRINUSE) => {}
+            Err(errno) => return Err(refused(errno)),
+        }
+    }
+    Err(refused(Errno::EADDRINUSE))
+}

@@ -1,0 +1,162 @@
+//! What the kernel knows of an interface. Asked through a socket, so that the answer is about the
+//! network namespace of the socket, whoever asks.
+
+// UNSAFETY: ioctl with a structure that the kernel fills.
+#![expect(unsafe_code)]
+
+use super::fault::WireError;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// How a link is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkState {
+    /// Switched on, and with a carrier.
+    pub up: bool,
+    /// The interface's MTU; 0 where the interface is gone.
+    pub mtu: usize,
+}
+
+fn request(name: &str) -> libc::ifreq {
+    // SAFETY: plain data; all zero is an empty name and an empty union.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn ask(socket: BorrowedFd<'_>, name: &str, what: libc::c_ulong) -> nix::Result<libc::ifreq> {
+    let mut request = request(name);
+    // SAFETY: these requests read and write one ifreq.
+    let code = unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut request) };
+    nix::errno::Errno::result(code).map(|_| request)
+}
+
+/// Its state now.
+pub fn state(socket: BorrowedFd<'_>, name: &str) -> LinkState {
+    let flags = ask(socket, name, libc::SIOCGIFFLAGS).map_or(0, |answer| {
+        // SAFETY: the request fills this member of the union.
+        i32::from(unsafe { answer.ifr_ifru.ifru_flags })
+    });
+    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
+    LinkState { up: flags & wanted == wanted, mtu: mtu(socket, name).unwrap_or(0) }
+}
+
+/// Its MTU.
+pub fn mtu(socket: BorrowedFd<'_>, name: &str) -> Result<usize, WireError> {
+    let answer = ask(socket, name, libc::SIOCGIFMTU)
+        .map_err(|errno| WireError::of(format!("interface {name}"), errno))?;
+    // SAFETY: the request fills this member of the union.
+    Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
+}
+
+/// Its number.
+pub fn index(socket: BorrowedFd<'_>, name: &str) -> Result<u32, WireError> {
+    let answer = ask(socket, name, libc::SIOCGIFINDEX)
+        .map_err(|errno| WireError::of(format!("interface {name}"), errno))?;
+    // SAFETY: the request fills this member of the union.
+    Ok(unsafe { answer.ifr_ifru.ifru_ifindex } as u32)
+}
+
+/// Its MAC address.
+pub fn mac(socket: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], WireError> {
+    let answer = ask(socket, name, libc::SIOCGIFHWADDR)
+        .map_err(|errno| WireError::of(format!("interface {name}"), errno))?;
+    // SAFETY: the request fills this member of the union.
+    let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
+    if address.sa_family != libc::ARPHRD_ETHER {
+        let what = format!("interface {name} is no Ethernet (type {})", address.sa_family);
+        return Err(WireError::new(what));
+    }
+    Ok(std::array::from_fn(|at| address.sa_data[at] as u8))
+}
+
+/// How many queues it receives with; 1 where its driver does not tell.
+pub fn receive_queues(socket: BorrowedFd<'_>, name: &str) -> u32 {
+    /// ETHTOOL_GCHANNELS and its structure, from the kernel's <linux/ethtool.h>.
+    const GET_CHANNELS: u32 = 0x3c;
+    #[repr(C)]
+    #[derive(Default)]
+    struct Channels {
+        command: u32,
+        most: [u32; 4],
+        receive: u32,
+        transmit: u32,
+        other: u32,
+        combined: u32,
+    }
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: the request reads and writes the structure that ifru_data points to.
+    let code = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    if code == 0 { (channels.receive + channels.combined).max(1) } else { 1 }
+}
+
+/// An address of an interface of this process's namespace, with its subnet's mask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Local {
+    pub link: String,
+    pub ip: IpAddr,
+    pub mask: Option<IpAddr>,
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let four = || address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+    let six = || address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
+    four().or_else(six)
+}
+
+/// All addresses.
+pub fn locals() -> Result<Vec<Local>, WireError> {
+    let all = getifaddrs().map_err(|errno| WireError::of("the interfaces' addresses", errno))?;
+    let local = |one: nix::ifaddrs::InterfaceAddress| {
+        let mask = one.netmask.as_ref().and_then(ip);
+        Some(Local { ip: ip(one.address.as_ref()?)?, link: one.interface_name, mask })
+    };
+    Ok(all.filter_map(local).collect())
+}
+
+/// The interface that has this address.
+pub fn of_address(ip: IpAddr) -> Result<String, WireError> {
+    let locals = locals()?;
+    let exact = locals.iter().find(|local| local.ip == ip);
+    // The whole of 127/8 is the loopback's, though it is configured with one address of it.
+    let loopback = || locals.iter().find(|local| ip.is_loopback() && local.ip.is_loopback());
+    let found = exact.or_else(loopback);
+    found
+        .map(|local| local.link.clone())
+        .ok_or_else(|| WireError::new(format!("no interface of this host has the address {ip}")))
+}
+
+/// The first address of an interface: IPv4, else a global IPv6 one.
+pub fn first_address(link: &str) -> Result<IpAddr, WireError> {
+    let locals = locals()?;
+    let own = || locals.iter().filter(|local| local.link == link).map(|local| local.ip);
+    let global = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if !ip.is_unicast_link_local());
+    let found = own().find(IpAddr::is_ipv4).or_else(|| own().find(global));
+    found.ok_or_else(|| WireError::new(format!("interface {link} has no IP address")))
+}
+
+/// Whether `ip` is reached without a router over `link`.
+pub fn is_neighbour(link: &str, ip: IpAddr) -> bool {
+    if ip.is_loopback() {
+        return true;
+    }
+    let same = |own: IpAddr, mask: IpAddr| match (own, mask, ip) {
+        (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(ip)) => {
+            u32::from(own) & u32::from(mask) == u32::from(ip) & u32::from(mask)
+        }
+        (IpAddr::V6(own), IpAddr::V6(mask), IpAddr::V6(ip)) => {
+            u128::from(own) & u128::from(mask) == u128::from(ip) & u128::from(mask)
+        }
+        _ => false,
+    };
+    let locals = locals().unwrap_or_default();
+    let mut own = locals.iter().filter(|local| local.link == link);
+    own.any(|local| local.mask.is_some_and(|mask| same(local.ip, mask)))
+}

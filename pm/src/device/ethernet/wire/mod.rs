@@ -1,0 +1,263 @@
+//! Wires: how the packets of PM/Ethernet travel. A wire loses, duplicates and reorders packets as a
+//! network does; the reliability machine above makes messages of them.
+//!
+//! | wire | packets are | where |
+//! |---|---|---|
+//! | UDP | datagrams, in runs with segmentation offload | everywhere |
+//! | AF_PACKET | Ethernet frames of an own EtherType, received from a mapped ring | trusted links |
+//! | AF_XDP | the same, taken before the kernel's network stack | trusted links, one process a NIC |
+//!
+//! The owner of a job (the shepherd) opens an [`Endpoint`] for each process and link, with its
+//! rights, and passes description and descriptors; the process attaches a [`Wire`] to them. After
+//! the process has died, its owner attaches one to its own duplicates and goes on.
+//!
+//! A wire is not shared: whoever has it exclusively (the device's progress lock) sends, receives
+//! and gives buffers back. No call of a wire blocks.
+
+mod address;
+mod endpoint;
+mod fault;
+mod link;
+pub mod loss;
+mod packet;
+mod pool;
+mod raw;
+mod slab;
+mod sockopt;
+mod udp;
+mod xdp;
+
+pub use address::{Address, Place};
+pub use endpoint::{Choice, Endpoint, Kind, Options};
+pub use fault::{Fault, WireError};
+pub use link::LinkState;
+pub use slab::Slab;
+
+use loss::Lossy;
+use packet::PacketWire;
+use std::os::fd::BorrowedFd;
+use udp::Udp;
+use xdp::Xdp;
+
+/// The longest packet of any wire, header of the machine included, whatever the link would carry
+/// (a loopback's 64 KiB would make each buffer as large).
+pub const PACKET_MAX: usize = 16 << 10;
+
+/// The longest packet that reaches a peer behind routers: IPv6 guarantees 1,280 bytes, and 48 are
+/// headers of IPv6 and UDP.
+pub const ROUTED_MAX: usize = 1280 - 48;
+
+/// A packet to send: a header of the machine, then a slice of the send slab.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// The peer, as [`Wire::add_peer`] numbered it.
+    pub to: u32,
+    /// Goes before the payload; the only part that is read from here.
+    pub header: &'a [u8],
+    /// Where the payload begins in the slab.
+    pub at: usize,
+    /// The payload's length; 0 for a packet of header alone.
+    pub len: usize,
+}
+
+impl Packet<'_> {
+    fn total(&self) -> usize {
+        self.header.len() + self.len
+    }
+}
+
+/// A packet that came. Its bytes lie in a buffer of the wire until [`Wire::release`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// The buffer's number; several packets may lie in one, and each releases it once.
+    pub buffer: u32,
+    /// Where the packet begins in it.
+    pub offset: u32,
+    /// Its length, header of the machine included.
+    pub len: u32,
+}
+
+/// What a wire has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets that the kernel took.
+    pub sent: u64,
+    /// System calls for it.
+    pub send_calls: u64,
+    /// Packets that were given up on the way out: the link was down, or the packet was longer than
+    /// the peer's way carries, or not in the slab.
+    pub unsent: u64,
+    /// Packets handed out.
+    pub received: u64,
+    /// System calls for it.
+    pub receive_calls: u64,
+    /// What came and was not a whole packet of this wire.
+    pub malformed: u64,
+    /// Times that something waited and no buffer was free.
+    pub starved: u64,
+    /// Packets that the kernel dropped for want of room here, as far as it tells.
+    pub overrun: u64,
+    /// Packets dropped, duplicated and reordered on purpose ([`loss`]).
+    pub injected: u64,
+}
+
+/// Answers of [`Wire::add_peer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Goes into [`Packet::to`]. Numbers count from 0 in the order of adding.
+    pub number: u32,
+    /// The longest packet to this peer, header of the machine included: at least [`ROUTED_MAX`]
+    /// where the link carries it.
+    pub mtu: usize,
+}
+
+enum Body {
+    Udp(Box<Udp>),
+    Packet(Box<PacketWire>),
+    Xdp(Box<Xdp>),
+}
+
+/// The same call on whichever wire it is.
+macro_rules! on {
+    ($body:expr, $wire:ident => $call:expr) => {
+        match $body {
+            Body::Udp($wire) => $call,
+            Body::Packet($wire) => $call,
+            Body::Xdp($wire) => $call,
+        }
+    };
+}
+
+/// One link of one process.
+pub struct Wire {
+    body: Body,
+    slab: Slab,
+    endpoint: Endpoint,
+    lossy: Option<Lossy>,
+}
+
+impl Wire {
+    /// Takes an endpoint into use: maps its rings, makes the receive buffers. `slab` is where
+    /// payloads of packets lie.
+    ///
+    /// # Errors
+    /// The descriptors are not what the description says, or memory cannot be mapped.
+    pub fn attach(endpoint: Endpoint, slab: Slab) -> Result<Wire, WireError> {
+        let body = match endpoint.kind() {
+            Kind::Udp => Body::Udp(Box::new(Udp::attach(&endpoint)?)),
+            Kind::Packet => Body::Packet(Box::new(PacketWire::attach(&endpoint)?)),
+            Kind::Xdp => Body::Xdp(Box::new(Xdp::attach(&endpoint)?)),
+        };
+        let lossy = endpoint.loss().map(Lossy::new);
+        Ok(Wire { body, slab, endpoint, lossy })
+    }
+
+    /// Which wire it is.
+    pub fn kind(&self) -> Kind {
+        self.endpoint.kind()
+    }
+
+    /// The endpoint it was attached to.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The longest packet that the own link carries, header of the machine included.
+    pub fn mtu(&self) -> usize {
+        self.endpoint.mtu()
+    }
+
+    /// Makes a peer's address known.
+    ///
+    /// # Errors
+    /// The address is malformed or of another wire.
+    pub fn add_peer(&mut self, address: &[u8]) -> Result<Peer, WireError> {
+        let address = Address::decode(address)?;
+        on!(&mut self.body, wire => wire.add_peer(&address))
+    }
+
+    /// Sends packets, in order, and answers how many the kernel took; the rest found its queue
+    /// full: once the descriptor is writable they may be sent again. Packets that cannot travel now
+    /// (the link is down, no route) count as taken and lost: see [`Wire::take_fault`].
+    pub fn send(&mut self, batch: &[Packet<'_>]) -> usize {
+        on!(&mut self.body, wire => wire.send(&self.slab, batch))
+    }
+
+    /// Receives what waits, at most as much as `out` holds, and answers how many packets it put
+    /// there. One system call at most; one that finds nothing is the cheapest.
+    #[inline]
+    pub fn receive(&mut self, out: &mut [Received]) -> usize {
+        match &mut self.lossy {
+            None => on!(&mut self.body, wire => wire.receive(out)),
+            Some(lossy) => on!(&mut self.body, wire => lossy.receive(out, wire.as_mut())),
+        }
+    }
+
+    /// Where a received packet lies. The pointer is valid for `received.len` bytes until the
+    /// packet is released; null for what this wire never handed out. Other processes may be able
+    /// to write there (AF_XDP): copy what is checked.
+    #[inline]
+    pub fn pointer(&self, received: Received) -> *mut u8 {
+        on!(&self.body, wire => wire.pointer(received))
+    }
+
+    /// A copy of the packet's beginning; None where it is shorter.
+    #[inline]
+    pub fn head<const N: usize>(&self, received: Received) -> Option<[u8; N]> {
+        let at = self.pointer(received);
+        if at.is_null() || (received.len as usize) < N {
+            return None;
+        }
+        Some(pool::copy_head(at))
+    }
+
+    /// Gives a packet's buffer back. Each packet once; what is not held is ignored.
+    #[inline]
+    pub fn release(&mut self, buffer: u32) {
+        on!(&mut self.body, wire => wire.release(buffer));
+    }
+
+    /// Buffers that are free to be received into. A machine that keeps packets which came too
+    /// early must drop some of them before this is 0, or what they wait for cannot come.
+    pub fn spare(&self) -> usize {
+        on!(&self.body, wire => wire.spare())
+    }
+
+    /// All of its buffers.
+    pub fn buffers(&self) -> usize {
+        on!(&self.body, wire => wire.buffers())
+    }
+
+    /// To poll: readable when a packet waits, writable when one may be sent.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.endpoint.socket()
+    }
+
+    /// Asks the kernel whether the link is up (administratively, and has a carrier) and for its
+    /// MTU. A system call or two: for timers, not for each packet.
+    pub fn link(&self) -> LinkState {
+        self.endpoint.link()
+    }
+
+    /// What went wrong since this was last asked: the errno of a packet that could not travel or
+    /// of a link that went down. An ordinary event: the wire goes on, and packets travel again
+    /// when the link is back.
+    pub fn take_fault(&mut self) -> Option<Fault> {
+        on!(&mut self.body, wire => wire.fault().take())
+    }
+
+    /// What it has done so far. May ask the kernel.
+    pub fn stats(&mut self) -> Stats {
+        let injected = self.lossy.as_ref().map_or(0, Lossy::injected);
+        let stats = on!(&mut self.body, wire => wire.stats());
+        Stats { injected, ..stats }
+    }
+}
+
+/// Where received packets come from and go back to: what [`Lossy`] needs of a wire.
+trait Source {
+    fn receive(&mut self, out: &mut [Received]) -> usize;
+    fn release(&mut self, buffer: u32);
+    /// One more release will come for this packet.
+    fn retain(&mut self, buffer: u32);
+}

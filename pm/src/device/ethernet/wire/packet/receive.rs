@@ -1,0 +1,50 @@
+//! Taking frames from the ring. They are copied: a frame that a reader keeps would stop the whole
+//! ring when the kernel comes round to it.
+
+// UNSAFETY: copies from the mapped ring.
+#![expect(unsafe_code)]
+
+use super::PacketWire;
+use super::raw;
+use super::ring::Frame;
+use crate::device::ethernet::wire::{Received, pool};
+
+impl PacketWire {
+    #[inline]
+    pub fn receive(&mut self, out: &mut [Received]) -> usize {
+        let mut count = 0;
+        while count < out.len()
+            && let Some(frame) = self.ring.peek()
+        {
+            match frame.and_then(|frame| Some((frame, self.check(frame)?))) {
+                None => self.stats.malformed += 1,
+                Some((frame, len)) => {
+                    let Some(buffer) = self.pool.take_small() else {
+                        self.stats.starved += 1;
+                        break;
+                    };
+                    // SAFETY: the packet lies inside the frame, by `check`, and the ring is no
+                    // part of the pool.
+                    unsafe { self.pool.fill(buffer, frame.at.add(raw::HEADER), len) };
+                    out[count] = Received { buffer, offset: 0, len: len as u32 };
+                    count += 1;
+                }
+            }
+            self.ring.pop();
+        }
+        self.stats.received += count as u64;
+        count
+    }
+
+    /// The length of the packet inside.
+    fn check(&self, frame: Frame) -> Option<usize> {
+        // A frame is at least as long as its header.
+        let header = pool::copy_head::<{ raw::HEADER }>(frame.at);
+        raw::check(&header, frame.len, self.own.port).filter(|len| *len <= self.pool.small_size())
+    }
+
+    #[inline]
+    pub fn release(&mut self, buffer: u32) {
+        self.pool.release(buffer);
+    }
+}

@@ -1,0 +1,200 @@
+//! Receive buffers: private memory in two sizes, each buffer with a count of the packets in it.
+
+// UNSAFETY: hands out addresses inside a mapping that it made.
+#![expect(unsafe_code)]
+
+use super::Received;
+use super::fault::WireError;
+use memmap2::{MmapOptions, MmapRaw};
+
+/// A size and how many there are of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Class {
+    pub size: usize,
+    pub count: usize,
+}
+
+/// Small buffers are numbered first, large ones after them.
+pub struct Pool {
+    map: MmapRaw,
+    small: Class,
+    large: Class,
+    /// Packets in each buffer that are not released yet.
+    held: Vec<u16>,
+    free_small: Vec<u32>,
+    free_large: Vec<u32>,
+}
+
+impl Pool {
+    /// Sizes must be multiples of 64, so that every buffer begins on a cache line. Pages are
+    /// allocated when they are first received into.
+    pub fn new(small: Class, large: Class) -> Result<Pool, WireError> {
+        assert!(small.size.is_multiple_of(64) && large.size.is_multiple_of(64));
+        let len = small.size * small.count + large.size * large.count;
+        let map = MmapOptions::new()
+            .len(len)
+            .map_anon()
+            .map_err(|error| WireError::new(format!("{len} bytes of receive buffers: {error}")))?;
+        let total = small.count + large.count;
+        // The last is taken first: what was just released is in the cache.
+        let descending = |from: usize, to: usize| (from as u32..to as u32).rev().collect();
+        Ok(Pool {
+            map: map.into(),
+            small,
+            large,
+            held: vec![0; total],
+            free_small: descending(0, small.count),
+            free_large: descending(small.count, total),
+        })
+    }
+
+    pub fn small_count(&self) -> usize {
+        self.small.count
+    }
+
+    pub fn large_count(&self) -> usize {
+        self.large.count
+    }
+
+    pub fn small_size(&self) -> usize {
+        self.small.size
+    }
+
+    pub fn large_size(&self) -> usize {
+        self.large.size
+    }
+
+    pub fn free_small(&self) -> usize {
+        self.free_small.len()
+    }
+
+    pub fn free_large(&self) -> usize {
+        self.free_large.len()
+    }
+
+    /// A small buffer for one packet.
+    pub fn take_small(&mut self) -> Option<u32> {
+        let buffer = self.free_small.pop()?;
+        self.held[buffer as usize] = 1;
+        Some(buffer)
+    }
+
+    /// A large buffer for one packet; see [`Pool::hold`] for more.
+    pub fn take_large(&mut self) -> Option<u32> {
+        let buffer = self.free_large.pop()?;
+        self.held[buffer as usize] = 1;
+        Some(buffer)
+    }
+
+    /// That many releases will come.
+    pub fn hold(&mut self, buffer: u32, packets: u16) {
+        self.held[buffer as usize] = packets;
+    }
+
+    pub fn retain(&mut self, buffer: u32) {
+        if let Some(held @ 1..) = self.held.get_mut(buffer as usize) {
+            *held = held.saturating_add(1);
+        }
+    }
+
+    pub fn release(&mut self, buffer: u32) {
+        let Some(held @ 1..) = self.held.get_mut(buffer as usize) else { return };
+        *held -= 1;
+        if *held == 0 {
+            let small = (buffer as usize) < self.small.count;
+            if small { &mut self.free_small } else { &mut self.free_large }.push(buffer);
+        }
+    }
+
+    /// The buffer's first byte, and its size.
+    pub fn buffer(&self, buffer: u32) -> (*mut u8, usize) {
+        let number = buffer as usize;
+        assert!(number < self.held.len());
+        let (at, size) = match number.checked_sub(self.small.count) {
+            None => (number * self.small.size, self.small.size),
+            Some(large) => {
+                let before = self.small.count * self.small.size;
+                (before + large * self.large.size, self.large.size)
+            }
+        };
+        // SAFETY: inside the mapping: `number` is below the count that its length was made from.
+        (unsafe { self.map.as_mut_ptr().add(at) }, size)
+    }
+
+    /// Where a packet lies; null if it is not inside a buffer that is held.
+    pub fn pointer(&self, received: Received) -> *mut u8 {
+        if self.held.get(received.buffer as usize).is_none_or(|held| *held == 0) {
+            return std::ptr::null_mut();
+        }
+        let (base, size) = self.buffer(received.buffer);
+        let (offset, len) = (received.offset as usize, received.len as usize);
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: inside the buffer.
+        unsafe { base.add(offset) }
+    }
+
+    /// Copies `len` bytes from foreign memory to the buffer's beginning.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes and not lie in this pool.
+    pub unsafe fn fill(&mut self, buffer: u32, from: *const u8, len: usize) {
+        let (to, size) = self.buffer(buffer);
+        assert!(len <= size);
+        // SAFETY: the source by the caller's promise, the target by the line above.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
+
+    /// Copies a packet from a large buffer to the beginning of a small one.
+    pub fn move_to_small(&mut self, from: u32, len: usize, to: u32) {
+        let (source, target) = (self.buffer(from), self.buffer(to));
+        assert!(from != to && len <= source.1 && len <= target.1);
+        // SAFETY: two buffers of the pool that do not overlap, each at least `len` long.
+        unsafe { std::ptr::copy_nonoverlapping(source.0, target.0, len) };
+    }
+}
+
+/// The first bytes at `at`.
+#[inline]
+pub(super) fn copy_head<const N: usize>(at: *const u8) -> [u8; N] {
+    // SAFETY: the only caller has checked that a received packet of at least N bytes lies there;
+    // others may write it meanwhile, so it is copied as bytes whose values do not matter here.
+    unsafe { std::ptr::read_volatile(at.cast::<[u8; N]>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Pool {
+        Pool::new(Class { size: 64, count: 2 }, Class { size: 128, count: 1 }).unwrap()
+    }
+
+    #[test]
+    fn a_buffer_is_free_again_after_its_last_packet() {
+        let mut pool = pool();
+        let large = pool.take_large().unwrap();
+        assert_eq!(pool.take_large(), None);
+        pool.hold(large, 2);
+        pool.release(large);
+        assert_eq!(pool.free_large(), 0);
+        pool.release(large);
+        assert_eq!(pool.free_large(), 1);
+        pool.release(large);
+        pool.release(99);
+        assert_eq!(pool.free_large(), 1, "what is not held is not freed twice");
+    }
+
+    #[test]
+    fn a_pointer_is_given_for_what_is_held_and_inside_alone() {
+        let mut pool = pool();
+        let at = |buffer, offset, len| Received { buffer, offset, len };
+        assert!(pool.pointer(at(0, 0, 1)).is_null());
+        let small = pool.take_small().unwrap();
+        assert!(!pool.pointer(at(small, 0, 64)).is_null());
+        assert!(pool.pointer(at(small, 1, 64)).is_null());
+        assert!(pool.pointer(at(small, u32::MAX, u32::MAX)).is_null());
+        assert!(pool.pointer(at(3, 0, 1)).is_null());
+    }
+}

@@ -1,0 +1,64 @@
+//! Socket options that nix has no form for.
+
+// UNSAFETY: getsockopt and setsockopt with structures of the kernel.
+#![expect(unsafe_code)]
+
+use nix::errno::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Plain data that the kernel reads or writes as an option's value.
+///
+/// # Safety
+/// Every bit pattern must be a value.
+pub unsafe trait Value: Copy {}
+
+// SAFETY: integers and structures of integers.
+unsafe impl Value for libc::c_int {}
+// SAFETY: as above.
+unsafe impl Value for libc::tpacket_req {}
+// SAFETY: as above.
+unsafe impl Value for libc::tpacket_stats {}
+// SAFETY: as above.
+unsafe impl Value for libc::xdp_umem_reg {}
+// SAFETY: as above.
+unsafe impl Value for libc::xdp_mmap_offsets {}
+// SAFETY: as above.
+unsafe impl Value for libc::xdp_statistics {}
+
+/// Sets an option.
+pub fn set<T: Value>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> nix::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    let at = std::ptr::from_ref(value).cast();
+    // SAFETY: the kernel reads `len` bytes of a value that lives through the call.
+    let code = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, at, len) };
+    Errno::result(code).map(drop)
+}
+
+/// Reads an option; EINVAL where the kernel's value has another size.
+pub fn get<T: Value>(fd: BorrowedFd<'_>, level: i32, name: i32) -> nix::Result<T> {
+    // SAFETY: every bit pattern is a value, by the trait.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let at = (&raw mut value).cast();
+    // SAFETY: the kernel writes at most `len` bytes, the size of the value.
+    let code = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) };
+    Errno::result(code)?;
+    if len as usize == size_of::<T>() { Ok(value) } else { Err(Errno::EINVAL) }
+}
+
+/// The address family of a socket; None where it is no socket.
+pub fn domain(fd: BorrowedFd<'_>) -> Option<i32> {
+    get::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).ok()
+}
+
+/// Asks for large buffers: beyond the system's limit where the right is there, else up to it.
+pub fn large_buffers(fd: BorrowedFd<'_>) {
+    const WANTED: libc::c_int = 8 << 20;
+    let ways = [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
+    for (force, ask) in ways {
+        if set(fd, libc::SOL_SOCKET, force, &WANTED).is_err() {
+            // The limit is taken when more is asked for; less room is no error.
+            let _ = set(fd, libc::SOL_SOCKET, ask, &WANTED);
+        }
+    }
+}

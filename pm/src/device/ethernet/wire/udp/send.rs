@@ -1,0 +1,250 @@
+//! Sending datagrams: one by one where there is one, else in runs that the kernel segments.
+
+// UNSAFETY: sendmsg and sendmmsg that gather from the send slab.
+#![expect(unsafe_code)]
+
+use super::{Destination, Udp};
+use crate::device::ethernet::wire::{Packet, Slab};
+use nix::errno::Errno;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+
+/// Datagrams of one call.
+const RUNS: usize = 16;
+/// Packets of one call: each is two parts, header and payload.
+const PACKETS: usize = 128;
+/// Segments of a datagram: what every kernel with UDP_SEGMENT takes.
+const SEGMENTS: usize = 64;
+/// Bytes of a datagram before it is segmented, headers left out.
+const DATAGRAM: usize = 65_000;
+/// Packets up to this length are copied into one piece: cheaper than gathering.
+const FLAT: usize = 256;
+
+/// Room for the control message that says how long segments are.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; 32]);
+
+/// Consecutive packets of a batch that go as one datagram.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    first: usize,
+    packets: usize,
+}
+
+impl Udp {
+    #[inline]
+    pub fn send(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
+        let mut done = 0;
+        while done < batch.len() {
+            let rest = &batch[done..];
+            let taken =
+                if let [one] = rest { self.send_one(slab, one) } else { self.runs(slab, rest) };
+            if taken == 0 {
+                break;
+            }
+            done += taken;
+        }
+        done
+    }
+
+    /// Whether it may travel at all; else it is counted.
+    fn fits(&mut self, slab: &Slab, packet: &Packet<'_>) -> bool {
+        let peer = self.peers.get(packet.to as usize);
+        let short = peer.is_some_and(|peer| packet.total() <= peer.mtu);
+        let fits = short && packet.total() > 0 && slab.slice(packet.at, packet.len).is_some();
+        if !fits {
+            self.lost(Errno::EMSGSIZE, 1);
+        }
+        fits
+    }
+
+    fn send_one(&mut self, slab: &Slab, packet: &Packet<'_>) -> usize {
+        if !self.fits(slab, packet) {
+            return 1;
+        }
+        let Some(payload) = slab.slice(packet.at, packet.len) else { return 1 };
+        let (name, name_len) = self.peers[packet.to as usize].name();
+        let total = packet.total();
+        self.stats.send_calls += 1;
+        let socket = self.socket.as_raw_fd();
+        let code = if total <= FLAT {
+            let mut flat = [MaybeUninit::<u8>::uninit(); FLAT];
+            let to = flat.as_mut_ptr().cast::<u8>();
+            // SAFETY: header and payload fit `flat` by the line above; both are readable, the
+            // payload by the slab's promise; the name lives in the peer.
+            unsafe {
+                to.copy_from_nonoverlapping(packet.header.as_ptr(), packet.header.len());
+                to.add(packet.header.len()).copy_from_nonoverlapping(payload, packet.len);
+                libc::sendto(socket, to.cast(), total, libc::MSG_DONTWAIT, name.cast(), name_len)
+            }
+        } else {
+            let mut parts =
+                [part(packet.header.as_ptr(), packet.header.len()), part(payload, packet.len)];
+            let mut message = message(name, name_len, &mut parts);
+            message.msg_iovlen = 2;
+            // SAFETY: the message points to the two parts, readable as above, and to the name.
+            unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) }
+        };
+        if code >= 0 {
+            self.stats.sent += 1;
+            return 1;
+        }
+        self.failed(Errno::last(), 1)
+    }
+
+    /// How many packets of a failed call are done with.
+    #[cold]
+    fn failed(&mut self, errno: Errno, packets: usize) -> usize {
+        match errno {
+            // Nothing was sent: to the caller both are a full queue.
+            Errno::EAGAIN | Errno::EINTR => 0,
+            errno => {
+                self.lost(errno, packets);
+                packets
+            }
+        }
+    }
+
+    /// Sends the beginning of a batch by one call and answers how many packets are done with.
+    fn runs(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
+        if !self.fits(slab, &batch[0]) {
+            return 1;
+        }
+        let mut runs = [Run::default(); RUNS];
+        let mut count = 0;
+        let mut next = 0;
+        while count < RUNS && next < batch.len().min(PACKETS) {
+            let rest = &batch[next..batch.len().min(PACKETS)];
+            let packets = self.run(slab, rest);
+            if packets == 0 {
+                break;
+            }
+            runs[count] = Run { first: next, packets };
+            count += 1;
+            next += packets;
+        }
+        let sent = self.send_runs(slab, batch, &runs[..count]);
+        match sent {
+            Ok(sent) => {
+                let packets = runs[..sent].iter().map(|run| run.packets).sum();
+                self.stats.sent += packets as u64;
+                packets
+            }
+            Err(errno) if self.is_unsegmented(errno, batch[0].to, runs[0].packets) => {
+                // Once for each peer: it is not segmented any more.
+                self.runs(slab, batch)
+            }
+            Err(errno) => self.failed(errno, runs[0].packets),
+        }
+    }
+
+    /// Whether a run was refused because it cannot be segmented on this way, or its segments are
+    /// too long for it: from now on this peer's packets go one by one.
+    #[cold]
+    fn is_unsegmented(&mut self, errno: Errno, to: u32, packets: usize) -> bool {
+        let peer = &mut self.peers[to as usize];
+        let segmentation = matches!(errno, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE);
+        let first = packets > 1 && peer.segments && segmentation;
+        if first {
+            peer.segments = false;
+        }
+        first
+    }
+
+    /// How many packets at the beginning of `batch` go as one datagram; 0: the first may not
+    /// travel, and it will be found and counted when it is its turn.
+    fn run(&self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
+        let first = &batch[0];
+        let Some(peer) = self.peers.get(first.to as usize) else { return 0 };
+        let size = first.total();
+        let valid =
+            |packet: &Packet<'_>| packet.total() > 0 && slab.slice(packet.at, packet.len).is_some();
+        if size > peer.mtu || !valid(first) {
+            return 0;
+        }
+        if !peer.segments {
+            return 1;
+        }
+        let most = SEGMENTS.min(DATAGRAM / size).max(1);
+        let mut packets = 1;
+        while packets < most && packets < batch.len() {
+            let next = &batch[packets];
+            if next.to != first.to || next.total() > size || !valid(next) {
+                break;
+            }
+            packets += 1;
+            // Only the last segment may be shorter.
+            if next.total() < size {
+                break;
+            }
+        }
+        packets
+    }
+
+    fn send_runs(&mut self, slab: &Slab, batch: &[Packet<'_>], runs: &[Run]) -> nix::Result<usize> {
+        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; 2 * PACKETS];
+        let mut controls = [Control([0; 32]); RUNS];
+        // SAFETY: plain data; all zero is an empty message.
+        let mut messages: [libc::mmsghdr; RUNS] = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut used = 0;
+        for ((run, to), control) in runs.iter().zip(&mut messages).zip(&mut controls) {
+            let packets = &batch[run.first..run.first + run.packets];
+            let begin = used;
+            for packet in packets {
+                let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
+                parts[used].write(part(packet.header.as_ptr(), packet.header.len()));
+                parts[used + 1].write(part(payload, packet.len));
+                // A part of no bytes is none.
+                used += if packet.len > 0 { 2 } else { 1 };
+            }
+            let peer: &Destination = &self.peers[packets[0].to as usize];
+            let (name, name_len) = peer.name();
+            to.msg_hdr.msg_name = name;
+            to.msg_hdr.msg_namelen = name_len;
+            to.msg_hdr.msg_iov = parts[begin].as_mut_ptr();
+            to.msg_hdr.msg_iovlen = (used - begin) as _;
+            if run.packets > 1 {
+                segment(&mut to.msg_hdr, control, packets[0].total() as u16);
+            }
+        }
+        self.stats.send_calls += 1;
+        let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
+        let count = runs.len() as libc::c_uint;
+        // SAFETY: each message points to parts that were written above and are readable (headers
+        // by their slices, payloads by the slab's promise), to a name in its peer and to its
+        // control; all of them outlive the call and none moves.
+        let code = unsafe { libc::sendmmsg(socket, messages.as_mut_ptr(), count, flags as _) };
+        Errno::result(code).map(|sent| (sent as usize).min(runs.len()))
+    }
+}
+
+fn part(at: *const u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len }
+}
+
+fn message(name: *mut libc::c_void, len: u32, parts: &mut [libc::iovec; 2]) -> libc::msghdr {
+    // SAFETY: plain data; all zero is an empty message.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_name = name;
+    message.msg_namelen = len;
+    message.msg_iov = parts.as_mut_ptr();
+    message
+}
+
+/// Asks for segments of that length.
+fn segment(message: &mut libc::msghdr, control: &mut Control, len: u16) {
+    // SAFETY: arithmetic alone.
+    let space = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = space.min(control.0.len()) as _;
+    // SAFETY: the control is large enough for one header and two bytes, so there is a first
+    // header, and its data lie inside.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(message);
+        (*header).cmsg_level = libc::SOL_UDP;
+        (*header).cmsg_type = libc::UDP_SEGMENT;
+        (*header).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+        libc::CMSG_DATA(header).cast::<u16>().write_unaligned(len);
+    }
+}

@@ -1,0 +1,106 @@
+//! Network namespaces joined by veth, one per host, all gone with their last descriptor.
+
+use nix::sched::{CloneFlags, setns, unshare};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
+
+/// Set in a child that has entered a user namespace for a test.
+const INSIDE: &str = "SCORE_WIRES_INSIDE";
+
+/// Records that a test cannot run on this machine, as `cargo xtask test` reads it.
+pub fn skip(name: &str, reason: &str) {
+    use std::io::Write;
+    eprintln!("SKIPPED {name}: {reason}");
+    let Some(path) = std::env::var_os("HARNESS_SKIPS") else { return };
+    if let Ok(mut file) = File::options().append(true).open(path) {
+        let _ = writeln!(file, "{name}\t{reason}");
+    }
+}
+
+/// Runs a test that makes network namespaces: here as root, else in a child that is root of a user
+/// namespace, else not at all.
+pub fn as_root(name: &str, test: impl FnOnce()) {
+    if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
+        return skip(name, "ip of iproute2 is not installed");
+    }
+    if is_root() || std::env::var_os(INSIDE).is_some() {
+        return test();
+    }
+    let probe = ["--user", "--map-root-user", "--net"];
+    let works = Command::new("unshare").args(probe).arg("true").stderr(Stdio::null()).status();
+    if !works.is_ok_and(|status| status.success()) {
+        return skip(name, "not root, and user namespaces are refused");
+    }
+    let itself = std::env::current_exe().unwrap();
+    let mut child = Command::new("unshare");
+    child.args(probe).arg(itself).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
+    assert!(child.status().unwrap().success(), "{name} in a user namespace");
+}
+
+fn is_root() -> bool {
+    // SAFETY: only answers a number.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A network namespace.
+pub struct Host(OwnedFd);
+
+impl Host {
+    /// An empty one.
+    pub fn new() -> Host {
+        let make = || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            Host(File::open("/proc/thread-self/ns/net").unwrap().into())
+        };
+        let host = std::thread::spawn(make).join().unwrap();
+        host.ip("link set lo up");
+        host
+    }
+
+    /// Does something inside, in a thread of its own.
+    pub fn within<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+        let enter = || {
+            setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
+            act()
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| {
+            std::panic::resume_unwind(panic);
+        })
+    }
+
+    /// `ip` with these words, inside; its output.
+    pub fn ip(&self, words: &str) -> String {
+        self.run("ip", words)
+    }
+
+    pub fn run(&self, program: &str, words: &str) -> String {
+        let run = || Command::new(program).args(words.split_whitespace()).output().unwrap();
+        let output = self.within(run);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {words}: {complaint}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A path that names it for other programs as long as this lives.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+}
+
+/// Joins two hosts by a veth: `eth0`, or another name, of both, with addresses 10.N.0.1 and .2.
+pub fn cable(one: &Host, other: &Host, name: &str, net: u8, mtu: usize) {
+    let path = other.path();
+    one.ip(&format!("link add {name} mtu {mtu} type veth peer name {name} mtu {mtu} netns {path}"));
+    for (host, number) in [(one, 1), (other, 2)] {
+        host.ip(&format!("address add 10.{net}.0.{number}/24 dev {name}"));
+        host.ip(&format!("link set {name} up"));
+    }
+}
+
+/// Two hosts joined by a cable `eth0`.
+pub fn pair(mtu: usize) -> [Host; 2] {
+    let hosts = [Host::new(), Host::new()];
+    cable(&hosts[0], &hosts[1], "eth0", 9, mtu);
+    hosts
+}

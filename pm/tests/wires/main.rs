@@ -1,0 +1,85 @@
+//! The wires of PM/Ethernet on real interfaces: loopback, and veth between network namespaces.
+
+// UNSAFETY: packets are read where the wire put them, and payloads sent from where they lie.
+#![allow(unsafe_code)]
+
+mod bed;
+mod traffic;
+
+use bed::{Host, as_root, pair, skip};
+use score_pm::device::ethernet::wire::{Choice, Endpoint, Options, PACKET_MAX};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use traffic::{End, HEADER, Payload, ends, pass};
+
+/// The wires that this machine lets this test use between namespaces. AF_XDP's frames are no longer
+/// than a page.
+fn choices(name: &str, hosts: &[Host; 2], mtu: usize) -> Vec<Choice> {
+    let mut all = vec![Choice::Udp, Choice::Packet];
+    if mtu > 3800 {
+        return all;
+    }
+    match hosts[0].within(|| Endpoint::open(&Options::over(Choice::Xdp, "eth0"))) {
+        Ok(_) => all.push(Choice::Xdp),
+        Err(error) => skip(&format!("{name} on AF_XDP"), &error.to_string()),
+    }
+    all
+}
+
+/// Lengths that end in every way inside batches, buffers and segments, up to what fits.
+fn lengths(mtu: usize) -> Vec<usize> {
+    let most = mtu - HEADER;
+    let mut lens = vec![0, 1, 8, 15, 16, 17, 200, 223, 224, 225, most - 1, most];
+    lens.extend([most; 40]);
+    lens.extend([most / 2; 9]);
+    lens.extend((0..200).map(|k| k * 37 % most));
+    lens.extend([8; 130]);
+    lens.push(most);
+    lens
+}
+
+#[test]
+fn every_length_arrives_whole_and_in_order_on_udp_over_loopback() {
+    let payload = Payload::new();
+    for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        let end = |number| match Endpoint::open(&Options::udp(ip)) {
+            Ok(endpoint) => Some(End::attach(endpoint, number, &payload)),
+            Err(error) if ip.is_ipv6() => {
+                skip("UDP over IPv6 loopback", &error.to_string());
+                None
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let (Some(mut one), Some(mut other)) = (end(1), end(2)) else { continue };
+        assert_eq!(one.wire.mtu(), PACKET_MAX, "loopback's MTU is larger than any buffer");
+        let peer = one.wire.add_peer(&other.address()).unwrap();
+        assert_eq!((peer.number, peer.mtu), (0, PACKET_MAX));
+        pass(&mut one, &mut other, &lengths(PACKET_MAX), &payload);
+        let stats = one.wire.stats();
+        assert!(stats.send_calls < stats.sent / 4, "batches go by few calls: {stats:?}");
+    }
+}
+
+#[test]
+fn every_length_arrives_whole_and_in_order_between_hosts() {
+    const NAME: &str = "every_length_arrives_whole_and_in_order_between_hosts";
+    as_root(NAME, || {
+        let payload = Payload::new();
+        for mtu in [1500, 9000] {
+            let hosts = pair(mtu);
+            for choice in choices(NAME, &hosts, mtu) {
+                let [mut one, mut other] = ends(&hosts, choice, &payload);
+                let packet = one.wire.mtu();
+                let headers = if choice == Choice::Udp { 28 } else { 4 };
+                assert_eq!(packet, mtu - headers, "{choice:?}: the link's MTU is used");
+                pass(&mut one, &mut other, &lengths(packet), &payload);
+                pass(&mut other, &mut one, &lengths(packet), &payload);
+                let stats = other.wire.stats();
+                assert_eq!(
+                    (stats.malformed, stats.starved, stats.overrun),
+                    (0, 0, 0),
+                    "{choice:?}"
+                );
+            }
+        }
+    });
+}

@@ -1,0 +1,165 @@
+//! Packets with contents that tell whose they are.
+
+use score_pm::device::ethernet::wire::{Choice, Endpoint, Options, Packet, Received, Slab, Wire};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use crate::bed::Host;
+
+/// The header of test packets: sender, number and payload's length.
+pub const HEADER: usize = 32;
+
+/// What payloads are sent from: byte k is a function of k.
+pub struct Payload(Vec<u8>);
+
+impl Payload {
+    pub fn new() -> Payload {
+        Payload((0..1 << 20).map(|k: usize| (k * 7 + k / 251) as u8).collect())
+    }
+
+    /// For wires that do not outlive it.
+    pub fn slab(&self) -> Slab {
+        // SAFETY: the vector is never changed, and its owner outlives every wire of the test.
+        unsafe { Slab::new(NonNull::from(&self.0[0]), self.0.len()) }
+    }
+
+    /// Where packet `number` takes its payload from.
+    fn at(number: u32) -> usize {
+        (number as usize * 61) % (1 << 19)
+    }
+}
+
+/// A wire of a test, and what came on it.
+pub struct End {
+    pub wire: Wire,
+    sender: u32,
+    /// Numbers by sender.
+    pub came: BTreeMap<u32, Vec<u32>>,
+    /// Packets that were not as they were sent.
+    pub wrong: usize,
+}
+
+pub fn header(sender: u32, number: u32, len: usize) -> [u8; HEADER] {
+    let mut out = [0xa5; HEADER];
+    out[..4].copy_from_slice(&sender.to_le_bytes());
+    out[4..8].copy_from_slice(&number.to_le_bytes());
+    out[8..12].copy_from_slice(&(len as u32).to_le_bytes());
+    out
+}
+
+impl End {
+    pub fn attach(endpoint: Endpoint, sender: u32, payload: &Payload) -> End {
+        let wire = Wire::attach(endpoint, payload.slab()).unwrap();
+        End { wire, sender, came: BTreeMap::new(), wrong: 0 }
+    }
+
+    pub fn open(host: &Host, options: &Options, sender: u32, payload: &Payload) -> End {
+        let endpoint = host.within(|| Endpoint::open(options)).unwrap();
+        host.within(|| End::attach(endpoint, sender, payload))
+    }
+
+    pub fn address(&self) -> Vec<u8> {
+        self.wire.endpoint().address()
+    }
+
+    /// Sends packets of these lengths, numbered from `first`.
+    pub fn send(&mut self, to: u32, first: u32, lens: &[usize]) -> usize {
+        let number = |k: usize| first + k as u32;
+        let headers: Vec<_> =
+            lens.iter().enumerate().map(|(k, len)| header(self.sender, number(k), *len)).collect();
+        let batch: Vec<_> = headers
+            .iter()
+            .enumerate()
+            .map(|(k, header)| Packet { to, header, at: Payload::at(number(k)), len: lens[k] })
+            .collect();
+        self.wire.send(&batch)
+    }
+
+    /// Sends all, however often the queue is full.
+    pub fn send_all(&mut self, to: u32, first: u32, lens: &[usize]) {
+        let end = Instant::now() + Duration::from_secs(10);
+        let mut done = 0;
+        while done < lens.len() {
+            done += self.send(to, first + done as u32, &lens[done..]);
+            assert!(Instant::now() < end, "the queue stays full");
+        }
+    }
+
+    /// Takes what is there.
+    pub fn receive(&mut self, payload: &Payload) -> usize {
+        let mut out = [Received::default(); 48];
+        let count = self.wire.receive(&mut out);
+        for packet in &out[..count] {
+            self.check(*packet, payload);
+            self.wire.release(packet.buffer);
+        }
+        count
+    }
+
+    fn check(&mut self, packet: Received, payload: &Payload) {
+        let at = self.wire.pointer(packet);
+        assert!(!at.is_null());
+        // SAFETY: readable until released; nobody writes there any more in these tests.
+        let bytes = unsafe { std::slice::from_raw_parts(at, packet.len as usize) };
+        let word = |at: usize| {
+            bytes
+                .get(at..at + 4)
+                .map_or(u32::MAX, |word| u32::from_le_bytes(word.try_into().unwrap()))
+        };
+        let (sender, number, len) = (word(0), word(4), word(8) as usize);
+        let from = Payload::at(number);
+        let whole =
+            bytes.len() == HEADER + len && payload.0.get(from..from + len) == bytes.get(HEADER..);
+        assert_eq!(self.wire.head::<4>(packet), bytes.first_chunk().copied());
+        if whole {
+            self.came.entry(sender).or_default().push(number);
+        } else {
+            self.wrong += 1;
+        }
+    }
+
+    /// Receives until so many have come from `sender`, or 5 s are over.
+    pub fn wait_for(&mut self, sender: u32, count: usize, payload: &Payload) {
+        let end = Instant::now() + Duration::from_secs(5);
+        while self.came.get(&sender).map_or(0, Vec::len) < count && Instant::now() < end {
+            self.receive(payload);
+        }
+        assert_eq!(self.wrong, 0);
+    }
+
+    /// What came from `sender` since this was last asked.
+    pub fn take(&mut self, sender: u32) -> Vec<u32> {
+        self.came.remove(&sender).unwrap_or_default()
+    }
+}
+
+/// Two ends over `eth0` of two hosts that know each other as peer 0.
+pub fn ends(hosts: &[Host; 2], choice: Choice, payload: &Payload) -> [End; 2] {
+    let open =
+        |k: usize| End::open(&hosts[k], &Options::over(choice, "eth0"), k as u32 + 1, payload);
+    let mut ends = [open(0), open(1)];
+    introduce(hosts, &mut ends);
+    ends
+}
+
+pub fn introduce(hosts: &[Host; 2], ends: &mut [End; 2]) {
+    let addresses = [ends[0].address(), ends[1].address()];
+    for k in 0..2 {
+        let wire = &mut ends[k].wire;
+        let peer = hosts[k].within(|| wire.add_peer(&addresses[1 - k])).unwrap();
+        assert_eq!(peer.number, 0);
+    }
+}
+
+/// Sends packets of these lengths from one end to the other, a batch at a time, and checks that
+/// all come, whole and in order.
+pub fn pass(from: &mut End, to: &mut End, lens: &[usize], payload: &Payload) {
+    for (batch, lens) in lens.chunks(64).enumerate() {
+        let first = batch as u32 * 64;
+        from.send_all(0, first, lens);
+        to.wait_for(from.sender, lens.len(), payload);
+        let came = to.take(from.sender);
+        assert!(came.iter().copied().eq(first..first + lens.len() as u32), "{came:?} of {lens:?}");
+    }
+}
