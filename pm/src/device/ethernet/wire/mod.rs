@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | UDP | datagrams, in runs with segmentation offload | everywhere |
 //! | AF_PACKET | Ethernet frames of an own EtherType, received from a mapped ring | trusted links |
-//! | AF_XDP | the same, taken before the kernel's network stack | trusted links, one process a NIC |
+//! | AF_XDP | the same, before the kernel's network stack | trusted links, one a NIC |
 //!
 //! The owner of a job (the shepherd) opens an [`Endpoint`] for each process and link, with its
 //! rights, and passes description and descriptors; the process attaches a [`Wire`] to them. After
