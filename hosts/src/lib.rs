@@ -1,3 +1,81 @@
-//! The hosts of a cluster: `scorehosts.db`, expressions over hosts and groups, and the choice of
-//! hosts for a job. See docs/ARCHITECTURE.md, "Many hosts".
+//! The hosts of a cluster: `scorehosts.db`, expressions over hosts and groups, the choice of hosts
+//! for a job, and the allocations of batch systems. See docs/hosts.md.
+//!
+//! From a file to hosts: [`source`] -> [`preprocess`] and [`macros`] -> [`database`] ->
+//! [`expression`] -> [`placement`]. Files are read through [`source::Read`] alone; everything else
+//! is pure.
 #![forbid(unsafe_code)]
+
+pub mod allocation;
+pub mod attributes;
+pub mod database;
+pub mod expression;
+pub mod fault;
+mod macros;
+pub mod near;
+pub mod placement;
+pub mod preprocess;
+pub mod range;
+pub mod request;
+pub mod source;
+
+pub use allocation::{Allocation, allocation};
+pub use database::{Database, Host, Network};
+pub use expression::{Context, Virtual, evaluate};
+pub use fault::{ExpressionFault, Fault};
+pub use placement::{Placement, Wanted, place};
+pub use request::{Shape, parse_nodes};
+
+/// More hosts than this in one database, one range, one expression or one allocation are refused.
+pub const MAX_HOSTS: usize = 65_536;
+
+/// More nodes than this are refused: PM's limit, `PM_MAX_NODE`.
+pub const MAX_NODES: u32 = 1_048_576;
+
+/// Fuzzing entry: any bytes as a `scorehosts.db`, then as an expression over what it says.
+///
+/// # Panics
+/// When a host of the answer is not one of the database.
+pub fn fuzz_database(bytes: &[u8]) {
+    let include = |path: &std::path::Path| {
+        if path.ends_with("self") {
+            return Ok(bytes.to_vec());
+        }
+        Err(std::io::ErrorKind::NotFound.into())
+    };
+    match Database::parse("scorehosts.db", bytes, &include) {
+        Ok(database) => {
+            let context = Context { database: Some(&database), ..Context::new(&include) };
+            for host in database.hosts() {
+                let found = evaluate(&host.name, &context);
+                assert_eq!(found.map(|hosts| hosts[0].name.clone()), Ok(host.name.clone()));
+            }
+            database.available(database.hosts().to_vec());
+        }
+        Err(fault) => drop(fault.to_string()),
+    }
+}
+
+/// Fuzzing entry: the first line as an expression, over hosts and groups of a fixed database; the
+/// whole as the value of `nodes` and of the variables of batch systems.
+///
+/// # Panics
+/// When an expression gives a host twice, or none.
+pub fn fuzz_expression(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let db = b"comp[0-7] group=all cores=2\nspare0 group=spares\n";
+    let file = |_: &std::path::Path| Ok(b"comp1\ncomp2\n".to_vec());
+    let database = Database::parse("db", db, &file).expect("a database as documented");
+    let context = Context { database: Some(&database), ..Context::new(&file) };
+    let line = text.lines().next().unwrap_or_default();
+    match evaluate(line, &context) {
+        Ok(hosts) => {
+            let names: std::collections::HashSet<&str> =
+                hosts.iter().map(|host| host.name.as_str()).collect();
+            assert!(!hosts.is_empty() && names.len() == hosts.len());
+        }
+        Err(fault) => assert!(line.is_char_boundary(fault.at.min(line.len())), "{fault}"),
+    }
+    let _ = parse_nodes(line);
+    allocation::fuzz(&text);
+}

@@ -122,10 +122,8 @@ pub enum Level {
 /// A parallel job: stages run one after the other (`::`), each a pipeline (`==`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Hosts and processes per host.
-    pub hosts: u32,
-    /// Processes of every parallel process on each host.
-    pub procs: u32,
+    /// The hosts in the order of their nodes: each has a block of consecutive ones. At least one.
+    pub hosts: Vec<HostSpec>,
     /// Stages in order; at least one.
     pub stages: Vec<StageSpec>,
     /// scrun's environment as NAME=VALUE bytes.
@@ -145,8 +143,73 @@ pub struct JobSpec {
 impl JobSpec {
     /// Nodes of every parallel process.
     pub fn nodes(&self) -> u32 {
-        self.hosts.saturating_mul(self.procs)
+        self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
     }
+
+    /// Where a node lives; a node that is none of the job's gets a seat on no host.
+    pub fn seat(&self, node: u32) -> Seat {
+        let mut process = node;
+        for (host, spec) in (0..).zip(&self.hosts) {
+            if process < spec.procs {
+                return Seat { host, process, procs: spec.procs };
+            }
+            process -= spec.procs;
+        }
+        Seat { host: u32::try_from(self.hosts.len()).unwrap_or(u32::MAX), process: 0, procs: 0 }
+    }
+
+    /// The nodes of a host.
+    pub fn block(&self, host: usize) -> std::ops::Range<u32> {
+        let before = self.hosts.iter().take(host);
+        let first = before.fold(0u32, |sum, host| sum.saturating_add(host.procs));
+        let procs = self.hosts.get(host).map_or(0, |host| host.procs);
+        first..first.saturating_add(procs)
+    }
+}
+
+/// A host of a job, as scrun or the server has chosen it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSpec {
+    /// Its name: that of scorehosts.db, and that users read.
+    pub name: String,
+    /// What to dial, a name or an address; empty unless [`HostKind::Other`].
+    pub address: String,
+    /// What it is, seen from where the job was submitted.
+    pub kind: HostKind,
+    /// Its processors; 0 where nobody knows.
+    pub processors: u32,
+    /// Processes of every parallel process on it.
+    pub procs: u32,
+}
+
+impl HostSpec {
+    /// The machine that the job is submitted on, with so many processes.
+    pub fn this(procs: u32) -> Self {
+        let (name, address) = (String::new(), String::new());
+        Self { name, address, kind: HostKind::This, processors: 0, procs }
+    }
+}
+
+/// What a host is, seen from where the job was submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostKind {
+    /// That machine itself.
+    This,
+    /// A virtual host on it (`local:N`).
+    Virtual,
+    /// Another machine.
+    Other,
+}
+
+/// Where a node of a job lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// Index of its host.
+    pub host: u32,
+    /// Its number among the processes of that host.
+    pub process: u32,
+    /// Processes on that host.
+    pub procs: u32,
 }
 
 /// Bytes that the operating system gave: a path or an argument, not necessarily UTF-8.
@@ -361,4 +424,45 @@ pub struct Welcome {
     pub options: Vec<(String, Option<String>)>,
     /// The job's directory.
     pub dir: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(procs: &[u32]) -> JobSpec {
+        JobSpec {
+            hosts: procs.iter().map(|procs| HostSpec::this(*procs)).collect(),
+            stages: Vec::new(),
+            environment: Vec::new(),
+            directory: OsBytes(Vec::new()),
+            umask: 0,
+            options: Vec::new(),
+            statistics: false,
+            stdin: false,
+        }
+    }
+
+    #[test]
+    fn blocks_and_seats_of_nodes_agree() {
+        let spec = spec(&[3, 0, 2, 1]);
+        assert_eq!(spec.nodes(), 6);
+        for host in 0..4 {
+            for (process, node) in (0..).zip(spec.block(host)) {
+                let procs = spec.hosts[host].procs;
+                assert_eq!(spec.seat(node), Seat { host: host as u32, process, procs });
+            }
+        }
+        assert_eq!(spec.block(3), 5..6);
+    }
+
+    #[test]
+    fn what_is_no_node_or_host_of_the_job_gets_nothing() {
+        let spec = spec(&[u32::MAX, 2]);
+        assert_eq!(spec.nodes(), u32::MAX);
+        assert_eq!(spec.seat(u32::MAX), Seat { host: 1, process: 0, procs: 2 });
+        assert_eq!(self::spec(&[2]).seat(2), Seat { host: 1, process: 0, procs: 0 });
+        assert_eq!(self::spec(&[]).seat(0), Seat { host: 0, process: 0, procs: 0 });
+        assert!(self::spec(&[2]).block(7).is_empty());
+    }
 }

@@ -286,7 +286,7 @@ fn a_job_that_cannot_be_is_refused_with_both_numbers() {
         assert_eq!(outcome.dir, "");
         outcome.refused.expect("refused").0
     };
-    let two_hosts = JobSpec { hosts: 2, ..job(2, vec![sh("exit 0")]) };
+    let two_hosts = JobSpec { hosts: vec![HostSpec::this(1); 2], ..job(2, vec![sh("exit 0")]) };
     assert!(refused(two_hosts).contains("2 hosts"));
     let none = refused(job(0, vec![sh("exit 0")]));
     assert!(none.contains("0 nodes") && none.contains("1048576"));

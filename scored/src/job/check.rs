@@ -29,16 +29,16 @@ pub struct Machine {
 /// # Errors
 /// One line that names what is at fault.
 pub fn check(spec: &JobSpec, machine: &Machine) -> Result<(), String> {
-    if spec.hosts != 1 {
+    if spec.hosts.len() != 1 {
         return Err(format!(
             "{} hosts were asked for: this version runs jobs on one host (-nodes=N or -nodes=1xN)",
-            spec.hosts
+            spec.hosts.len()
         ));
     }
-    if spec.procs == 0 || spec.nodes() > MAX_NODES {
+    if spec.nodes() == 0 || spec.nodes() > MAX_NODES {
         return Err(format!(
             "{} nodes were asked for: there can be 1 to {MAX_NODES} (PM_MAX_NODE)",
-            spec.procs
+            spec.nodes()
         ));
     }
     check_shape(spec)?;
@@ -145,7 +145,7 @@ fn check_limits(spec: &JobSpec, machine: &Machine) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::message::{ElementSpec, FileName, Kind, OsBytes, StageSpec};
+    use score_proto::message::{ElementSpec, FileName, HostSpec, Kind, OsBytes, StageSpec};
 
     const ROOMY: Machine = Machine { processes: 1000, descriptors: 20_000, memory: 1 << 40 };
 
@@ -159,8 +159,7 @@ mod tests {
             kind: Kind::Plain,
         };
         JobSpec {
-            hosts: 1,
-            procs,
+            hosts: vec![HostSpec::this(procs)],
             stages: vec![StageSpec { elements: (0..elements).map(|_| element()).collect() }],
             environment: Vec::new(),
             directory: OsBytes(b"/home".to_vec()),
@@ -212,7 +211,8 @@ mod tests {
         let mut spec = job(1, 1);
         spec.directory = OsBytes(b"here".to_vec());
         assert!(fault(&spec, &ROOMY).contains("absolute"));
-        let spec = JobSpec { hosts: u32::MAX, ..job(u32::MAX, 1) };
-        assert!(fault(&spec, &ROOMY).contains("hosts"));
+        let spec = JobSpec { hosts: Vec::new(), ..job(1, 1) };
+        assert!(fault(&spec, &ROOMY).contains("0 hosts"));
+        assert!(fault(&job(u32::MAX, 1), &ROOMY).contains("4294967295 nodes"));
     }
 }

@@ -243,8 +243,7 @@ mod tests {
         let stage =
             |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };
         Job::new(JobSpec {
-            hosts: 1,
-            procs: NODES,
+            hosts: vec![score_proto::message::HostSpec::this(NODES)],
             stages: shape.iter().map(stage).collect(),
             environment: Vec::new(),
             directory: OsBytes(b"/".to_vec()),

@@ -153,7 +153,7 @@ impl Starts {
         let spec = &elements[at.element as usize];
         let left = self.from_left.get_mut(at.node as usize).and_then(Option::take);
         let plan = &self.plans[at.element as usize];
-        if plan.per_host && !at.node.is_multiple_of(ground.spec.procs) {
+        if plan.per_host && ground.spec.seat(at.node).process > 0 {
             return Err(NotStarted::Skipped);
         }
         let (their_in, stdin) = standard_input(ground, stage, at, spec, left)?;
@@ -209,7 +209,8 @@ fn standard_input(
     spec: &ElementSpec,
     left: Option<OwnedFd>,
 ) -> Result<(OwnedFd, Option<OwnedFd>), NotStarted> {
-    let place = Place { directory: ground.directory, processes: ground.spec.procs };
+    let seat = ground.spec.seat(at.node);
+    let place = Place { directory: ground.directory, processes: seat.procs };
     match &spec.input {
         Input::File(name) => {
             let file = place.open_input(name, at.node).map_err(NotStarted::Job)?;
@@ -239,12 +240,12 @@ fn standard_output(
     spec: &ElementSpec,
     last: bool,
 ) -> Result<(OwnedFd, Option<OwnedFd>), NotStarted> {
-    let place = Place { directory: ground.directory, processes: ground.spec.procs };
+    let seat = ground.spec.seat(at.node);
+    let place = Place { directory: ground.directory, processes: seat.procs };
     match &spec.output {
         Output::File { name, append } if last => {
-            let process = at.node % ground.spec.procs;
             let file =
-                place.open_output(name, *append, process, at.node).map_err(NotStarted::Job)?;
+                place.open_output(name, *append, seat.process, at.node).map_err(NotStarted::Job)?;
             Ok((file.map_or_else(|| null(ground), Ok)?, None))
         }
         _ => {
@@ -255,7 +256,7 @@ fn standard_output(
 }
 
 fn own_variables(ground: &Ground<'_>, at: At) -> [CString; 2] {
-    let process = at.node % ground.spec.procs;
+    let process = ground.spec.seat(at.node).process;
     [
         c_string(format!("{}={process}", env::SELF_PROC).as_bytes()),
         c_string(format!("{}={}", env::SELF_NODE, at.node).as_bytes()),
@@ -283,8 +284,8 @@ impl Plan {
             [env::JOB_DIR.as_bytes(), b"=", job_dir].concat(),
             format!("{}={CONTROL_NUMBER}", env::CONTROL_FD).into_bytes(),
             format!("{}=0", env::SELF_HOST).into_bytes(),
-            format!("{}={}", env::NUM_PROC, spec.procs).into_bytes(),
-            format!("{}={}", env::NUM_HOST, spec.hosts).into_bytes(),
+            format!("{}={}", env::NUM_PROC, spec.seat(0).procs).into_bytes(),
+            format!("{}={}", env::NUM_HOST, spec.hosts.len()).into_bytes(),
             format!("{}={}", env::NUM_NODE, spec.nodes()).into_bytes(),
         ];
         if moved {

@@ -97,15 +97,16 @@ impl Work {
         self.segments.create(element, nodes, oversubscribed, super::monotonic_ns())?;
         for node in 0..nodes {
             let at = At { element, node };
+            let seat = spec.seat(node);
             let welcome = Welcome {
                 job: self.ground.job,
                 area: node,
                 self_node: node,
                 num_node: nodes,
-                self_proc: node % spec.procs,
-                num_proc: spec.procs,
-                self_host: node / spec.procs,
-                num_host: spec.hosts,
+                self_proc: seat.process,
+                num_proc: seat.procs,
+                self_host: seat.host,
+                num_host: spec.hosts.len() as u32,
                 num_pmnet: u32::from(nodes > 1),
                 options: spec.options.clone(),
                 dir: self.ground.directory.to_string_lossy().into_owned(),

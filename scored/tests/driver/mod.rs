@@ -48,8 +48,7 @@ pub fn job(procs: u32, elements: Vec<ElementSpec>) -> JobSpec {
 
 pub fn sequence(procs: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
     JobSpec {
-        hosts: 1,
-        procs,
+        hosts: vec![HostSpec::this(procs)],
         stages: stages.into_iter().map(|elements| StageSpec { elements }).collect(),
         environment: std::env::vars()
             .map(|(name, value)| bytes(&format!("{name}={value}")))

@@ -3,7 +3,7 @@
 //!
 //! Total: no input makes it panic, and what it does not accept it refuses with a place.
 
-pub mod near;
+pub use score_hosts::near;
 pub mod table;
 pub mod value;
 

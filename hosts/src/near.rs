@@ -1,4 +1,4 @@
-//! "Did you mean": how far two option names are from each other.
+//! "Did you mean": how far two names are from each other.
 
 /// Edits (insert, delete, replace a letter, swap two neighbours) between two words.
 pub fn distance(left: &str, right: &str) -> usize {

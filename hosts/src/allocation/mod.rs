@@ -1,0 +1,203 @@
+//! Inside a job of a batch system: which hosts it has given, read from its environment.
+//!
+//! | system | job | hosts and slots |
+//! |---|---|---|
+//! | Slurm | `SLURM_JOB_ID` | `SLURM_JOB_NODELIST`, `SLURM_JOB_CPUS_PER_NODE` |
+//! | PBS | `PBS_JOBID` | the file `PBS_NODEFILE`: a line for each slot |
+//! | LSF | `LSB_JOBID` | `LSB_MCPU_HOSTS`: host, slots, ...; else `LSB_HOSTS`: a name per slot |
+//! | Grid Engine | `JOB_ID` | the file `PE_HOSTFILE`: host and slots in each line |
+
+mod list;
+
+use crate::database::Host;
+use crate::fault::shown;
+use crate::source::Read;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// A batch system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum System {
+    /// Slurm: remote processes by `srun`.
+    Slurm,
+    /// PBS and Torque: by `pbsdsh` or `pbs_tmrsh`.
+    Pbs,
+    /// LSF: by `blaunch`.
+    Lsf,
+    /// Grid Engine: by `qrsh -inherit`.
+    GridEngine,
+}
+
+impl std::fmt::Display for System {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Slurm => "Slurm",
+            Self::Pbs => "PBS",
+            Self::Lsf => "LSF",
+            Self::GridEngine => "Grid Engine",
+        })
+    }
+}
+
+/// The hosts that a batch system has given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocation {
+    /// Which system.
+    pub system: System,
+    /// Its name for the job.
+    pub job: String,
+    /// Name and slots of each host, in its order; none twice.
+    pub hosts: Vec<(String, u32)>,
+}
+
+impl Allocation {
+    /// As hosts to choose among: a slot is a processor.
+    pub fn hosts(&self) -> Vec<Host> {
+        let host = |(name, slots): &(String, u32)| Host {
+            name: name.clone(),
+            processors: Some(*slots),
+            ..Host::default()
+        };
+        self.hosts.iter().map(host).collect()
+    }
+}
+
+/// The allocation that a process with this environment runs in, if it runs in one.
+///
+/// # Errors
+/// A variable or file of the system that cannot be understood, by name.
+pub fn allocation(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    read: Read<'_>,
+) -> Result<Option<Allocation>, String> {
+    let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
+    let text = |name: &str| text(name).filter(|value| !value.is_empty());
+    let file = |name: &'static str| -> Result<Option<(&'static str, String)>, String> {
+        let Some(path) = text(name) else { return Ok(None) };
+        let bad = |what: String| format!("{name}={}: {what}", shown(&path));
+        let bytes = read(Path::new(&path)).map_err(|error| bad(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| bad("this is no text".into()))?;
+        Ok(Some((name, text)))
+    };
+    let list = |name: &'static str| text(name).map(|value| (name, value));
+    let found = |system, job, (name, hosts): (&str, Result<list::Slots, String>)| {
+        let hosts = hosts.map_err(|what| format!("{name}: {what} ({system} has set it)"))?;
+        Ok(Some(Allocation { system, job, hosts }))
+    };
+    if let Some(job) = text("SLURM_JOB_ID").or_else(|| text("SLURM_JOBID"))
+        && let Some((name, nodes)) = list("SLURM_JOB_NODELIST").or_else(|| list("SLURM_NODELIST"))
+    {
+        let slots = list("SLURM_JOB_CPUS_PER_NODE").or_else(|| list("SLURM_TASKS_PER_NODE"));
+        let slots = slots.as_ref().map(|(name, value)| (*name, value.as_str()));
+        return found(System::Slurm, job, (name, list::slurm(&nodes, slots)));
+    }
+    if let Some(job) = text("PBS_JOBID")
+        && let Some((name, nodes)) = file("PBS_NODEFILE")?
+    {
+        return found(System::Pbs, job, (name, list::repeated(nodes.lines())));
+    }
+    if let Some(job) = text("LSB_JOBID") {
+        if let Some((name, hosts)) = list("LSB_MCPU_HOSTS") {
+            return found(System::Lsf, job, (name, list::pairs(&hosts)));
+        }
+        if let Some((name, hosts)) = list("LSB_HOSTS") {
+            return found(System::Lsf, job, (name, list::repeated(hosts.split_whitespace())));
+        }
+    }
+    if let Some(job) = text("JOB_ID")
+        && let Some((name, hosts)) = file("PE_HOSTFILE")?
+    {
+        return found(System::GridEngine, job, (name, list::host_file(&hosts)));
+    }
+    Ok(None)
+}
+
+/// Fuzzing entry: the text as whatever a batch system can have set.
+pub(crate) fn fuzz(text: &str) {
+    for system in ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"] {
+        let variable = |name: &str| {
+            let known = name == system || !name.ends_with("ID") && !name.ends_with("JOBID");
+            known.then(|| OsString::from(text))
+        };
+        let _ = allocation(&variable, &|_| Ok(text.as_bytes().to_vec()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)], file: &str) -> Result<Option<String>, String> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        let found = allocation(&variable, &|path| match path.to_str() {
+            Some("/file") => Ok(file.as_bytes().to_vec()),
+            _ => Err(std::io::ErrorKind::NotFound.into()),
+        })?;
+        Ok(found.map(|found| {
+            let hosts = found.hosts.iter().map(|(name, slots)| format!(" {name}:{slots}"));
+            format!("{} {}{}", found.system, found.job, hosts.collect::<String>())
+        }))
+    }
+
+    #[test]
+    fn outside_of_a_job_there_is_none() {
+        assert_eq!(of(&[], ""), Ok(None));
+        assert_eq!(of(&[("SLURM_JOB_NODELIST", "n1")], ""), Ok(None));
+        assert_eq!(of(&[("JOB_ID", "7")], ""), Ok(None), "a job of one slot has no host file");
+    }
+
+    #[test]
+    fn slurm_compresses_names_and_numbers() {
+        let with = |nodes, cpus| {
+            let job = ("SLURM_JOB_ID", "42");
+            let cpus = ("SLURM_JOB_CPUS_PER_NODE", cpus);
+            of(&[job, ("SLURM_JOB_NODELIST", nodes), cpus], "").map(Option::unwrap)
+        };
+        assert_eq!(with("n1", "4").unwrap(), "Slurm 42 n1:4");
+        assert_eq!(with("n[1-2,07],x", "8(x3),2").unwrap(), "Slurm 42 n1:8 n2:8 n07:8 x:2");
+        assert_eq!(with("r[1-2]n[1-2]", "2(x4)").unwrap(), "Slurm 42 r1n1:2 r1n2:2 r2n1:2 r2n2:2");
+        for (nodes, cpus, part) in [
+            ("n[1-2", "1(x2)", "SLURM_JOB_NODELIST: n[1-2: '[' is not closed"),
+            ("n[1-2]", "1", "2 hosts, but SLURM_JOB_CPUS_PER_NODE=1 is for 1"),
+            ("n1", "0", "'0' is no number of slots"),
+            ("n1", "1(x99999999999)", "'1(x99999999999)' is no number of slots"),
+            ("(null)", "1", "'(null)' is no name of a host"),
+        ] {
+            let error = with(nodes, cpus).unwrap_err();
+            assert!(error.contains(part) && error.contains("Slurm"), "{error}");
+        }
+        let job = [("SLURM_JOB_ID", "1"), ("SLURM_JOB_NODELIST", "a,b")];
+        assert_eq!(of(&job, "").unwrap().unwrap(), "Slurm 1 a:1 b:1");
+    }
+
+    #[test]
+    fn pbs_names_a_host_once_for_each_slot() {
+        let job = [("PBS_JOBID", "7.server"), ("PBS_NODEFILE", "/file")];
+        assert_eq!(of(&job, "a\na\n\nb\na\n").unwrap().unwrap(), "PBS 7.server a:3 b:1");
+        assert!(of(&job, "").unwrap_err().contains("PBS_NODEFILE: no host"));
+        let gone = [("PBS_JOBID", "7"), ("PBS_NODEFILE", "/gone")];
+        assert!(of(&gone, "").unwrap_err().starts_with("PBS_NODEFILE=/gone: "));
+    }
+
+    #[test]
+    fn lsf_gives_pairs_or_names() {
+        let job = ("LSB_JOBID", "9");
+        let pairs = ("LSB_MCPU_HOSTS", "a 2 b 4 ");
+        assert_eq!(of(&[job, pairs], "").unwrap().unwrap(), "LSF 9 a:2 b:4");
+        assert_eq!(of(&[job, ("LSB_HOSTS", "a a b")], "").unwrap().unwrap(), "LSF 9 a:2 b:1");
+        let error = of(&[job, ("LSB_MCPU_HOSTS", "a 2 b")], "").unwrap_err();
+        assert!(error.contains("LSB_MCPU_HOSTS: no number of slots behind b"), "{error}");
+    }
+
+    #[test]
+    fn grid_engine_writes_a_file() {
+        let job = [("JOB_ID", "3"), ("PE_HOSTFILE", "/file")];
+        let file = "a.x 4 all.q@a.x UNDEFINED\nb.x 2 all.q@b.x 0,1:0,2\na.x 1 other.q@a.x <NULL>\n";
+        assert_eq!(of(&job, file).unwrap().unwrap(), "Grid Engine 3 a.x:5 b.x:2");
+        let error = of(&job, "a.x\n").unwrap_err();
+        assert!(error.contains("PE_HOSTFILE: no number of slots behind a.x"), "{error}");
+    }
+}

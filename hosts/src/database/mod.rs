@@ -1,0 +1,274 @@
+//! A `scorehosts.db`: its hosts, groups and networks.
+
+mod check;
+mod record;
+#[cfg(test)]
+mod tests;
+
+use crate::fault::{Fault, listed};
+use crate::near::nearest;
+use crate::preprocess;
+use crate::source::{DEFECTS, Read};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// The word that no host or group can be named: `local:N` are virtual hosts.
+pub const LOCAL: &str = "local";
+
+/// Why a word cannot name a host.
+pub(crate) fn wrong_name(word: &str) -> Option<String> {
+    record::wrong(word, false)
+}
+
+/// A host.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Host {
+    /// Its name, as the record has it.
+    pub name: String,
+    /// What to dial, if not the name.
+    pub address: Option<String>,
+    /// Its processors (`cores`; `smp` in SCore 5).
+    pub processors: Option<u32>,
+    /// Its sockets.
+    pub sockets: Option<u32>,
+    /// Its kind of processor.
+    pub cpugen: Option<String>,
+    /// Its speed, as it is written.
+    pub speed: Option<String>,
+    /// Its kind of programs (`nodes=4.BINTYPE`).
+    pub bintype: Option<String>,
+    /// Its networks.
+    pub networks: Vec<String>,
+    /// Its groups.
+    pub groups: Vec<String>,
+    /// Hosts that stand in for it.
+    pub spares: Vec<String>,
+    /// Where SCore's lock server ran (`msgb`); read and without effect.
+    pub lock_server: Option<String>,
+    /// Attributes of the site's own.
+    pub own: BTreeMap<String, Vec<String>>,
+    /// Whether it is marked as out of order.
+    pub defect: bool,
+    /// Whether it is one of `local:N`.
+    pub is_virtual: bool,
+}
+
+impl Host {
+    /// What to dial.
+    pub fn dial(&self) -> &str {
+        self.address.as_deref().unwrap_or(&self.name)
+    }
+}
+
+/// A network: a device of PM with its settings.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Network {
+    /// Its name.
+    pub name: String,
+    /// Its device (`type`).
+    pub device: String,
+    /// Attributes for all hosts.
+    pub settings: BTreeMap<String, Vec<String>>,
+    /// Attributes of a host's own end (`NETWORK/HOST` records).
+    pub ends: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+}
+
+impl Network {
+    /// The values of an attribute for a host: its own, else those for all.
+    pub fn setting(&self, host: &str, name: &str) -> &[String] {
+        let own = self.ends.get(host).and_then(|end| end.get(name));
+        own.or_else(|| self.settings.get(name)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the operator trusts everybody on this network: raw wires are allowed.
+    pub fn is_trusted(&self) -> bool {
+        self.settings.get("trusted").is_some_and(|value| value[0] == "yes")
+    }
+
+    /// The interfaces of a host on this network, several when trunked (`links`, else `netdev`);
+    /// none when the route decides.
+    pub fn links(&self, host: &str) -> &[String] {
+        match self.setting(host, "links") {
+            [] => self.setting(host, "netdev"),
+            links => links,
+        }
+    }
+}
+
+/// What is left of a set of hosts without those that are out of order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Available {
+    /// The hosts, spares in the places of those that they stand in for.
+    pub hosts: Vec<Host>,
+    /// Host and spare.
+    pub replaced: Vec<(String, String)>,
+    /// Hosts without a spare.
+    pub missing: Vec<String>,
+}
+
+/// A database.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Database {
+    file: String,
+    hosts: Vec<Host>,
+    networks: Vec<Network>,
+    /// Group and members, in the order of the file.
+    groups: Vec<(String, Vec<usize>)>,
+    by_name: HashMap<String, usize>,
+    /// First labels of names; None where several hosts have it.
+    by_label: HashMap<String, Option<usize>>,
+    by_group: HashMap<String, usize>,
+}
+
+impl Database {
+    /// Reads a database, and the list of defects beside it if there is one.
+    ///
+    /// # Errors
+    /// What is wrong in them.
+    pub fn load(path: &Path, read: Read<'_>) -> Result<Self, Fault> {
+        let fault = |path: &Path, error: std::io::Error| Fault {
+            file: path.to_string_lossy().into_owned(),
+            line: 0,
+            word: String::new(),
+            what: error.to_string(),
+        };
+        let bytes = read(path).map_err(|error| fault(path, error))?;
+        let mut database = Self::parse(&path.to_string_lossy(), &bytes, read)?;
+        let beside = path.with_file_name(DEFECTS);
+        match read(&beside) {
+            Ok(bytes) => database.mark_defects(&beside.to_string_lossy(), &bytes, read)?,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(fault(&beside, error)),
+        }
+        Ok(database)
+    }
+
+    /// Reads the text of a database; `file` is what errors call it.
+    ///
+    /// # Errors
+    /// What is wrong in it or in a file that it includes.
+    pub fn parse(file: &str, bytes: &[u8], read: Read<'_>) -> Result<Self, Fault> {
+        let records = record::read(&preprocess::lines(file, bytes, read)?)?;
+        let (hosts, networks) = check::resolve(records)?;
+        let mut database = Self { file: file.into(), networks, ..Self::default() };
+        for (index, host) in hosts.into_iter().enumerate() {
+            database.by_name.insert(host.name.clone(), index);
+            if let Some((label, _)) = host.name.split_once('.') {
+                let entry = database.by_label.entry(label.to_owned());
+                entry.and_modify(|first| *first = None).or_insert(Some(index));
+            }
+            for group in &host.groups {
+                let place = *database.by_group.entry(group.clone()).or_insert_with(|| {
+                    database.groups.push((group.clone(), Vec::new()));
+                    database.groups.len() - 1
+                });
+                database.groups[place].1.push(index);
+            }
+            database.hosts.push(host);
+        }
+        Ok(database)
+    }
+
+    /// Marks the hosts of a list, one a line, as out of order.
+    ///
+    /// # Errors
+    /// A line that is no known host.
+    pub fn mark_defects(&mut self, file: &str, bytes: &[u8], read: Read<'_>) -> Result<(), Fault> {
+        for line in preprocess::lines(file, bytes, read)? {
+            if let Some(more) = line.get(1) {
+                return Err(more.fault(&more.text, "one host a line is expected"));
+            }
+            let names = crate::range::expand(&line[0].text);
+            for name in names.map_err(|what| line[0].fault(&line[0].text, what))? {
+                let Some(index) = self.index(&name) else {
+                    return Err(line[0].fault(&name, self.unknown(&name)));
+                };
+                self.hosts[index].defect = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// What errors call it.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// All hosts, in the order of the file.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// All networks.
+    pub fn networks(&self) -> &[Network] {
+        &self.networks
+    }
+
+    /// The network of that name.
+    pub fn network(&self, name: &str) -> Option<&Network> {
+        self.networks.iter().find(|network| network.name == name)
+    }
+
+    /// The names of all groups, in the order of the file.
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        self.groups.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The hosts of a group.
+    pub fn group(&self, name: &str) -> Option<impl Iterator<Item = &Host>> {
+        let (_, members) = &self.groups[*self.by_group.get(name)?];
+        Some(members.iter().map(|index| &self.hosts[*index]))
+    }
+
+    /// The host of that name, or with that first label if only one has it.
+    pub fn host(&self, name: &str) -> Option<&Host> {
+        self.index(name).map(|index| &self.hosts[index])
+    }
+
+    fn index(&self, name: &str) -> Option<usize> {
+        let known = self.by_name.get(name).copied();
+        known.or_else(|| self.by_label.get(name).copied().flatten())
+    }
+
+    /// Why a name is none of this database, and what would be.
+    pub fn unknown(&self, name: &str) -> String {
+        if self.by_label.contains_key(name) {
+            let same = |host: &&Host| host.name.split('.').next() == Some(name);
+            let names = self.hosts.iter().filter(same).map(|host| host.name.as_str());
+            return format!("several hosts are called so: {}", listed(names));
+        }
+        let hosts = self.hosts.iter().map(|host| host.name.as_str());
+        let labels = hosts.clone().filter_map(|name| Some(name.split_once('.')?.0));
+        let hint = match nearest(name, self.groups().chain(hosts.clone()).chain(labels)) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None if self.groups.is_empty() => format!("there are: {}", listed(hosts)),
+            None => format!("there are the groups {}", listed(self.groups())),
+        };
+        format!("no host or group of {}; {hint}", crate::fault::shown(&self.file))
+    }
+
+    /// A set of hosts without those that are out of order: spares stand in for them as long as
+    /// there are spares (score_doc 7, scorehosts.db, DEFECT LIST).
+    pub fn available(&self, wanted: Vec<Host>) -> Available {
+        let mut taken: HashSet<String> = wanted.iter().map(|host| host.name.clone()).collect();
+        let mut available = Available::default();
+        for host in wanted {
+            if !host.defect {
+                available.hosts.push(host);
+                continue;
+            }
+            let spare = host.spares.iter().filter_map(|name| self.host(name));
+            match spare.into_iter().find(|spare| !spare.defect && !taken.contains(&spare.name)) {
+                Some(spare) => {
+                    taken.insert(spare.name.clone());
+                    available.replaced.push((host.name, spare.name.clone()));
+                    available.hosts.push(spare.clone());
+                }
+                None => available.missing.push(host.name),
+            }
+        }
+        available
+    }
+}

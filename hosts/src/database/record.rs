@@ -1,0 +1,109 @@
+//! Lines to records: a name, then `ATTRIBUTE=VALUE[,VALUE]...`. Lines of one name are one record;
+//! equal attributes add up; `~` before the name marks it as out of order (score_doc 7).
+
+use super::LOCAL;
+use crate::MAX_HOSTS;
+use crate::fault::Fault;
+use crate::preprocess::Word;
+use crate::range;
+use std::collections::HashMap;
+
+/// One record.
+#[derive(Debug)]
+pub struct Record {
+    /// Its name.
+    pub name: String,
+    /// Where it stands first.
+    pub word: Word,
+    /// Whether a line of it marks it as out of order.
+    pub defect: bool,
+    /// Its attributes in order.
+    pub attributes: Vec<Attribute>,
+}
+
+/// One attribute as it was given.
+#[derive(Debug, Clone)]
+pub struct Attribute {
+    /// Its name.
+    pub name: String,
+    /// At least one.
+    pub values: Vec<String>,
+    /// Where it stands.
+    pub word: Word,
+}
+
+/// Reads lines of words.
+///
+/// # Errors
+/// The first word that is wrong.
+pub fn read(lines: &[Vec<Word>]) -> Result<Vec<Record>, Fault> {
+    let mut records: Vec<Record> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
+    for line in lines {
+        let Some((first, rest)) = line.split_first() else { continue };
+        let (name, defect) = match first.text.strip_prefix('~') {
+            Some(name) => (name, true),
+            None => (first.text.as_str(), false),
+        };
+        let names = names(name, first)?;
+        let attributes = rest.iter().map(attribute).collect::<Result<Vec<_>, Fault>>()?;
+        for name in names {
+            let index = *known.entry(name.clone()).or_insert_with(|| {
+                let (word, attributes) = (first.clone(), Vec::new());
+                records.push(Record { name, word, defect: false, attributes });
+                records.len() - 1
+            });
+            records[index].defect |= defect;
+            records[index].attributes.extend(attributes.iter().cloned());
+            if records.len() > MAX_HOSTS {
+                return Err(first.fault(&first.text, format!("more than {MAX_HOSTS} records")));
+            }
+        }
+    }
+    Ok(records)
+}
+
+/// The names that begin a line: one, or a range.
+fn names(name: &str, word: &Word) -> Result<Vec<String>, Fault> {
+    if name.contains('=') {
+        let what = "a line begins with the name of its record, then ATTRIBUTE=VALUE";
+        return Err(word.fault(&word.text, what));
+    }
+    let names = range::expand(name).map_err(|what| word.fault(name, what))?;
+    match names.iter().find_map(|name| Some((name, wrong(name, true)?))) {
+        Some((name, what)) => {
+            Err(word.fault(if name.is_empty() { &word.text } else { name }, what))
+        }
+        None => Ok(names),
+    }
+}
+
+/// Why something cannot be the name of a host, a group or, with `/`, a host's end of a network.
+pub fn wrong(name: &str, slash: bool) -> Option<String> {
+    let number = name.strip_prefix(LOCAL);
+    if number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())) {
+        return Some(format!("'{name}' is reserved ({LOCAL}:N are virtual hosts)"));
+    }
+    if name.is_empty() || name.starts_with('/') || name.ends_with('/') {
+        return Some("a name is expected".into());
+    }
+    let operator = |letter: char| "+~:@^,=[]\"'\\".contains(letter) || letter == '/' && !slash;
+    let odd = name.chars().find(|letter| operator(*letter))?;
+    Some(format!("'{odd}' cannot stand in a name"))
+}
+
+fn attribute(word: &Word) -> Result<Attribute, Fault> {
+    let Some((name, list)) = word.text.split_once('=') else {
+        let what = "neither an attribute (NAME=VALUE[,VALUE]...) nor a macro that is defined";
+        return Err(word.fault(&word.text, what));
+    };
+    if name.is_empty() {
+        let what = "ATTRIBUTE=VALUE is expected, without blanks around the =";
+        return Err(word.fault(&word.text, what));
+    }
+    let values: Vec<String> = list.split(',').map(str::to_owned).collect();
+    if values.iter().any(String::is_empty) {
+        return Err(word.fault(&word.text, "a value is empty (NAME=VALUE[,VALUE]... is expected)"));
+    }
+    Ok(Attribute { name: name.to_owned(), values, word: word.clone() })
+}

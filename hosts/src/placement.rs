@@ -1,0 +1,457 @@
+//! The choice of hosts for a job: hosts and their processors, what the user and the programs ask
+//! for -> hosts with a number of processes each, or a refusal that names what is missing.
+//!
+//! N alone: the fewest hosts whose processors suffice, each as full as the others as far as its
+//! processors go. On one machine N may exceed the processors, also where it has virtual hosts.
+
+use crate::database::Host;
+use crate::fault::{listed, shown};
+use crate::near::nearest;
+use crate::request::{Kind, Shape};
+use crate::{MAX_HOSTS, MAX_NODES};
+use std::collections::BTreeSet;
+
+/// What a job asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The number part of `nodes`; absent: one node per processor of the hosts at hand.
+    pub shape: Option<Shape>,
+    /// The kind of hosts.
+    pub kind: Option<Kind>,
+    /// SCORE_RSRC_NUM_NODES: least and most nodes.
+    pub nodes: (u32, u32),
+    /// SCORE_RSRC_NUM_PROCS: processes per host.
+    pub procs: Option<u32>,
+    /// Whether hosts of different kinds may be mixed.
+    pub hetero: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { shape: None, kind: None, nodes: (1, MAX_NODES), procs: None, hetero: false }
+    }
+}
+
+/// The hosts of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// Index among the hosts at hand and number of processes, in the order of the hosts.
+    pub hosts: Vec<(usize, u32)>,
+}
+
+impl Placement {
+    /// Nodes of every parallel process.
+    pub fn nodes(&self) -> u32 {
+        self.hosts.iter().fold(0, |sum, (_, procs)| sum.saturating_add(*procs))
+    }
+}
+
+/// A host that may be chosen: its index, its processors.
+type Candidate = (usize, u32);
+
+/// Chooses among the hosts at hand.
+///
+/// # Errors
+/// One line with what is asked for and what is there.
+pub fn place(hosts: &[Host], wanted: &Wanted) -> Result<Placement, String> {
+    let fitting = of_kind(hosts, wanted.kind.as_ref())?;
+    let one_machine = hosts.len() == 1 || hosts.iter().all(|host| host.is_virtual);
+    let pools = pools(hosts, fitting, wanted.hetero);
+    let mixed = pools.len() > 1;
+    let mut best: Option<Placement> = None;
+    let mut refusal: Option<(usize, String)> = None;
+    for pool in pools {
+        match fit(&pool, wanted, one_machine) {
+            Ok(placement) if wanted.shape.is_some() => return Ok(placement),
+            Ok(placement) => {
+                if best.as_ref().is_none_or(|best| placement.nodes() > best.nodes()) {
+                    best = Some(placement);
+                }
+            }
+            Err(line) => {
+                if refusal.as_ref().is_none_or(|(hosts, _)| pool.len() > *hosts) {
+                    refusal = Some((pool.len(), line));
+                }
+            }
+        }
+    }
+    best.ok_or_else(|| match refusal {
+        Some((_, line)) if mixed => {
+            format!("{line}; those of other kinds are mixed in by the option hetero only")
+        }
+        Some((_, line)) => line,
+        None => "no host is at hand".into(),
+    })
+}
+
+fn processors(host: &Host) -> u32 {
+    host.processors.unwrap_or(1).clamp(1, MAX_NODES)
+}
+
+/// The hosts of the kind that is asked for.
+fn of_kind(hosts: &[Host], kind: Option<&Kind>) -> Result<Vec<usize>, String> {
+    let Some(kind) = kind else { return Ok((0..hosts.len()).collect()) };
+    let fits = |host: &Host| {
+        let speed = |wanted: &String| host.speed.as_deref().is_some_and(|has| equal(wanted, has));
+        host.bintype.as_ref() == Some(&kind.bintype)
+            && kind.cpugen.as_ref().is_none_or(|wanted| host.cpugen.as_ref() == Some(wanted))
+            && kind.speed.as_ref().is_none_or(speed)
+    };
+    let fitting: Vec<usize> = (0..hosts.len()).filter(|index| fits(&hosts[*index])).collect();
+    if !fitting.is_empty() {
+        return Ok(fitting);
+    }
+    type Attribute = fn(&Host) -> Option<&String>;
+    let attributes: [(&str, Option<&String>, Attribute); 3] = [
+        ("bintype", Some(&kind.bintype), |host| host.bintype.as_ref()),
+        ("cpugen", kind.cpugen.as_ref(), |host| host.cpugen.as_ref()),
+        ("speed", kind.speed.as_ref(), |host| host.speed.as_ref()),
+    ];
+    for (name, asked, value) in attributes {
+        let Some(asked) = asked else { continue };
+        let known: BTreeSet<&str> = hosts.iter().filter_map(value).map(String::as_str).collect();
+        if known.is_empty() {
+            let (asked, where_to) = (shown(asked), "scorehosts.db says none");
+            return Err(format!("no host at hand has the {name} '{asked}': {where_to}"));
+        }
+        if !known.iter().any(|has| *has == asked || name == "speed" && equal(asked, has)) {
+            let hint = match nearest(asked, known.iter().copied()) {
+                Some(near) => format!("did you mean '{near}'?"),
+                None => format!("there are: {}", listed(known)),
+            };
+            return Err(format!("no host at hand has the {name} '{}'; {hint}", shown(asked)));
+        }
+    }
+    Err(format!("no host at hand is of the kind {kind}"))
+}
+
+/// Equal as numbers, or as words.
+fn equal(one: &str, other: &str) -> bool {
+    let numbers = one.parse::<f64>().ok().zip(other.parse::<f64>().ok());
+    one == other || numbers.is_some_and(|(one, other)| one == other)
+}
+
+/// Hosts that may stand in one job: all, or those of each kind for themselves.
+fn pools(hosts: &[Host], fitting: Vec<usize>, hetero: bool) -> Vec<Vec<Candidate>> {
+    let mut pools: Vec<(usize, Vec<Candidate>)> = Vec::new();
+    let same = |one: usize, other: usize| {
+        let kind = |index: usize| {
+            let host = &hosts[index];
+            (&host.bintype, &host.cpugen, &host.speed)
+        };
+        hetero || kind(one) == kind(other)
+    };
+    for index in fitting {
+        let candidate = (index, processors(&hosts[index]));
+        match pools.iter_mut().find(|(first, _)| same(*first, index)) {
+            Some((_, pool)) => pool.push(candidate),
+            None => pools.push((index, vec![candidate])),
+        }
+    }
+    pools.into_iter().map(|(_, pool)| pool).collect()
+}
+
+/// The choice among hosts that may be mixed.
+fn fit(pool: &[Candidate], wanted: &Wanted, one_machine: bool) -> Result<Placement, String> {
+    let (min, max) = wanted.nodes;
+    let has = pool.len();
+    let chosen = match (wanted.shape, wanted.procs) {
+        (None, None) => {
+            let total = total(pool).min(u64::from(MAX_NODES)) as u32;
+            match total.clamp(min.min(max), max) {
+                nodes if u64::from(nodes) == self::total(pool) => pool.to_vec(),
+                nodes => spread(pool, nodes, one_machine)?,
+            }
+        }
+        (None, Some(procs)) => {
+            let hosts = (max / procs.max(1)).clamp(1, MAX_HOSTS as u32) as usize;
+            each(pool, hosts.min(has), procs)?
+        }
+        (Some(Shape::Nodes(nodes)), None) => {
+            within(u64::from(nodes), wanted)?;
+            spread(pool, nodes, one_machine)?
+        }
+        (Some(Shape::Nodes(nodes)), Some(procs)) => {
+            let fixed = format!("SCORE_RSRC_NUM_PROCS({procs})");
+            if !nodes.is_multiple_of(procs) {
+                return Err(format!("{nodes} nodes are no multiple of the {procs} of {fixed}"));
+            }
+            each(pool, (nodes / procs) as usize, procs)
+                .map_err(|line| format!("{nodes} nodes by {procs} per host ({fixed}): {line}"))?
+        }
+        (Some(Shape::Hosts(hosts, procs)), fixed) => {
+            if let Some(fixed) = fixed.filter(|fixed| *fixed != procs) {
+                let declared = format!("the programs declare SCORE_RSRC_NUM_PROCS({fixed})");
+                return Err(format!("{procs} per host, but {declared}"));
+            }
+            each(pool, hosts.map_or(has, |hosts| hosts as usize), procs)?
+        }
+        (Some(Shape::WholeHosts(hosts)), Some(procs)) => each(pool, hosts as usize, procs)?,
+        (Some(Shape::WholeHosts(hosts)), None) => first(pool, hosts as usize, 1)?,
+    };
+    within(total(&chosen), wanted)?;
+    Ok(Placement { hosts: chosen })
+}
+
+fn total(pool: &[Candidate]) -> u64 {
+    pool.iter().map(|(_, processors)| u64::from(*processors)).sum()
+}
+
+fn within(nodes: u64, wanted: &Wanted) -> Result<(), String> {
+    let (min, max) = wanted.nodes;
+    if nodes < u64::from(min) || nodes > u64::from(max) {
+        let allowed = format!("SCORE_RSRC_NUM_NODES({min}, {max})");
+        return Err(format!("{nodes} nodes: the programs allow {min} to {max} ({allowed})"));
+    }
+    if nodes > u64::from(MAX_NODES) {
+        return Err(format!("{nodes} nodes exceed the limit of {MAX_NODES} (PM_MAX_NODE)"));
+    }
+    Ok(())
+}
+
+/// So many hosts, those with enough processors first; in the order of the hosts.
+fn first(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
+    let has = pool.len();
+    if hosts > has {
+        let are = |count| if count == 1 { "is" } else { "are" };
+        let plural = if hosts == 1 { "" } else { "s" };
+        return Err(format!(
+            "{hosts} host{plural} {} needed, {has} {} at hand",
+            are(hosts),
+            are(has)
+        ));
+    }
+    let (mut roomy, tight): (Vec<_>, Vec<_>) =
+        pool.iter().partition(|(_, processors)| *processors >= procs);
+    roomy.extend(tight);
+    roomy.truncate(hosts);
+    roomy.sort_unstable();
+    Ok(roomy)
+}
+
+/// So many hosts with so many processes on each.
+fn each(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
+    let chosen = first(pool, hosts, procs)?;
+    Ok(chosen.into_iter().map(|(index, _)| (index, procs)).collect())
+}
+
+/// N alone.
+fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candidate>, String> {
+    let has = total(pool);
+    if u64::from(nodes) > has && !one_machine {
+        let (hosts, plural) = (pool.len(), if pool.len() == 1 { "" } else { "s" });
+        let more = "HxP puts P on each host whatever it has";
+        let at_hand = format!("{hosts} host{plural} with {has} processors");
+        return Err(format!("{nodes} nodes are wanted, {at_hand} at hand ({more})"));
+    }
+    let mut largest_first = pool.to_vec();
+    largest_first.sort_by_key(|(index, processors)| (std::cmp::Reverse(*processors), *index));
+    let mut sum = 0;
+    let enough = largest_first.iter().position(|(_, processors)| {
+        sum += u64::from(*processors);
+        sum >= u64::from(nodes)
+    });
+    let count = match enough {
+        Some(last) => last + 1,
+        None => pool.len().min(nodes as usize),
+    };
+    largest_first.truncate(count);
+    let mut left = nodes;
+    let mut chosen = Vec::with_capacity(count);
+    // The smallest first: what does not fit on one of them is left for those behind it.
+    for (behind, (index, processors)) in largest_first.into_iter().rev().enumerate() {
+        let share = left / (count - behind) as u32;
+        let room = if enough.is_some() { processors } else { u32::MAX };
+        chosen.push((index, share.min(room)));
+        left -= share.min(room);
+    }
+    chosen.sort_unstable();
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{parse_hosts, parse_nodes};
+    use proptest::prelude::*;
+
+    fn host(index: usize, processors: u32, kind: &str) -> Host {
+        let mut parts = kind.split('.').map(str::to_owned);
+        Host {
+            name: format!("h{index}"),
+            processors: Some(processors),
+            bintype: parts.next().filter(|part| !part.is_empty()),
+            cpugen: parts.next(),
+            speed: parts.next(),
+            ..Host::default()
+        }
+    }
+
+    fn hosts(processors: &[u32]) -> Vec<Host> {
+        processors.iter().enumerate().map(|(index, has)| host(index, *has, "")).collect()
+    }
+
+    fn wanted(option: &str) -> Wanted {
+        let parsed = match option.strip_prefix("hosts=") {
+            Some(value) => Some(parse_hosts(value).unwrap()),
+            None => Some(option).filter(|o| !o.is_empty()).map(|o| parse_nodes(o).unwrap()),
+        };
+        let (shape, kind) = parsed.map_or((None, None), |nodes| (Some(nodes.shape), nodes.kind));
+        Wanted { shape, kind, ..Wanted::default() }
+    }
+
+    /// Processes of each host, 0 where it is not chosen.
+    fn on(hosts: &[Host], wanted: &Wanted) -> Result<Vec<u32>, String> {
+        let placement = place(hosts, wanted)?;
+        let mut counts = vec![0; hosts.len()];
+        placement.hosts.iter().for_each(|(index, procs)| counts[*index] = *procs);
+        Ok(counts)
+    }
+
+    #[test]
+    fn a_number_takes_the_fewest_hosts_and_fills_them_evenly() {
+        for (processors, option, counts) in [
+            (&[4, 4, 4, 4][..], "4", &[4, 0, 0, 0][..]),
+            (&[4, 4, 4, 4], "6", &[3, 3, 0, 0]),
+            (&[4, 4, 4, 4], "9", &[3, 3, 3, 0]),
+            (&[4, 4, 4, 4], "10", &[4, 3, 3, 0]),
+            (&[4, 4, 4, 4], "16", &[4, 4, 4, 4]),
+            (&[2, 8, 2], "5", &[0, 5, 0]),
+            (&[2, 8], "10", &[2, 8]),
+            (&[2, 8], "9", &[2, 7]),
+            (&[8], "20", &[20]),
+            (&[4, 4, 8, 2], "", &[4, 4, 8, 2]),
+        ] {
+            assert_eq!(on(&hosts(processors), &wanted(option)).unwrap(), counts, "{option}");
+        }
+    }
+
+    #[test]
+    fn hosts_by_processes_are_taken_as_asked() {
+        for (processors, option, counts) in [
+            (&[4, 4, 4][..], "2x2", &[2, 2, 0][..]),
+            (&[2, 4, 4], "2x4", &[0, 4, 4]),
+            (&[2, 4, 2], "2x4", &[4, 4, 0]),
+            (&[2, 4, 2], "x3", &[3, 3, 3]),
+            (&[8, 8, 8], "16/8", &[8, 8, 0]),
+            (&[8, 4, 8], "hosts=2", &[8, 4, 0]),
+            (&[8, 4, 8], "hosts=3x1", &[1, 1, 1]),
+        ] {
+            assert_eq!(on(&hosts(processors), &wanted(option)).unwrap(), counts, "{option}");
+        }
+    }
+
+    #[test]
+    fn the_programs_macros_are_kept() {
+        let four = hosts(&[4, 4, 4, 4]);
+        let with = |option: &str, nodes, procs| Wanted { nodes, procs, ..wanted(option) };
+        assert_eq!(on(&four, &with("", (1, 6), None)).unwrap(), [3, 3, 0, 0]);
+        assert_eq!(on(&four, &with("", (1, 99), Some(2))).unwrap(), [2, 2, 2, 2]);
+        assert_eq!(on(&four, &with("", (1, 5), Some(2))).unwrap(), [2, 2, 0, 0]);
+        assert_eq!(on(&four, &with("6", (1, 99), Some(3))).unwrap(), [3, 3, 0, 0]);
+        assert_eq!(on(&four, &with("hosts=2", (1, 99), Some(3))).unwrap(), [3, 3, 0, 0]);
+        for (option, nodes, procs, part) in [
+            ("5", (1, 4), None, "5 nodes: the programs allow 1 to 4 (SCORE_RSRC_NUM_NODES(1, 4))"),
+            ("2x1", (4, 9), None, "2 nodes: the programs allow 4 to 9"),
+            ("5", (1, 99), Some(2), "5 nodes are no multiple of the 2 of SCORE_RSRC_NUM_PROCS(2)"),
+            ("10", (1, 99), Some(2), "10 nodes by 2 per host"),
+            ("10", (1, 99), Some(2), "5 hosts are needed, 4 are at hand"),
+            ("2x3", (1, 99), Some(2), "3 per host, but the programs declare"),
+            ("", (1, 2), Some(3), "3 nodes: the programs allow 1 to 2"),
+            ("", (10, 99), Some(2), "8 nodes: the programs allow 10 to 99"),
+            ("", (20, 99), None, "20 nodes are wanted, 4 hosts with 16 processors at hand"),
+        ] {
+            let error = on(&four, &with(option, nodes, procs)).unwrap_err();
+            assert!(error.contains(part), "{option}: {error}");
+        }
+    }
+
+    #[test]
+    fn too_few_hosts_are_refused_with_both_numbers() {
+        for (processors, option, part) in [
+            (&[4, 4][..], "3x1", "3 hosts are needed, 2 are at hand"),
+            (&[4], "2x1", "2 hosts are needed, 1 is at hand"),
+            (&[4, 4], "9", "9 nodes are wanted, 2 hosts with 8 processors at hand"),
+            (&[], "1", "no host is at hand"),
+        ] {
+            let error = on(&hosts(processors), &wanted(option)).unwrap_err();
+            assert!(error.contains(part), "{option}: {error}");
+        }
+    }
+
+    #[test]
+    fn virtual_hosts_take_more_nodes_than_there_are_processors() {
+        let mut local = hosts(&[1, 1, 1, 1]);
+        local.iter_mut().for_each(|host| host.is_virtual = true);
+        assert_eq!(on(&local, &wanted("4x2")).unwrap(), [2, 2, 2, 2]);
+        assert_eq!(on(&local, &wanted("2")).unwrap(), [1, 1, 0, 0]);
+        assert_eq!(on(&local, &wanted("6")).unwrap(), [2, 2, 1, 1]);
+        assert_eq!(on(&local, &wanted("")).unwrap(), [1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn only_hosts_of_the_kind_asked_for_are_taken() {
+        let some = [
+            host(0, 2, "linux.pentium.500"),
+            host(1, 2, "linux.opteron.2400"),
+            host(2, 2, "linux.opteron.2400.0"),
+            host(3, 2, "netbsd.pentium"),
+        ];
+        assert_eq!(on(&some, &wanted("4.linux.opteron.2400")).unwrap(), [0, 2, 2, 0]);
+        assert_eq!(on(&some, &wanted("1.netbsd")).unwrap(), [0, 0, 0, 1]);
+        for (option, part) in [
+            ("1.solaris", "no host at hand has the bintype 'solaris'; there are: linux, netbsd"),
+            ("1.linx", "no host at hand has the bintype 'linx'; did you mean 'linux'?"),
+            ("1.linux.opteron.3", "no host at hand has the speed '3'; there are: 2400"),
+            ("1.netbsd.opteron", "no host at hand is of the kind netbsd.opteron"),
+            ("3x1.netbsd", "3 hosts are needed, 1 is at hand"),
+        ] {
+            let error = on(&some, &wanted(option)).unwrap_err();
+            assert!(error.contains(part), "{option}: {error}");
+        }
+        let error = on(&hosts(&[2]), &wanted("1.linux")).unwrap_err();
+        assert!(error.contains("scorehosts.db says none"), "{error}");
+    }
+
+    #[test]
+    fn hosts_of_different_kinds_are_mixed_by_permission_only() {
+        let some = [host(0, 2, "linux.a"), host(1, 2, "linux.b"), host(2, 2, "linux.b")];
+        assert_eq!(on(&some, &wanted("")).unwrap(), [0, 2, 2]);
+        assert_eq!(on(&some, &wanted("2x1")).unwrap(), [0, 1, 1]);
+        let error = on(&some, &wanted("6")).unwrap_err();
+        assert!(error.contains("6 nodes are wanted, 2 hosts with 4 processors"), "{error}");
+        assert!(error.contains("hetero"), "{error}");
+        let permitted = Wanted { hetero: true, ..wanted("6") };
+        assert_eq!(on(&some, &permitted).unwrap(), [2, 2, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn a_number_is_met_exactly_and_no_processor_is_used_twice(
+            processors in proptest::collection::vec(1u32..20, 1..12),
+            nodes in 1u32..120,
+        ) {
+            let total: u32 = processors.iter().sum();
+            let got = on(&hosts(&processors), &wanted(&nodes.to_string()));
+            if nodes > total && processors.len() > 1 {
+                prop_assert!(got.is_err());
+            } else {
+                let got = got.unwrap();
+                prop_assert_eq!(got.iter().sum::<u32>(), nodes);
+                let used: Vec<usize> = (0..got.len()).filter(|host| got[*host] > 0).collect();
+                if nodes <= total {
+                    prop_assert!(got.iter().zip(&processors).all(|(got, has)| got <= has));
+                    let mut sorted = processors.clone();
+                    sorted.sort_unstable_by(|a, b| b.cmp(a));
+                    let fewer: u32 = sorted.iter().take(used.len() - 1).sum();
+                    prop_assert!(fewer < nodes, "fewer hosts would do");
+                    // Two blocks differ by more than one only where the smaller host is full.
+                    let fullest = used.iter().map(|host| got[*host]).max().unwrap();
+                    for host in used {
+                        prop_assert!(fullest <= got[host] + 1 || got[host] == processors[host]);
+                    }
+                }
+            }
+        }
+    }
+}
