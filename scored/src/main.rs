@@ -5,6 +5,7 @@ mod link;
 mod options;
 mod shepherd;
 mod single;
+mod start;
 mod sys;
 
 use std::process::ExitCode;
@@ -16,6 +17,10 @@ fn main() -> ExitCode {
     let result = match options::parse(&arguments) {
         Ok(Command::Single(setting)) => single::run(setting),
         Ok(Command::Shepherd(setting)) => shepherd::run(setting),
+        Ok(Command::Try(setting)) => start::trial::run(&setting).map_err(std::io::Error::other),
+        Ok(Command::Greet(greeting)) => {
+            start::trial::greet(&greeting).map_err(std::io::Error::other)
+        }
         Ok(Command::Probe { json }) => {
             print!("{}", sys::probe::report(json));
             return ExitCode::SUCCESS;

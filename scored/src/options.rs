@@ -3,15 +3,21 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 
+use crate::start::trial;
 use crate::sys::descriptor;
 use crate::{shepherd, single};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
 usage: scored -probe [-json]
+       scored -try HOSTS [-start WAY] [-links L] [-mtu BYTES] [-rate RATE]
        scored -single -control FD [-nonamespace]
   -probe        print what this machine allows, and what each lack costs
   -json         as JSON
+  -try HOSTS    start a stand-in for a daemon on each host (names with commas, or local:N for N
+                virtual hosts), say what comes of it, and end it
+  -start WAY    by ssh, slurm, pbs, lsf or sge instead of what the environment says
+  -links, -mtu, -rate    networks of virtual hosts, their packet size, a limit such as 200mbit
   -single       run one job for the scrun at the other end of descriptor FD
   -control FD   descriptor of the socket to scrun
   -nonamespace  do without a PID namespace, even if this machine allows one
@@ -50,6 +56,10 @@ pub enum Command {
         /// `-json`
         json: bool,
     },
+    /// `-try HOSTS`
+    Try(trial::Setting),
+    /// `-greet`: what `-try` starts on other hosts.
+    Greet(trial::Greeting),
     /// `-help`
     Help,
 }
@@ -63,6 +73,12 @@ struct Words {
     proc_dir: Option<OwnedFd>,
     directory: Option<OsString>,
     job: u32,
+    hosts: Option<String>,
+    way: Option<String>,
+    links: Vec<(String, String)>,
+    connect: Option<String>,
+    host: Option<String>,
+    key: Option<OsString>,
 }
 
 /// Reads the command line.
@@ -79,6 +95,16 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
     match words.mode {
         Some("-help") => Ok(Command::Help),
         Some("-probe") => Ok(Command::Probe { json: words.json }),
+        Some("-try") => Ok(Command::Try(trial::Setting {
+            hosts: words.hosts.unwrap_or_default(),
+            way: words.way,
+            links: words.links,
+        })),
+        Some("-greet") => Ok(Command::Greet(trial::Greeting {
+            connect: words.connect.ok_or("-connect is missing")?,
+            host: words.host.ok_or("-host is missing")?,
+            key: words.key.ok_or("-key is missing")?,
+        })),
         Some("-single") => Ok(Command::Single(single::Setting {
             control: control(words.control)?,
             no_namespace: words.no_namespace,
@@ -108,6 +134,18 @@ impl Words {
             "-probe" => self.mode = Some("-probe"),
             "-single" => self.mode = Some("-single"),
             "-shepherd" => self.mode = Some("-shepherd"),
+            "-greet" => self.mode = Some("-greet"),
+            "-try" => {
+                self.mode = Some("-try");
+                self.hosts = Some(text(value()?));
+            }
+            "-start" => self.way = Some(text(value()?)),
+            "-links" | "-mtu" | "-rate" => {
+                self.links.push((shown[1..].to_owned(), text(value()?)));
+            }
+            "-connect" => self.connect = Some(text(value()?)),
+            "-host" => self.host = Some(text(value()?)),
+            "-key" => self.key = Some(value()?.clone()),
             "-json" => self.json = true,
             "-nonamespace" => self.no_namespace = true,
             "-control" => self.control = Some(number(&shown, value()?)?),
@@ -129,6 +167,10 @@ impl Words {
         }
         Ok(())
     }
+}
+
+fn text(word: &OsStr) -> String {
+    word.to_string_lossy().into_owned()
 }
 
 fn number(option: &str, text: &OsStr) -> Result<OwnedFd, String> {

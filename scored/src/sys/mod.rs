@@ -7,3 +7,4 @@ pub mod namespace;
 pub mod probe;
 pub mod process;
 pub mod spawn;
+pub mod tie;

@@ -3,7 +3,7 @@
 use super::Tree;
 
 /// Packages whose programs are for developers, not for users.
-const INTERNAL: &[&str] = &["xtask", "score-tests", "score-benches"];
+const INTERNAL: &[&str] = &["xtask", "score-tests", "score-benches", "score-lan"];
 
 /// The names of all commands that users get.
 pub fn names(tree: &Tree) -> Vec<String> {

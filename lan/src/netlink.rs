@@ -1,0 +1,118 @@
+//! Requests to the kernel's routing netlink: many per system call, each answered.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send,
+    socket,
+};
+
+/// Requests per system call: as many answers must fit into the socket's default buffer.
+const BATCH: usize = 64;
+/// Type of an answer.
+const NLMSG_ERROR: u16 = 2;
+
+/// One change to be made, and how it is called if it fails.
+pub struct Request {
+    /// Such as `veth`.
+    pub what: &'static str,
+    /// The change.
+    pub message: RouteNetlinkMessage,
+}
+
+/// What was refused.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The [`Request::what`] of the request.
+    pub what: &'static str,
+    /// Why.
+    pub error: io::Error,
+}
+
+/// A socket to the network namespace that this thread was in when it was opened.
+pub struct Netlink {
+    socket: OwnedFd,
+}
+
+impl Netlink {
+    /// Opens one.
+    pub fn open() -> io::Result<Self> {
+        let protocol = SockProtocol::NetlinkRoute;
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+        Ok(Self { socket })
+    }
+
+    /// Carries out all requests in order, up to the first that is refused.
+    pub fn execute(&self, requests: Vec<Request>) -> Result<(), Refusal> {
+        let mut requests = requests.into_iter().peekable();
+        while requests.peek().is_some() {
+            let batch: Vec<Request> = requests.by_ref().take(BATCH).collect();
+            let names: Vec<&'static str> = batch.iter().map(|request| request.what).collect();
+            let lost = |error: io::Error| Refusal { what: names[0], error };
+            let mut bytes = Vec::new();
+            for (number, request) in batch.into_iter().enumerate() {
+                append(&mut bytes, number as u32, request.message);
+            }
+            send(self.socket.as_raw_fd(), &bytes, MsgFlags::empty())
+                .map_err(|error| lost(error.into()))?;
+            self.answers(&names).map_err(|(number, error)| Refusal {
+                what: names.get(number).copied().unwrap_or(names[0]),
+                error,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes one answer for each request; the first refusal is the result.
+    fn answers(&self, names: &[&'static str]) -> Result<(), (usize, io::Error)> {
+        let mut first = Ok(());
+        let mut waiting = names.len();
+        let mut buffer = vec![0; 32 * 1024];
+        while waiting > 0 {
+            let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())
+                .map_err(|error| (0, error.into()))?;
+            let mut rest = &buffer[..length];
+            while let Ok(message) = NetlinkBuffer::new_checked(rest) {
+                let step = (message.length() as usize).next_multiple_of(4).min(rest.len());
+                if message.message_type() == NLMSG_ERROR {
+                    waiting = waiting.saturating_sub(1);
+                    let code = message.payload().get(..4).and_then(|code| code.try_into().ok());
+                    let code = -code.map_or(-(Errno::EPROTO as i32), i32::from_ne_bytes);
+                    if code != 0 && first.is_ok() {
+                        let number = message.sequence_number() as usize;
+                        first = Err((number, io::Error::from_raw_os_error(code)));
+                    }
+                }
+                if step == 0 {
+                    break;
+                }
+                rest = &rest[step..];
+            }
+        }
+        first
+    }
+}
+
+fn append(bytes: &mut Vec<u8>, number: u32, message: RouteNetlinkMessage) {
+    let mut header = NetlinkHeader::default();
+    header.sequence_number = number;
+    header.flags = NLM_F_REQUEST | NLM_F_ACK;
+    // Everything is made new but what changes a link that is there.
+    if !matches!(message, RouteNetlinkMessage::SetLink(_)) {
+        header.flags |= NLM_F_CREATE | NLM_F_EXCL;
+    }
+    let mut whole = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+    whole.finalize();
+    let start = bytes.len();
+    bytes.resize(start + whole.buffer_len().next_multiple_of(4), 0);
+    whole.serialize(&mut bytes[start..]);
+}

@@ -1,0 +1,207 @@
+//! What programs see on the hosts of a LAN. A test runs itself again on every host by score-lan,
+//! so that it needs no right where a user may have user namespaces.
+#![forbid(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use score_lan::{Fault, Lan, Plan};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn number(variable: &str) -> Option<u32> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// The number of the host that this is, and the count of all; None at first, when it starts `test`
+/// on every host of such a LAN and sees it succeed there.
+fn host(test: &str, options: &[&str]) -> Option<(u32, u32)> {
+    if let (Some(host), Some(hosts)) = (number("LAN_HOST"), number("LAN_HOSTS")) {
+        return Some((host, hosts));
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_score-lan"))
+        .args(options)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(2) && said.contains("Operation not permitted") {
+        skip(test, &said);
+        return None;
+    }
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}: {shown}{said}", output.status);
+    None
+}
+
+/// As in the scenarios: `cargo xtask test` lists it.
+fn skip(test: &str, reason: &str) {
+    let reason = reason.trim();
+    eprintln!("SKIPPED {test}: {reason}");
+    let Some(path) = std::env::var_os("HARNESS_SKIPS") else { return };
+    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(path) {
+        let _ = writeln!(file, "{test}\t{reason}");
+    }
+}
+
+fn at(host: u32, link: u32, port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Plan::address(host, link)), port)
+}
+
+/// Connects to a host whose listener may not be there yet.
+fn connect(to: SocketAddr) -> TcpStream {
+    let begin = Instant::now();
+    loop {
+        match TcpStream::connect_timeout(&to, Duration::from_secs(2)) {
+            Ok(stream) => return stream,
+            Err(error) if begin.elapsed() > PATIENCE => panic!("{to}: {error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn packets_received(nic: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(&format!("{nic}:")));
+    line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn everybody_talks_to_everybody(me: u32, hosts: u32, links: u32) {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(name.trim(), format!("local-{me}"));
+    for link in 0..links {
+        let port = 7000 + link as u16;
+        let listener = TcpListener::bind(at(me, link, port)).unwrap();
+        let others = (0..hosts).filter(|other| *other != me);
+        let mut out: Vec<TcpStream> = others.map(|other| connect(at(other, link, port))).collect();
+        out.iter_mut().for_each(|stream| stream.write_all(&me.to_le_bytes()).unwrap());
+        let mut seen = Vec::new();
+        for _ in 1..hosts {
+            let (mut stream, from) = listener.accept().unwrap();
+            let mut word = [0; 4];
+            stream.read_exact(&mut word).unwrap();
+            assert_eq!(from.ip(), at(u32::from_le_bytes(word), link, 0).ip());
+            seen.push(u32::from_le_bytes(word));
+        }
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq((0..hosts).filter(|other| *other != me)));
+    }
+}
+
+#[test]
+fn seven_hosts_on_two_networks_reach_each_other_and_have_names() {
+    let test = "seven_hosts_on_two_networks_reach_each_other_and_have_names";
+    if let Some((me, hosts)) = host(test, &["-hosts", "7", "-links", "2"]) {
+        everybody_talks_to_everybody(me, hosts, 2);
+    }
+}
+
+#[test]
+fn two_hosts_joined_directly_reach_each_other() {
+    let test = "two_hosts_joined_directly_reach_each_other";
+    if let Some((me, hosts)) = host(test, &["-hosts", "2"]) {
+        everybody_talks_to_everybody(me, hosts, 1);
+    }
+}
+
+#[test]
+fn loopback_is_up_on_every_host() {
+    if host("loopback_is_up_on_every_host", &["-hosts", "3"]).is_some() {
+        let listener = TcpListener::bind("127.0.0.1:7100").unwrap();
+        let _stream =
+            TcpStream::connect_timeout(&listener.local_addr().unwrap(), PATIENCE).unwrap();
+    }
+}
+
+#[test]
+fn a_jumbo_datagram_goes_in_one_packet() {
+    let test = "a_jumbo_datagram_goes_in_one_packet";
+    let Some((me, _)) = host(test, &["-hosts", "3", "-mtu", "9000"]) else { return };
+    let data = vec![7; 8900];
+    if me == 1 {
+        let socket = UdpSocket::bind(at(1, 0, 7200)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let before = packets_received("eth0");
+        let mut ready = connect(at(0, 0, 7201));
+        let mut buffer = vec![0; 10_000];
+        assert_eq!(socket.recv(&mut buffer).unwrap(), data.len());
+        // The datagram, and the few packets of the connection that said when.
+        assert!(packets_received("eth0") - before < 6);
+        ready.write_all(b"x").unwrap();
+    } else if me == 0 {
+        let listener = TcpListener::bind(at(0, 0, 7201)).unwrap();
+        let (mut ready, _) = listener.accept().unwrap();
+        let socket = UdpSocket::bind(at(0, 0, 0)).unwrap();
+        socket.send_to(&data, at(1, 0, 7200)).unwrap();
+        ready.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn a_limit_slows_both_directions_of_a_link() {
+    let test = "a_limit_slows_both_directions_of_a_link";
+    let Some((me, _)) = host(test, &["-hosts", "2", "-rate", "80mbit"]) else { return };
+    let bytes = 4 << 20;
+    let mut stream = if me == 0 {
+        TcpListener::bind(at(0, 0, 7300)).unwrap().accept().unwrap().0
+    } else {
+        connect(at(0, 0, 7300))
+    };
+    for sender in [0, 1] {
+        let begin = Instant::now();
+        let mut data = vec![1; bytes];
+        if me == sender {
+            stream.write_all(&data).unwrap();
+        } else {
+            stream.read_exact(&mut data).unwrap();
+            // 0.42 s at 80 Mbit/s; unlimited it takes some milliseconds.
+            let took = begin.elapsed();
+            assert!(took > Duration::from_millis(250), "{took:?}");
+        }
+    }
+}
+
+/// Whether a datagram from host 0 gets to host 1.
+fn arrives(lan: &Lan, to: &UdpSocket) -> bool {
+    let from = lan.on(0, || UdpSocket::bind(at(0, 0, 0)).unwrap()).unwrap();
+    let _ = from.send_to(b"x", at(1, 0, 7400));
+    to.recv(&mut [0; 8]).is_ok()
+}
+
+#[test]
+fn a_pulled_cable_carries_nothing_and_works_when_it_is_back() {
+    // Each in a thread of its own, which it moves.
+    for hosts in [2, 3] {
+        let thread = std::thread::spawn(move || {
+            let lan = match Lan::build(&Plan::new(hosts)) {
+                Ok(lan) => lan,
+                Err(Fault::Refused(reason)) => return skip("a_pulled_cable", &reason),
+                Err(fault) => panic!("{fault}"),
+            };
+            let to = lan.on(1, || UdpSocket::bind(at(1, 0, 7400)).unwrap()).unwrap();
+            to.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            assert!(arrives(&lan, &to));
+            lan.set_link(1, 0, false).unwrap();
+            assert!(!arrives(&lan, &to));
+            lan.set_link(1, 0, true).unwrap();
+            assert!(arrives(&lan, &to));
+            let inside = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+            lan.leave().unwrap();
+            assert_ne!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), inside);
+        });
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said_before_anything_is_made() {
+    let output = Command::new(env!("CARGO_BIN_EXE_score-lan"))
+        .args(["-hosts", "4", "-mtu", "1", "true"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("mtu=1"), "{said}");
+}
