@@ -197,7 +197,7 @@ fn local(
 fn operand(at: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>, ExpressionFault> {
     let fault = |what: String| ExpressionFault { at, what };
     if word.contains('/') {
-        return file(word, context).map_err(fault);
+        return of_file(word, context).map_err(fault);
     }
     if let Some(database) = context.database {
         if let Some(members) = database.group(word) {
@@ -222,7 +222,7 @@ fn operand(at: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
         }
     }
     if (context.read)(Path::new(word)).is_ok() {
-        return file(word, context).map_err(fault);
+        return of_file(word, context).map_err(fault);
     }
     let what = match context.database {
         Some(database) => database.unknown(word),
@@ -236,7 +236,10 @@ fn operand(at: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
 }
 
 /// The hosts of a file, one a line; known to the database if there is one.
-fn file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, String> {
+///
+/// # Errors
+/// What is wrong in the file.
+pub fn of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, String> {
     let bytes = (context.read)(Path::new(path));
     let bytes = bytes.map_err(|error| format!("{}: {error}", shown(path)))?;
     let lines = preprocess::lines(path, &bytes, context.read).map_err(|fault| fault.to_string())?;

@@ -134,12 +134,16 @@ fn equal(one: &str, other: &str) -> bool {
 /// Hosts that may stand in one job: all, or those of each kind for themselves.
 fn pools(hosts: &[Host], fitting: Vec<usize>, hetero: bool) -> Vec<Vec<Candidate>> {
     let mut pools: Vec<(usize, Vec<Candidate>)> = Vec::new();
+    // What a record does not say sets no host apart.
+    let alike = |one: &Option<String>, other: &Option<String>| {
+        one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| equal(one, other))
+    };
     let same = |one: usize, other: usize| {
-        let kind = |index: usize| {
-            let host = &hosts[index];
-            (&host.bintype, &host.cpugen, &host.speed)
-        };
-        hetero || kind(one) == kind(other)
+        let (one, other) = (&hosts[one], &hosts[other]);
+        hetero
+            || alike(&one.bintype, &other.bintype)
+                && alike(&one.cpugen, &other.cpugen)
+                && alike(&one.speed, &other.speed)
     };
     for index in fitting {
         let candidate = (index, processors(&hosts[index]));

@@ -9,9 +9,7 @@ use crate::request::{self, Asked};
 use crate::usage::{Refusal, USAGE, shown};
 use nix::sys::stat::{Mode, umask};
 use score_proto::env::{CONTROL_FD, RESOURCE_FD};
-use score_proto::message::{
-    ElementSpec, HostSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec,
-};
+use score_proto::message::{ElementSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -89,7 +87,7 @@ pub fn build(
     let first = stages.first().and_then(|stage| stage.elements.first());
     let stdin = first.is_some_and(|element| element.input == Input::Default);
     Ok(JobSpec {
-        hosts: vec![HostSpec::this(chosen.nodes())],
+        hosts: chosen.hosts,
         stages,
         environment: environment(),
         directory: OsBytes(places.directory.as_os_str().as_bytes().to_vec()),

@@ -1,8 +1,8 @@
 //! The front end of SCore: a parallel job is typed like a shell pipeline (manual, scrun(1)).
 //!
 //! From the command line to the job: [`options`] -> [`pipeline`] -> [`program`] -> [`elf`] and
-//! [`request`] -> [`nodes`] -> [`job`] -> [`session`]. All but the last decide, and start nothing;
-//! a library only for tests and fuzzing.
+//! [`request`] -> [`site`] and [`nodes`] -> [`job`] -> [`session`]. All but the last decide, and
+//! start nothing; a library only for tests and fuzzing.
 #![forbid(unsafe_code)]
 
 pub mod elf;
@@ -16,6 +16,7 @@ pub mod pipeline;
 pub mod program;
 pub mod request;
 pub mod session;
+pub mod site;
 pub mod statistics;
 pub mod usage;
 
@@ -23,6 +24,7 @@ use notice::Reporter;
 use options::Options;
 use score_proto::message::Level;
 use session::Settings;
+use site::Site;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use usage::Refusal;
@@ -57,9 +59,10 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     let programs = job::find(&stages, &places)?;
     let request = request::intersect(&programs.asked)?;
     request::check(&programs.asked, &options, &mut |level, text| reporter.say(level, text))?;
-    let chosen = nodes::settle(&options, &request, processors)?;
+    let mut say = |line: &str| reporter.say(Level::Warning, line);
+    let chosen = nodes::settle(&options, &request, &Site::of_process(), &mut say)?;
     if options.has("resource") {
-        return print(&request::describe(&options, &programs.asked, &request, chosen));
+        return print(&request::describe(&options, &programs.asked, &request, &chosen));
     }
     let idle = options.without_effect();
     if !idle.is_empty() {
@@ -72,11 +75,6 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     let names = job::names(&programs.stages);
     let spec = job::build(&options, programs, chosen, &places)?;
     session::run(spec, Settings { reporter, statistics: options.statistics(), names })
-}
-
-fn processors() -> u32 {
-    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    u32::try_from(count).unwrap_or(score_proto::MAX_NODES)
 }
 
 /// Prints and ends; a reader that has gone is no failure, a full disk is one.
@@ -100,7 +98,7 @@ pub fn fuzz_options(bytes: &[u8]) {
         match result {
             Ok((options, _)) => {
                 let request = score_proto::note::Request::default();
-                let _ = nodes::settle(&options, &request, || 8);
+                let _ = nodes::settle(&options, &request, &Site::nowhere(), &mut |_| ());
                 let _ = (options.without_effect(), options.level(), options.statistics());
             }
             Err(refusal) => drop(refusal.context(&words, environment)),

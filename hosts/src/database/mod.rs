@@ -191,6 +191,12 @@ impl Database {
         Ok(())
     }
 
+    /// Whether it names hosts and says nothing of them: a mere list.
+    pub fn is_bare(&self) -> bool {
+        let bare = |host: &Host| *host == Host { name: host.name.clone(), ..Host::default() };
+        self.networks.is_empty() && self.hosts.iter().all(bare)
+    }
+
     /// What errors call it.
     pub fn file(&self) -> &str {
         &self.file

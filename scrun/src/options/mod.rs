@@ -31,6 +31,18 @@ pub struct Options {
     pub given: Vec<Given>,
 }
 
+impl Given {
+    /// Where a byte of the value stands.
+    pub fn in_value(&self, at: usize) -> Place {
+        let behind = self.key.len() + 1 + at;
+        match self.place {
+            Place::Word(word, start) => Place::Word(word, start + behind),
+            Place::Environment(start) => Place::Environment(start + behind),
+            Place::Nowhere => Place::Nowhere,
+        }
+    }
+}
+
 /// How much `stat` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistics {
@@ -141,6 +153,11 @@ impl Options {
         }
     }
 
+    /// `nodes` or `hosts`, whichever stands first.
+    pub fn nodes(&self) -> Option<&Given> {
+        self.either("nodes", "hosts")
+    }
+
     /// Permission for hosts of different kinds, and where it stands.
     pub fn hetero(&self) -> Option<&Given> {
         self.either("hetero", "heterogeneous")
@@ -150,14 +167,11 @@ impl Options {
     pub fn without_effect(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for given in &self.given {
-            let typed = given.key == "nodes" && given.value.as_deref().unwrap_or("").contains('.');
-            let name = match table::find(&given.key) {
-                Some(known) if known.effect == Effect::NotYet => given.key.clone(),
-                Some(_) if typed => "nodes=...BINTYPE".to_owned(),
-                _ => continue,
-            };
-            if !names.contains(&name) {
-                names.push(name);
+            let known = table::find(&given.key);
+            if known.is_some_and(|known| known.effect == Effect::NotYet)
+                && !names.contains(&given.key)
+            {
+                names.push(given.key.clone());
             }
         }
         names

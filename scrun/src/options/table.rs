@@ -56,7 +56,8 @@ const MONITORS: &str = "load, comm, memory, disk, usr0, usr1, all or ALL";
 
 /// All of them, in the order of the manual.
 pub const KNOWN: &[Known] = &[
-    row("nodes", (Perhaps, "=N|=HxP"), value::nodes, Works, "N nodes, or H hosts with P processes"),
+    row("nodes", (Perhaps, "=N|=HxP|=N/P"), value::nodes, Works, "N nodes; H hosts with P each"),
+    row("hosts", (Value, "=H"), value::hosts, Works, "H hosts, a node for each processor"),
     row("network", (Value, "=NAME[+NAME]"), value::names, NotYet, "networks to use"),
     row("priority", (Value, "=0..15"), value::priority, NotYet, "smaller is more; default 8"),
     row("monitor", (Perhaps, "[=TYPE]"), value::monitor, NotYet, MONITORS),
@@ -64,8 +65,8 @@ pub const KNOWN: &[Known] = &[
     row("stat", (Perhaps, "[=all|detail]"), value::statistics, Works, "usage at the end"),
     row("statistics", (Perhaps, "[=all|detail]"), value::statistics, Works, "the same"),
     row("scored", (Value, "=SERVER"), value::anything, NotYet, "log in to a running SCore-D"),
-    row("group", (Value, "=HOSTGROUP"), value::anything, NotYet, "run on this group of hosts"),
-    row("file", (Value, "=HOSTFILE"), value::anything, NotYet, "run on the hosts in this file"),
+    row("group", (Value, "=HOSTGROUP"), value::anything, Works, "run on these hosts (scorehosts)"),
+    row("file", (Value, "=HOSTFILE"), value::anything, Works, "hosts, instead of scorehosts.db"),
     row("restart", (Nothing, ""), value::anything, NotYet, "start again after a crash"),
     row("checkpoint", (Perhaps, "[=N[m|h|d]]"), value::interval, NotYet, "save at intervals"),
     row("cpulimit", (Value, "=SECONDS"), value::amount, NotYet, "limit of processor time"),
@@ -75,8 +76,8 @@ pub const KNOWN: &[Known] = &[
     row("message", (Perhaps, "[=concise|quiet]"), value::message, Works, "which lines to show"),
     row("resource", (Nothing, ""), value::anything, Works, "show requests, run nothing"),
     row("noidle", (Nothing, ""), value::anything, NotYet, "do not give up idle slices"),
-    row("hetero", (Nothing, ""), value::anything, NotYet, "permit hosts of different kinds"),
-    row("heterogeneous", (Nothing, ""), value::anything, NotYet, "the same"),
+    row("hetero", (Nothing, ""), value::anything, Works, "permit hosts of different kinds"),
+    row("heterogeneous", (Nothing, ""), value::anything, Works, "the same"),
     row("help", (Nothing, ""), value::anything, Works, "this text"),
     row("version", (Nothing, ""), value::anything, Works, "the version"),
 ];

@@ -130,8 +130,8 @@ fn every_option_of_the_manual_is_known_with_a_value_it_takes() {
     assert!(options.given.iter().all(|given| table::find(&given.key).is_some()));
     assert_eq!(
         options.without_effect().join(" "),
-        "nodes=...BINTYPE network priority monitor debug scored group file restart checkpoint \
-         cpulimit memorylimit disklimit wait noidle hetero"
+        "network priority monitor debug scored restart checkpoint cpulimit memorylimit disklimit \
+         wait noidle"
     );
 }
 

@@ -90,7 +90,7 @@ pub fn check(
 }
 
 /// What `resource` prints: options, requests, paths.
-pub fn describe(options: &Options, all: &[Asked], both: &Request, chosen: Chosen) -> String {
+pub fn describe(options: &Options, all: &[Asked], both: &Request, chosen: &Chosen) -> String {
     let given: Vec<String> = options
         .given
         .iter()
@@ -103,9 +103,12 @@ pub fn describe(options: &Options, all: &[Asked], both: &Request, chosen: Chosen
     for Asked { path, request } in all {
         out.push_str(&format!("program: {}\n  {}\n", path.display(), line(request)));
     }
-    let Chosen { hosts, procs } = chosen;
     let (nodes, together) = (chosen.nodes(), line(both));
-    out.push_str(&format!("together: {together}\nnodes: {nodes} ({hosts}x{procs})\n"));
+    out.push_str(&format!("together: {together}\nnodes: {nodes} ({})\n", chosen.layout()));
+    let named = chosen.hosts.iter().filter(|host| !host.name.is_empty());
+    for host in named {
+        out.push_str(&format!("host: {} {}\n", host.name, host.procs));
+    }
     out
 }
 

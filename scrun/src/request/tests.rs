@@ -1,4 +1,5 @@
 use super::*;
+use score_proto::message::HostSpec;
 use std::ffi::{OsStr, OsString};
 
 fn asked(path: &str, change: impl Fn(&mut Request)) -> Asked {
@@ -73,7 +74,8 @@ fn nockpt_only_warns_and_only_with_the_checkpoint_option() {
 fn the_resource_option_names_options_requests_and_paths() {
     let all = [asked("/bin/x", |request| request.nodes = (2, 16))];
     let both = intersect(&all).unwrap();
-    let text = describe(&options("-resource,nodes=4"), &all, &both, Chosen { hosts: 1, procs: 4 });
+    let chosen = Chosen { hosts: vec![HostSpec::this(4)] };
+    let text = describe(&options("-resource,nodes=4"), &all, &both, &chosen);
     for part in ["options: resource nodes=4", "program: /bin/x", "nodes 2..16", "nodes: 4 (1x4)"] {
         assert!(text.contains(part), "{text}");
     }

@@ -1,0 +1,143 @@
+//! Which hosts are at hand in single-user mode (manual, scrun(1), `group`, `file`): this machine,
+//! unless one of those options says which. Then, and only then, files are read.
+
+use crate::options::{Given, Options};
+use crate::usage::Refusal;
+use score_hosts::source::{self, VARIABLE};
+use score_hosts::{Context, Database, Host, Virtual, evaluate, expression};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// What scrun knows of the place where it runs.
+pub struct Site<'a> {
+    /// Processors of this machine; they are counted only when it matters.
+    pub processors: &'a dyn Fn() -> u32,
+    /// Name of this machine.
+    pub name: &'a dyn Fn() -> String,
+    /// The value of SCBDSERV.
+    pub variable: Option<OsString>,
+    /// How files are read.
+    pub read: source::Read<'a>,
+}
+
+impl Site<'_> {
+    /// That of this process.
+    pub fn of_process() -> Self {
+        let variable = std::env::var_os(VARIABLE);
+        Self { processors: &processors, name: &name, variable, read: &source::disk }
+    }
+
+    /// One of eight processors and no file, for tests and fuzzing.
+    pub fn nowhere() -> Self {
+        let read: source::Read<'_> = &|_| Err(std::io::ErrorKind::NotFound.into());
+        Self { processors: &|| 8, name: &|| "here".into(), variable: None, read }
+    }
+
+    /// The hosts that the options name; none when they name none.
+    ///
+    /// # Errors
+    /// An option whose value, or whose file, is wrong.
+    pub fn at_hand(
+        &self,
+        options: &Options,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Option<Vec<Host>>, Refusal> {
+        let (group, file) = (options.get("group"), options.get("file"));
+        let Some(given) = group.or(file) else { return Ok(None) };
+        let own = file.map(|file| self.load(file, value(file))).transpose()?;
+        let list = group.is_none() && own.as_ref().is_some_and(Database::is_bare);
+        let database = match own {
+            Some(own) if !list => Some(own),
+            _ => self.default(given)?,
+        };
+        let hosts = match (group, &database) {
+            (Some(group), database) => self.group(group, database.as_ref())?,
+            (None, database) if list => self.listed(given, database.as_ref())?,
+            (None, database) => database.iter().flat_map(|one| one.hosts().to_vec()).collect(),
+        };
+        let hosts = match &database {
+            Some(database) => without_defects(database, hosts, say),
+            None => hosts,
+        };
+        if hosts.is_empty() {
+            let line = format!("{}={}: no host is left", given.key, value(given));
+            return Err(Refusal::usage(given.in_value(0), line));
+        }
+        Ok(Some(hosts))
+    }
+
+    fn load(&self, given: &Given, path: &str) -> Result<Database, Refusal> {
+        Database::load(Path::new(path), self.read)
+            .map_err(|fault| Refusal::usage(given.in_value(0), format!("{}: {fault}", given.key)))
+    }
+
+    /// The database of this host, if there is one.
+    fn default(&self, given: &Given) -> Result<Option<Database>, Refusal> {
+        let refuse = |line| Refusal::usage(given.place, format!("{}: {line}", given.key));
+        let path = source::locate(None, self.variable.as_deref()).map_err(refuse)?;
+        let load =
+            |path| Database::load(path, self.read).map_err(|fault| refuse(fault.to_string()));
+        path.as_deref().map(load).transpose()
+    }
+
+    fn context<'a>(&'a self, database: Option<&'a Database>) -> Context<'a> {
+        let machine = Virtual { processors: (self.processors)(), bintype: Some(bintype()) };
+        Context { database, read: self.read, machine }
+    }
+
+    fn group(&self, given: &Given, database: Option<&Database>) -> Result<Vec<Host>, Refusal> {
+        evaluate(value(given), &self.context(database)).map_err(|fault| {
+            Refusal::usage(given.in_value(fault.at), format!("{}: {fault}", given.key))
+        })
+    }
+
+    /// The hosts of a mere list, as the database of this host knows them.
+    fn listed(&self, given: &Given, database: Option<&Database>) -> Result<Vec<Host>, Refusal> {
+        expression::of_file(value(given), &self.context(database))
+            .map_err(|line| Refusal::usage(given.in_value(0), format!("{}: {line}", given.key)))
+    }
+
+    /// Whether a host is the machine that this process runs on.
+    pub fn is_this(&self, host: &Host) -> bool {
+        let name = (self.name)();
+        let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+        let same = |other: &str| {
+            // A name without a domain is a short form of one with it.
+            let short = !other.contains('.') || !name.contains('.');
+            other == name || short && label(other) == label(&name)
+        };
+        !host.is_virtual && (matches!(host.dial(), "localhost" | "127.0.0.1") || same(&host.name))
+    }
+}
+
+/// Spares stand in for hosts that are out of order; the user hears of it.
+fn without_defects(database: &Database, hosts: Vec<Host>, say: &mut dyn FnMut(&str)) -> Vec<Host> {
+    let available = database.available(hosts);
+    for (host, spare) in &available.replaced {
+        say(&format!("{host} is out of order: {spare} stands in for it"));
+    }
+    if !available.missing.is_empty() {
+        let missing = available.missing.join(", ");
+        say(&format!("out of order, and without a spare: {missing}"));
+    }
+    available.hosts
+}
+
+fn value(given: &Given) -> &str {
+    given.value.as_deref().unwrap_or_default()
+}
+
+/// The kind of programs that this machine runs.
+pub fn bintype() -> String {
+    format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS)
+}
+
+fn processors() -> u32 {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(count).unwrap_or(score_proto::MAX_NODES)
+}
+
+fn name() -> String {
+    let name = nix::unistd::gethostname().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
