@@ -1,6 +1,7 @@
 //! PM/Ethernet's reliability machine in a simulated network: what `docs/ethernet.md` promises.
 
 mod chaos;
+mod hostile;
 mod speed;
 mod world;
 
@@ -70,14 +71,14 @@ fn many_senders_do_not_fill_the_buffers_of_one_receiver() {
 fn a_link_that_is_down_for_five_seconds_loses_nothing_and_is_told_once() {
     let mut network = Network::clean(2, 2);
     network.outages.push((1, 100 * MS, 5 * SECOND));
-    network.byte_picos = 800_000; // 10 Mbit/s
+    network.byte_picos = 1_600_000; // 5 Mbit/s
     let mut world = World::new(network, 5, |_| {});
-    world.plan(0, 1, 10_000);
+    world.plan(0, 1, 5000);
     finish(&mut world, 60 * SECOND);
     let expected = [Event::LinkDown { peer: 1, link: 1 }, Event::LinkUp { peer: 1, link: 1 }];
     assert_eq!(world.nodes[0].events, expected);
     let at = world.nodes[1].finished_at;
-    // 10,000 messages take 6 s on two links; 5 s on one of them add 2.5.
+    // 5,000 messages take 6 s on two links; 5 s on one of them add 2.5.
     assert!(at < 9500 * MS, "took {} ms", at / MS);
 }
 
@@ -86,8 +87,8 @@ fn the_only_link_is_down_for_five_seconds_and_traffic_resumes_at_once() {
     let mut network = Network::clean(2, 1);
     network.outages.push((0, MS, 5 * SECOND));
     let mut world = World::new(network, 6, |_| {});
-    world.plan(0, 1, 20_000);
-    world.plan(1, 0, 20_000);
+    world.plan(0, 1, 5000);
+    world.plan(1, 0, 5000);
     finish(&mut world, 6 * SECOND);
     assert!(world.nodes[0].events.is_empty(), "there is no other link to compare with");
 }

@@ -2,7 +2,7 @@
 //! an application; links with a rate, a queue and a delay; and everything that goes wrong. Time
 //! is a number, chance a seed, so a run can be repeated exactly.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use score_pm::reliability::{
@@ -86,7 +86,7 @@ struct Slot {
 pub struct Node {
     pub machine: Machine,
     slab: Vec<Option<Slot>>,
-    free_slots: Vec<u32>,
+    free_slots: VecDeque<u32>,
     /// Slots that the machine has freed and the process has not yet marked so.
     late: VecDeque<(u32, Slot)>,
     buffers: Vec<Vec<u8>>,
@@ -115,6 +115,33 @@ enum Happening {
     Wake(u32),
 }
 
+/// The earliest is the greatest, for the heap; ties in the order in which they were made.
+struct Appointment {
+    at: u64,
+    tie: u64,
+    what: Happening,
+}
+
+impl Ord for Appointment {
+    fn cmp(&self, other: &Appointment) -> Ordering {
+        (other.at, other.tie).cmp(&(self.at, self.tie))
+    }
+}
+
+impl PartialOrd for Appointment {
+    fn partial_cmp(&self, other: &Appointment) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Appointment {
+    fn eq(&self, other: &Appointment) -> bool {
+        self.tie == other.tie
+    }
+}
+
+impl Eq for Appointment {}
+
 struct Flight {
     to: u32,
     link: u8,
@@ -126,8 +153,7 @@ pub struct World {
     pub network: Network,
     pub chance: Chance,
     pub nodes: Vec<Node>,
-    agenda: BinaryHeap<Reverse<(u64, u64)>>,
-    happenings: BTreeMap<u64, Happening>,
+    agenda: BinaryHeap<Appointment>,
     tie: u64,
     /// When each host's and each port's link is free, by node and link.
     egress: Vec<u64>,
@@ -153,7 +179,6 @@ impl World {
             nodes: nodes.collect(),
             chance: Chance::new(seed),
             agenda: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
             tie: 0,
             egress: vec![0; places],
             ports: vec![0; places],
@@ -166,8 +191,7 @@ impl World {
 
     fn schedule(&mut self, at: u64, what: Happening) {
         self.tie += 1;
-        self.agenda.push(Reverse((at, self.tie)));
-        self.happenings.insert(self.tie, what);
+        self.agenda.push(Appointment { at, tie: self.tie, what });
     }
 
     /// Node `from` shall send `count` messages to node `to`.
@@ -183,24 +207,23 @@ impl World {
         let mut turns = 0u64;
         loop {
             turns += 1;
-            if turns.is_multiple_of(16) && done(self) {
+            if turns.is_multiple_of(64) && done(self) {
                 return true;
             }
-            let Some(Reverse((at, tie))) = self.agenda.pop() else { return done(self) };
-            if at > until {
-                self.agenda.push(Reverse((at, tie)));
+            let Some(next) = self.agenda.pop() else { return done(self) };
+            if next.at > until {
+                self.agenda.push(next);
                 self.now = until;
                 return done(self);
             }
-            self.now = self.now.max(at);
-            match self.happenings.remove(&tie) {
-                Some(Happening::Switch(flight)) => self.switch(flight),
-                Some(Happening::Arrive(flight)) => self.arrive(flight),
-                Some(Happening::Wake(node)) => {
+            self.now = self.now.max(next.at);
+            match next.what {
+                Happening::Switch(flight) => self.switch(flight),
+                Happening::Arrive(flight) => self.arrive(flight),
+                Happening::Wake(node) => {
                     self.nodes[node as usize].wake_at = u64::MAX;
                     self.step(node);
                 }
-                None => unreachable!("every entry of the agenda has its happening"),
             }
         }
     }
@@ -458,7 +481,7 @@ impl Node {
     fn submit(&mut self, own: u32) {
         for (peer, left) in &mut self.plan {
             while *left > 0 && self.machine.can_send(*peer) {
-                let Some(number) = self.free_slots.pop() else { return };
+                let Some(number) = self.free_slots.pop_back() else { return };
                 let count = self.submitted.entry(*peer).or_default();
                 let value = u64::from(own) << 48 | u64::from(*peer) << 32 | *count;
                 let kind = if *count % 7 == 6 { Kind::Control } else { Kind::Data };
@@ -479,7 +502,7 @@ impl Node {
     fn collect(&mut self, chance: &mut Chance) {
         while let Some(number) = self.machine.next_free_slot() {
             let slot = self.slab[number as usize].take();
-            self.free_slots.insert(0, number);
+            self.free_slots.push_front(number);
             self.late.extend(slot.map(|slot| (number, slot)));
         }
         while self.late.len() > 8 || (!self.late.is_empty() && chance.hits(300)) {

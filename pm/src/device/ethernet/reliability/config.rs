@@ -52,7 +52,7 @@ impl Config {
             window: 512,
             buffers: 2048,
             queue: 1024,
-            time_out: (2_000_000, 500_000_000),
+            time_out: (1_000_000, 500_000_000),
             ack_delay: 50_000,
         }
     }

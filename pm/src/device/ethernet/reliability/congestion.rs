@@ -63,6 +63,12 @@ impl Congestion {
         }
     }
 
+    /// A round trip takes much longer than it can: queues are filling, so doubling ends here.
+    #[inline]
+    pub(super) fn crowded(&mut self) {
+        self.threshold = self.threshold.min(self.window);
+    }
+
     /// A packet was lost; at most one reduction each round trip.
     pub(super) fn lost(&mut self, now: u64, round: u64) {
         self.lost += 1;

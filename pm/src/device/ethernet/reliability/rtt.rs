@@ -6,6 +6,8 @@ use super::Config;
 const FIRST: u64 = 5_000_000;
 /// A sample beyond this is the age of a stale stamp, or of a process that was held.
 const LONGEST: u64 = 10_000_000_000;
+/// What a round trip may take more than four times the shortest.
+const CROWDED: u64 = 1_000_000;
 /// Nanoseconds in a unit of a packet's stamp, as a power of two.
 const UNIT: u32 = 6;
 /// The most doublings.
@@ -53,6 +55,12 @@ impl Rtt {
     #[inline]
     pub(super) fn spread(&self) -> u64 {
         (self.smooth + 4 * self.variation).max(200_000)
+    }
+
+    /// Whether packets wait on their way rather than travel.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.smooth > 4 * self.shortest + CROWDED
     }
 
     /// Until an unanswered packet counts as lost.

@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 
 /// Packets of its link that must overtake a packet before it counts as lost: at first, at most.
 const OVERTAKEN: (i32, i32) = (3, 64);
+/// Time-outs in a row that repeat the oldest packet only: a peer may have lost the processor.
+const MILD: u32 = 2;
 /// Packets that arrive without a premature repetition before the above shrinks again.
 const CALM: u32 = 1024;
 
@@ -290,11 +292,14 @@ impl Sender {
         }
         if header.flags & ECHO != 0 {
             self.rtt.sample(header.echo, now);
+            if self.rtt.is_crowded() {
+                self.congestion.crowded();
+            }
         }
         self.rtt.backoff = 0;
         self.congestion.acked(arrived, was_full);
         if self.islands > 0 || again {
-            self.find_lost(links, shared, now);
+            self.find_lost(header, links, shared, now);
         }
         self.time_out_at = NEVER;
         if self.flying > 0 {
@@ -372,9 +377,12 @@ impl Sender {
     }
 
     /// Marks what others have overtaken: enough of the same link, or any that was sent much later.
-    fn find_lost(&mut self, links: &mut Links, shared: &mut Shared, now: u64) {
+    /// Only where this packet says what is missing: elsewhere, much may have arrived meanwhile.
+    fn find_lost(&mut self, header: &Header, links: &mut Links, shared: &mut Shared, now: u64) {
         let late = self.newest.saturating_sub(self.rtt.spread());
-        for index in 0..self.sent() {
+        let base = 1 + (BLOCK * u32::from(header.block)) as usize;
+        let told = base.min(self.sent())..(base + BLOCK as usize).min(self.sent());
+        for index in (0..self.sent().min(1)).chain(told) {
             let entry = self.entries[index];
             let overtaken = || links.overtaken(entry.link, entry.order) >= self.overtaken;
             if entry.state == State::Flying && (entry.sent_at < late || overtaken()) {
@@ -397,8 +405,8 @@ impl Sender {
         self.congestion.lost(now, self.rtt.smooth);
     }
 
-    /// Nothing has been heard for a time-out. The first one costs the oldest packet; then all
-    /// that is on the way counts as lost, and little goes out until the peer answers. Nobody is
+    /// Nothing has been heard for a time-out. At first that costs the oldest packet; then all that
+    /// is on the way counts as lost, and little goes out until the peer answers. Nobody is
     /// declared dead: a debugger may hold the peer for hours.
     pub(super) fn time_out(&mut self, links: &mut Links, shared: &mut Shared, now: u64) {
         self.time_out_at = NEVER;
@@ -406,12 +414,12 @@ impl Sender {
             return;
         }
         shared.counters.time_outs += 1;
-        let first = self.rtt.backoff == 0;
+        let silent = self.rtt.backoff >= MILD;
         self.rtt.back_off();
         if self.flying == 0 && self.lost == 0 {
             // Nothing is on the way, but the window is shut.
             self.probe = !self.admitted();
-        } else if first {
+        } else if !silent {
             let flying = |entry: &Entry| entry.state == State::Flying;
             if let Some(index) = self.entries.iter().position(flying) {
                 self.lose(index, links, now);
