@@ -4,6 +4,8 @@
 #![allow(unsafe_code)]
 
 mod bed;
+mod faults;
+mod others;
 mod traffic;
 
 use bed::{Host, as_root, pair, skip};
@@ -23,6 +25,11 @@ fn choices(name: &str, hosts: &[Host; 2], mtu: usize) -> Vec<Choice> {
         Err(error) => skip(&format!("{name} on AF_XDP"), &error.to_string()),
     }
     all
+}
+
+/// Whether a program of the XDP kind sits at a host's interface.
+fn is_xdp_attached(host: &Host) -> bool {
+    host.ip("link show dev eth0").contains("xdp")
 }
 
 /// Lengths that end in every way inside batches, buffers and segments, up to what fits.

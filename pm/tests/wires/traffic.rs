@@ -140,7 +140,11 @@ pub fn ends(hosts: &[Host; 2], choice: Choice, payload: &Payload) -> [End; 2] {
         |k: usize| End::open(&hosts[k], &Options::over(choice, "eth0"), k as u32 + 1, payload);
     let mut ends = [open(0), open(1)];
     introduce(hosts, &mut ends);
-    ends
+    // Neighbours learn each other's addresses by the first packet, and keep few others meanwhile.
+    let [mut one, mut other] = ends;
+    pass(&mut one, &mut other, &[8], payload);
+    pass(&mut other, &mut one, &[8], payload);
+    [one, other]
 }
 
 pub fn introduce(hosts: &[Host; 2], ends: &mut [End; 2]) {

@@ -136,7 +136,7 @@ impl Endpoint {
                 match xdp::open(link) {
                     Ok(opened) => (opened, None),
                     Err(error) => {
-                        let note = format!("{link}: AF_PACKET instead of AF_XDP: {error}");
+                        let note = format!("{error}; AF_PACKET is used instead");
                         (packet::open(link)?, Some(note))
                     }
                 }

@@ -42,8 +42,27 @@ pub fn state(socket: BorrowedFd<'_>, name: &str) -> LinkState {
         // SAFETY: the request fills this member of the union.
         i32::from(unsafe { answer.ifr_ifru.ifru_flags })
     });
-    let wanted = libc::IFF_UP | libc::IFF_RUNNING;
-    LinkState { up: flags & wanted == wanted, mtu: mtu(socket, name).unwrap_or(0) }
+    // The flag for a carrier comes up to a second late; the driver knows at once.
+    let carrier = || carrier(socket, name).unwrap_or(flags & libc::IFF_RUNNING != 0);
+    let up = flags & libc::IFF_UP != 0 && carrier();
+    LinkState { up, mtu: mtu(socket, name).unwrap_or(0) }
+}
+
+/// Has the driver read or write a structure that begins with the command; see the kernel's
+/// `<linux/ethtool.h>`.
+fn ethtool<T>(socket: BorrowedFd<'_>, name: &str, value: &mut T) -> bool {
+    let mut request = request(name);
+    request.ifr_ifru.ifru_data = std::ptr::from_mut(value).cast();
+    // SAFETY: both callers pass the structure of their command, which ifru_data points to.
+    let code = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    code == 0
+}
+
+/// Whether its driver has a carrier; None where it does not tell.
+fn carrier(socket: BorrowedFd<'_>, name: &str) -> Option<bool> {
+    const GET_LINK: u32 = 0xa;
+    let mut value = [GET_LINK, 0];
+    ethtool(socket, name, &mut value).then_some(value[1] != 0)
 }
 
 /// Its MTU.
@@ -77,7 +96,6 @@ pub fn mac(socket: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], WireError> {
 
 /// How many queues it receives with; 1 where its driver does not tell.
 pub fn receive_queues(socket: BorrowedFd<'_>, name: &str) -> u32 {
-    /// ETHTOOL_GCHANNELS and its structure, from the kernel's <linux/ethtool.h>.
     const GET_CHANNELS: u32 = 0x3c;
     #[repr(C)]
     #[derive(Default)]
@@ -90,11 +108,8 @@ pub fn receive_queues(socket: BorrowedFd<'_>, name: &str) -> u32 {
         combined: u32,
     }
     let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-    let mut request = request(name);
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // SAFETY: the request reads and writes the structure that ifru_data points to.
-    let code = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
-    if code == 0 { (channels.receive + channels.combined).max(1) } else { 1 }
+    let told = ethtool(socket, name, &mut channels);
+    if told { (channels.receive + channels.combined).max(1) } else { 1 }
 }
 
 /// An address of an interface of this process's namespace, with its subnet's mask.

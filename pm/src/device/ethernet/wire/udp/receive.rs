@@ -72,10 +72,12 @@ impl Udp {
             return 0;
         }
         // The last ones of `landing` were filled, the last one first.
-        let mut filled = [0; BATCH];
-        for (to, from) in filled.iter_mut().zip(self.landing.drain(..).rev().take(came)) {
-            *to = from;
-        }
+        let filled: [_; BATCH] =
+            std::array::from_fn(
+                |k| {
+                    if k < came { self.landing.pop().unwrap_or_default() } else { 0 }
+                },
+            );
         for (buffer, one) in filled.iter().zip(&arrived[..came]) {
             self.accept(*buffer, *one);
         }

@@ -90,6 +90,8 @@ pub(super) struct Xdp {
     frames: Frames,
     /// The kernel has to be called about frames in the send ring.
     unkicked: bool,
+    /// What the kernel answered when it sent nothing.
+    down: Option<Errno>,
     fault: Option<Fault>,
     stats: Stats,
 }
@@ -119,6 +121,7 @@ impl Xdp {
             umem,
             socket,
             unkicked: false,
+            down: None,
             fault: None,
             stats: Stats::default(),
         };

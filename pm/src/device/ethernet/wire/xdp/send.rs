@@ -21,7 +21,13 @@ impl Xdp {
                 done += 1;
                 continue;
             };
-            let Some(frame) = self.chunk() else { break };
+            let Some(frame) = self.chunk() else {
+                let Some(errno) = self.down else { break };
+                // Nothing leaves the ring while the link is down: that is no full queue.
+                self.lost(errno);
+                done += 1;
+                continue;
+            };
             let inner = packet.header;
             let parts = [
                 (header.as_ptr(), raw::HEADER),
@@ -65,6 +71,9 @@ impl Xdp {
             return Some(frame);
         }
         self.collect();
+        if self.frames.is_sent_out() && self.unkicked {
+            self.kick();
+        }
         self.frames.take()
     }
 
@@ -92,13 +101,15 @@ impl Xdp {
                 libc::sendto(socket, nothing, 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
             };
             match Errno::result(code) {
-                Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => self.collect(),
-                Err(errno @ (Errno::EBUSY | Errno::ENOBUFS)) => {
-                    // The interface's queue is full; the next call tries again.
-                    let _ = errno;
-                    break;
+                // Busy: the interface dropped a frame, for want of a carrier or of room.
+                Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::EBUSY) => {
+                    self.down = None;
+                    self.collect();
                 }
+                // No memory now; the next call tries again.
+                Err(Errno::ENOBUFS) => break,
                 Err(errno) => {
+                    self.down = Some(errno);
                     self.fault = Some(super::Fault(errno));
                     break;
                 }

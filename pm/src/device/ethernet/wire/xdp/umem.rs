@@ -237,6 +237,11 @@ impl Frames {
         RECEIVE - self.in_use
     }
 
+    /// Whether no send chunk is free.
+    pub fn is_sent_out(&self) -> bool {
+        self.free.is_empty()
+    }
+
     /// A free send chunk.
     pub fn take(&mut self) -> Option<u32> {
         self.free.pop()

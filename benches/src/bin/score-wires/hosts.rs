@@ -1,0 +1,84 @@
+//! Two network namespaces joined by veth; gone with this process and its children.
+
+use crate::Result;
+use nix::sched::{CloneFlags, sched_setaffinity, setns, unshare};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// The interface's name on both.
+pub const LINK: &str = "eth0";
+/// The hosts' addresses.
+pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
+
+/// Both of them.
+pub struct Hosts([File; 2]);
+
+fn ip(host: &str, words: &str) -> Result<()> {
+    let net = format!("--net={host}");
+    let mut command = Command::new("nsenter");
+    command.arg(net).arg("ip").args(words.split_whitespace());
+    let output = command.output().map_err(|error| format!("nsenter: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr)).into())
+}
+
+impl Hosts {
+    /// Makes them.
+    pub fn new(mtu: usize) -> Result<Hosts> {
+        let make = || {
+            unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("namespace: {error}"))?;
+            File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())
+        };
+        let host = || std::thread::spawn(make).join().map_err(|_| "a thread died".to_owned())?;
+        let hosts = Hosts([host()?, host()?]);
+        let [one, other] = [hosts.path(0), hosts.path(1)];
+        ip(
+            &one,
+            &format!(
+                "link add {LINK} mtu {mtu} type veth peer name {LINK} mtu {mtu} netns {other}"
+            ),
+        )?;
+        for (host, address) in [&one, &other].into_iter().zip(ADDRESSES) {
+            ip(host, &format!("address add {address}/24 dev {LINK}"))?;
+            ip(host, &format!("link set {LINK} up"))?;
+        }
+        Ok(hosts)
+    }
+
+    /// A name of one for other processes.
+    pub fn path(&self, k: usize) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0[k].as_raw_fd())
+    }
+
+    /// Runs a program on both, the second one to its end.
+    pub fn both(&self, cores: &[usize; 2], program: &str, words: [&str; 2]) -> Result<()> {
+        let command = |k: usize| {
+            let mut command = Command::new("taskset");
+            command.args(["-c", &cores[k].to_string(), "nsenter"]);
+            command.arg(format!("--net={}", self.path(k))).arg(program);
+            command.args(words[k].split_whitespace());
+            command
+        };
+        let mut first = command(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        // It listens soon after, and says so nowhere that a program could read.
+        std::thread::sleep(Duration::from_millis(300));
+        let status = command(1).stdin(Stdio::null()).status();
+        let _ = first.kill();
+        let _ = first.wait();
+        let status = status?;
+        if status.success() { Ok(()) } else { Err(format!("{program}: {status}").into()) }
+    }
+}
+
+/// Enters a host and binds itself to a processor.
+pub fn enter(path: &str, core: usize) -> Result<()> {
+    setns(File::open(path)?.as_fd(), CloneFlags::CLONE_NEWNET)?;
+    let mut set = nix::sched::CpuSet::new();
+    set.set(core)?;
+    sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?;
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The wires of PM/Ethernet beside TCP: two processes in two network namespaces joined by veth,
+//! each spinning on a processor of its own. `cargo xtask bench ethernet` runs it and compares; by hand:
+//!
+//! ```text
+//! score-wires latency [-mtu N] [-cores A,B] [-seconds S]     ns one way of 8 bytes, median and low
+//! score-wires bandwidth [-mtu N] [-cores A,B] [-seconds S]   Gbit/s of payload, one line a wire
+//! score-wires hosts [-mtu N] PROGRAM A B                     runs any program, see below
+//! ```
+//! `hosts` starts `PROGRAM A` on the first and `PROGRAM B` on the second host and shows what the
+//! second one says (iperf3, for one). Needs root.
+
+mod end;
+mod hosts;
+mod pass;
+mod tcp;
+
+use hosts::Hosts;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// What is measured: TCP first, so that it warms up for the others.
+const WIRES: [&str; 4] = ["tcp", "udp", "packet", "xdp"];
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Err(error) = run(&words) {
+        eprintln!("score-wires: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn run(words: &[String]) -> Result<()> {
+    let (command, mut rest) = words.split_first().ok_or("latency, bandwidth or hosts?")?;
+    if command == "end" {
+        return end::run(rest);
+    }
+    let mut options = Options { mtu: 1500, cores: [0, 1], seconds: 1.0 };
+    while let [name, value, more @ ..] = rest
+        && name.starts_with('-')
+    {
+        match name.as_str() {
+            "-mtu" => options.mtu = value.parse()?,
+            "-seconds" => options.seconds = value.parse()?,
+            "-cores" => {
+                let (one, other) = value.split_once(',').ok_or("-cores A,B")?;
+                options.cores = [one.parse()?, other.parse()?];
+            }
+            name => return Err(format!("there is no option {name}").into()),
+        }
+        rest = more;
+    }
+    let hosts = Hosts::new(options.mtu)?;
+    match (command.as_str(), rest) {
+        ("latency" | "bandwidth", wires) => {
+            for wire in
+                WIRES.iter().filter(|wire| wires.is_empty() || wires.iter().any(|one| one == *wire))
+            {
+                if command == "bandwidth" && *wire == "tcp" {
+                    continue;
+                }
+                let figure = measure(&hosts, &options, command, wire)?;
+                println!("{wire} {figure}");
+            }
+            Ok(())
+        }
+        ("hosts", [program, one, other]) => hosts.both(&options.cores, program, [one, other]),
+        _ => Err(format!("there is no {command} with these words").into()),
+    }
+}
+
+/// What the words said.
+struct Options {
+    mtu: usize,
+    cores: [usize; 2],
+    seconds: f64,
+}
+
+/// A process on one of the hosts.
+struct Far {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Far {
+    fn start(hosts: &Hosts, options: &Options, what: &str, wire: &str, k: usize) -> Result<Far> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["end", what, wire, &k.to_string(), &hosts.path(k)])
+            .args([options.cores[k].to_string(), options.seconds.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let both = input.zip(output.map(BufReader::new));
+        let (input, output) = both.ok_or("no pipes")?;
+        Ok(Far { child, input, output })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        if line.is_empty() {
+            return Err("an end has died".into());
+        }
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // Ends by itself after its time; an error elsewhere must not leave it spinning.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One figure: what the first host's process found.
+fn measure(hosts: &Hosts, options: &Options, what: &str, wire: &str) -> Result<String> {
+    let mut ends =
+        [Far::start(hosts, options, what, wire, 0)?, Far::start(hosts, options, what, wire, 1)?];
+    let addresses = [ends[0].line()?, ends[1].line()?];
+    for (k, end) in ends.iter_mut().enumerate() {
+        writeln!(end.input, "{}", addresses[1 - k])?;
+    }
+    let figure = ends[0].line()?;
+    std::thread::sleep(Duration::from_millis(1));
+    Ok(figure)
+}

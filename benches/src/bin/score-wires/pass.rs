@@ -1,0 +1,213 @@
+//! Packets to and fro on a wire.
+
+// UNSAFETY: a send slab, and payloads read where they lie.
+#![expect(unsafe_code)]
+
+use crate::Result;
+use score_pm::device::ethernet::wire::{Endpoint, Packet, Received, Slab, Wire};
+use std::hint::black_box;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+/// Bytes of the message.
+pub const SIZE: usize = 8;
+/// As many bytes as the machine's header has.
+const HEADER: usize = 64;
+/// Packets that the source has under way at most, and how many the sink takes before it says so.
+const WINDOW: u64 = 512;
+const CREDIT: u64 = 64;
+/// What an idle end waits for the other.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A wire with what it sends from.
+pub struct End {
+    wire: Wire,
+    mtu: usize,
+}
+
+impl End {
+    /// Takes an endpoint into use.
+    pub fn attach(endpoint: Endpoint) -> Result<End> {
+        let slab: &'static mut [u8] = Box::leak(vec![7u8; 1 << 20].into_boxed_slice());
+        // SAFETY: never freed.
+        let slab = unsafe { Slab::new(NonNull::from(&mut slab[0]), slab.len()) };
+        Ok(End { wire: Wire::attach(endpoint, slab)?, mtu: 0 })
+    }
+
+    /// For the other end.
+    pub fn address(&self) -> Vec<u8> {
+        self.wire.endpoint().address()
+    }
+
+    /// The other end.
+    pub fn meet(&mut self, address: &[u8]) -> Result<()> {
+        self.mtu = self.wire.add_peer(address)?.mtu;
+        Ok(())
+    }
+
+    fn send(&mut self, word: u64, len: usize) -> Result<()> {
+        let mut header = [0; HEADER];
+        header[..8].copy_from_slice(&word.to_le_bytes());
+        let begin = Instant::now();
+        while self.wire.send(&[Packet { to: 0, header: &header, at: 64, len }]) == 0 {
+            if begin.elapsed() > PATIENCE {
+                return Err("the queue stays full".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The first word of the next packet; None when nothing came for a long time.
+    fn receive(&mut self) -> Option<u64> {
+        let mut out = [Received::default(); 1];
+        let mut polls = 0u32;
+        let begin = Instant::now();
+        while self.wire.receive(&mut out) == 0 {
+            polls += 1;
+            if polls.is_multiple_of(1 << 16) && begin.elapsed() > PATIENCE {
+                return None;
+            }
+        }
+        let word = self.wire.head::<8>(out[0]).map(u64::from_le_bytes);
+        // The payload is read, as a program would.
+        // SAFETY: the packet is not released yet, and has more bytes than a header.
+        black_box(unsafe {
+            self.wire.pointer(out[0]).add(HEADER.min(out[0].len as usize - 1)).read()
+        });
+        self.wire.release(out[0].buffer);
+        word
+    }
+}
+
+/// Round trips in small batches, so that what disturbs one does not count for all.
+pub struct Rounds {
+    end: Instant,
+    batches: Vec<f64>,
+}
+
+const BATCH: u32 = 20;
+
+impl Rounds {
+    /// For so long.
+    pub fn new(time: Duration) -> Rounds {
+        Rounds { end: Instant::now() + time, batches: Vec::new() }
+    }
+
+    /// Whether there is time left.
+    pub fn go_on(&self) -> bool {
+        Instant::now() < self.end
+    }
+
+    /// Measures some round trips.
+    pub fn batch(&mut self, mut round: impl FnMut() -> Result<()>) -> Result<()> {
+        let begin = Instant::now();
+        for _ in 0..BATCH {
+            round()?;
+        }
+        self.batches.push(begin.elapsed().as_nanos() as f64 / f64::from(2 * BATCH));
+        Ok(())
+    }
+
+    /// The median, and what one batch in twenty is below (for a look at a machine that is busy with
+    /// other things), in ns.
+    pub fn one_way(&mut self) -> String {
+        self.batches.sort_by(f64::total_cmp);
+        let at = |part: usize| self.batches.get(self.batches.len() / part).copied();
+        let [median, low] = [2, 20].map(|part| at(part).unwrap_or(f64::NAN));
+        format!("{median:.1} {low:.1}")
+    }
+}
+
+/// Measures the time one way.
+pub fn ping(end: &mut End, time: Duration) -> Result<String> {
+    // The other is there once it answers; what was sent before that may be lost.
+    while {
+        end.send(1, SIZE)?;
+        let mut out = [Received::default(); 1];
+        let until = Instant::now() + Duration::from_millis(20);
+        let mut count = 0;
+        while count == 0 && Instant::now() < until {
+            count = end.wire.receive(&mut out);
+        }
+        if count > 0 {
+            end.wire.release(out[0].buffer);
+        }
+        count == 0
+    } {}
+    let mut rounds = Rounds::new(time);
+    while rounds.go_on() {
+        rounds.batch(|| {
+            end.send(1, SIZE)?;
+            end.receive().map(drop).ok_or_else(|| "a packet was lost".into())
+        })?;
+    }
+    Ok(rounds.one_way())
+}
+
+/// Sends back what comes.
+pub fn echo(end: &mut End) -> Result<()> {
+    while end.receive().is_some() {
+        end.send(1, SIZE)?;
+    }
+    Ok(())
+}
+
+/// Takes packets and answers Gbit/s of their payload.
+pub fn sink(end: &mut End, time: Duration) -> Result<f64> {
+    let mut out = [Received::default(); 64];
+    let (mut bytes, mut packets, mut told) = (0u64, 0u64, 0u64);
+    let mut begin = None;
+    let mut quiet = Instant::now();
+    loop {
+        let count = end.wire.receive(&mut out);
+        for packet in &out[..count] {
+            bytes += u64::from(packet.len) - HEADER as u64;
+            packets += 1;
+            black_box(end.wire.head::<HEADER>(*packet));
+            end.wire.release(packet.buffer);
+        }
+        if packets - told >= CREDIT || count == 0 && quiet.elapsed() > Duration::from_millis(5) {
+            // Says again what may have been lost, or begins.
+            end.send(packets, 0)?;
+            (told, quiet) = (packets, Instant::now());
+        }
+        if count == 0 {
+            continue;
+        }
+        let (start, before) = *begin.get_or_insert((Instant::now(), bytes));
+        if start.elapsed() > time {
+            return Ok((bytes - before) as f64 * 8.0 / start.elapsed().as_nanos() as f64);
+        }
+    }
+}
+
+/// Sends as much as the sink takes.
+pub fn source(end: &mut End) -> Result<()> {
+    let len = (end.mtu - HEADER) / 16 * 16;
+    let header = [0; HEADER];
+    let (mut sent, mut taken) = (0u64, 0u64);
+    let mut out = [Received::default(); 16];
+    let mut quiet = Instant::now();
+    loop {
+        let room = (WINDOW - (sent - taken).min(WINDOW)).min(64) as usize;
+        if room >= 32 {
+            let packet = Packet { to: 0, header: &header, at: 64, len };
+            sent += end.wire.send(&vec![packet; room]) as u64;
+        }
+        let count = end.wire.receive(&mut out);
+        for packet in &out[..count] {
+            if let Some(word) = end.wire.head::<8>(*packet).map(u64::from_le_bytes) {
+                taken = taken.max(word);
+            }
+            end.wire.release(packet.buffer);
+            quiet = Instant::now();
+        }
+        if quiet.elapsed() > Duration::from_millis(10) {
+            // Packets were lost: their credit comes back.
+            taken = sent;
+        }
+        if quiet.elapsed() > PATIENCE {
+            return Ok(());
+        }
+    }
+}

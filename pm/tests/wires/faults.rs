@@ -1,0 +1,265 @@
+//! What happens to links and processes while wires are in use.
+
+use crate::bed::{Host, as_root, cable, pair, skip};
+use crate::traffic::{End, HEADER, Payload, ends, introduce, pass};
+use crate::{choices, is_xdp_attached};
+use score_pm::device::ethernet::wire::{Choice, Endpoint, Kind, Options, ROUTED_MAX, Received};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back() {
+    const NAME: &str = "a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back";
+    as_root(NAME, || {
+        let payload = Payload::new();
+        let hosts = pair(1500);
+        for choice in choices(NAME, &hosts, 1500) {
+            let [mut one, mut other] = ends(&hosts, choice, &payload);
+            pass(&mut one, &mut other, &[100; 10], &payload);
+            assert!(one.wire.link().up && other.wire.link().up);
+            hosts[0].ip("link set eth0 down");
+            assert!(!one.wire.link().up, "{choice:?}: switched off");
+            assert!(!other.wire.link().up, "{choice:?}: no carrier");
+            // More than any queue holds: a link that is down must not become a full queue.
+            let end = Instant::now() + Duration::from_secs(5);
+            let mut taken = 0;
+            while taken < 2000 && Instant::now() < end {
+                taken += one.send(0, STALE, &[100; 50]);
+            }
+            assert!(taken >= 2000, "{choice:?}: {taken}");
+            let fault = one.wire.take_fault().expect("the wire says so");
+            assert!(fault.is_link_down(), "{choice:?}: {fault:?}");
+            other.send(0, STALE, &[100; 10]);
+            hosts[0].ip("link set eth0 up");
+            wait_until_up(&[&one, &other]);
+            resume(&mut one, &mut other, &payload);
+            resume(&mut other, &mut one, &payload);
+            assert_eq!(one.wire.take_fault().filter(|fault| !fault.is_link_down()), None);
+        }
+    });
+}
+
+fn wait_until_up(ends: &[&End]) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !ends.iter().all(|end| end.wire.link().up) {
+        assert!(Instant::now() < end, "the link is not up again");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Numbers of packets that were sent while the link was down: they may come late or never.
+const STALE: u32 = 1_000_000;
+
+/// Sends until something comes, since neighbours may have forgotten each other, then checks that
+/// all comes.
+fn resume(from: &mut End, to: &mut End, payload: &Payload) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while to.came.values().flatten().all(|number| *number < STALE) && Instant::now() < end {
+        from.send(0, STALE, &[8]);
+        std::thread::sleep(Duration::from_millis(2));
+        to.receive(payload);
+    }
+    from.send_all(0, 0, &[1000; 64]);
+    let fresh = |to: &End| -> Vec<u32> {
+        to.came.values().flatten().copied().filter(|number| *number < STALE).collect()
+    };
+    while fresh(to).len() < 64 && Instant::now() < end {
+        to.receive(payload);
+    }
+    assert!(fresh(to).into_iter().eq(0..64), "{:?}", to.came);
+    to.came.clear();
+}
+
+#[test]
+fn an_interface_that_is_gone_leaves_a_wire_that_answers() {
+    const NAME: &str = "an_interface_that_is_gone_leaves_a_wire_that_answers";
+    as_root(NAME, || {
+        let payload = Payload::new();
+        for choice in choices(NAME, &pair(1500), 1500) {
+            let hosts = pair(1500);
+            let [mut one, mut other] = ends(&hosts, choice, &payload);
+            hosts[1].ip("link del eth0");
+            assert_eq!((one.wire.link().up, one.wire.link().mtu), (false, 0));
+            for end in [&mut one, &mut other] {
+                for _ in 0..100 {
+                    end.send(0, 0, &[100; 50]);
+                    end.receive(&payload);
+                }
+                assert!(end.wire.take_fault().is_some_and(|fault| fault.is_link_down()));
+            }
+        }
+    });
+}
+
+#[test]
+fn when_a_process_is_gone_its_owner_goes_on_with_the_same_sockets() {
+    const NAME: &str = "when_a_process_is_gone_its_owner_goes_on_with_the_same_sockets";
+    as_root(NAME, || {
+        let payload = Payload::new();
+        let hosts = pair(1500);
+        for choice in choices(NAME, &hosts, 1500) {
+            let open = |k: usize| {
+                hosts[k].within(|| Endpoint::open(&Options::over(choice, "eth0"))).unwrap()
+            };
+            let (endpoint, peer) = (open(0), open(1));
+            let owners = endpoint.try_clone().unwrap();
+            let attach = |k: usize, endpoint: Endpoint| {
+                hosts[k].within(|| End::attach(endpoint, k as u32 + 1, &payload))
+            };
+            let mut both = [attach(0, endpoint), attach(1, peer)];
+            introduce(&hosts, &mut both);
+            let [mut first, mut other] = both;
+            pass(&mut first, &mut other, &[100; 700], &payload);
+            pass(&mut other, &mut first, &[100; 700], &payload);
+            // It dies holding packets that it never released, and with some not yet looked at.
+            other.send_all(0, 0, &[100; 40]);
+            let mut out = [Received::default(); 8];
+            let end = Instant::now() + Duration::from_secs(5);
+            while first.wire.receive(&mut out) == 0 && Instant::now() < end {}
+            drop(first);
+            other.send_all(0, 40, &[100; 40]);
+            let second = attach(0, owners);
+            let mut both = [second, other];
+            let address = both[1].address();
+            hosts[0].within(|| both[0].wire.add_peer(&address)).unwrap();
+            let [mut second, mut other] = both;
+            let end = Instant::now() + Duration::from_secs(5);
+            let last = |end: &End| end.came.get(&2).and_then(|came| came.last().copied());
+            while last(&second) != Some(79) && Instant::now() < end {
+                second.receive(&payload);
+            }
+            let came = second.take(2);
+            assert!(came.is_sorted() && came.ends_with(&[79]), "{choice:?}: {came:?}");
+            // Longer than any ring: no buffer is lost for ever.
+            pass(&mut other, &mut second, &[100; 3000], &payload);
+            pass(&mut second, &mut other, &[100; 3000], &payload);
+        }
+    });
+}
+
+#[test]
+fn a_wire_is_rebuilt_from_its_description_and_its_descriptors_alone() {
+    const NAME: &str = "a_wire_is_rebuilt_from_its_description_and_its_descriptors_alone";
+    as_root(NAME, || {
+        let payload = Payload::new();
+        let hosts = pair(1500);
+        for choice in choices(NAME, &hosts, 1500) {
+            let ends = [0, 1].map(|k| {
+                let options = Options::over(choice, "eth0");
+                let endpoint = hosts[k].within(|| Endpoint::open(&options)).unwrap();
+                let words = endpoint.describe();
+                let copy = || {
+                    let clone = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+                    endpoint.descriptors().map(clone).collect::<Vec<_>>()
+                };
+                for len in 0..words.len() {
+                    assert!(Endpoint::rebuild(&words[..len], copy()).is_err(), "{len} bytes");
+                }
+                let mut fewer = copy();
+                fewer.pop();
+                assert!(Endpoint::rebuild(&words, fewer).is_err());
+                let mut others = copy();
+                others[0] = std::fs::File::open("/dev/null").unwrap().into();
+                assert!(Endpoint::rebuild(&words, others).is_err());
+                let rebuilt = Endpoint::rebuild(&words, copy()).unwrap();
+                assert_eq!(rebuilt.address(), endpoint.address());
+                End::attach(rebuilt, k as u32 + 1, &payload)
+            });
+            let mut ends = ends;
+            introduce(&hosts, &mut ends);
+            let [mut one, mut other] = ends;
+            pass(&mut one, &mut other, &[100; 100], &payload);
+        }
+    });
+}
+
+#[test]
+fn packets_for_a_peer_behind_a_narrow_router_arrive() {
+    const NAME: &str = "packets_for_a_peer_behind_a_narrow_router_arrive";
+    as_root(NAME, || {
+        let payload = Payload::new();
+        let [one, router, other] = [Host::new(), Host::new(), Host::new()];
+        cable(&one, &router, "eth0", 1, 9000);
+        cable(&router, &other, "eth1", 2, 1280);
+        router.run("sysctl", "-q -w net.ipv4.ip_forward=1");
+        one.ip("route add 10.2.0.0/24 via 10.1.0.2");
+        other.ip("route add 10.1.0.0/24 via 10.2.0.1");
+        let open = |host: &Host, link: &str, number: u32| {
+            End::open(host, &Options::over(Choice::Udp, link), number, &payload)
+        };
+        let (mut near, mut far) = (open(&one, "eth0", 1), open(&other, "eth1", 2));
+        let (near_at, far_at) = (near.address(), far.address());
+        let peer = one.within(|| near.wire.add_peer(&far_at)).unwrap();
+        assert!(peer.mtu >= 1024 + 64 && peer.mtu <= ROUTED_MAX, "{}", peer.mtu);
+        other.within(|| far.wire.add_peer(&near_at)).unwrap();
+        pass(&mut near, &mut far, &[1024; 200], &payload);
+        pass(&mut far, &mut near, &[peer.mtu - HEADER; 200], &payload);
+    });
+}
+
+/// Set for the child of the test below: the wire's host.
+const CHILD: &str = "SCORE_WIRES_CHILD";
+
+#[test]
+fn a_process_killed_by_sigkill_leaves_no_program_at_the_interface() {
+    const NAME: &str = "a_process_killed_by_sigkill_leaves_no_program_at_the_interface";
+    if std::env::var_os(CHILD).is_some() {
+        let endpoint = Endpoint::open(&Options::over(Choice::Xdp, "eth0")).unwrap();
+        let _end = End::attach(endpoint, 1, &Payload::new());
+        println!("\nattached");
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    as_root(NAME, || {
+        let hosts = pair(1500);
+        if !choices(NAME, &hosts, 1500).contains(&Choice::Xdp) {
+            return;
+        }
+        let child = hosts[0].within(|| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", &format!("faults::{NAME}"), "--nocapture"]);
+            command.env(CHILD, "1").stdout(Stdio::piped()).spawn().unwrap()
+        });
+        let mut child = child;
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let attached = lines.map_while(Result::ok).any(|line| line == "attached");
+        let while_alive = is_xdp_attached(&hosts[0]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(attached && while_alive);
+        let end = Instant::now() + Duration::from_secs(1);
+        while is_xdp_attached(&hosts[0]) {
+            assert!(Instant::now() < end, "the program is still there after a second");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // And the next one gets the queue at once, or after the moment that open waits.
+        let next = hosts[0].within(|| Endpoint::open(&Options::over(Choice::Raw, "eth0"))).unwrap();
+        assert_eq!(next.kind(), Kind::Xdp, "{:?}", next.note());
+        assert!(is_xdp_attached(&hosts[0]));
+        drop(next);
+    });
+}
+
+#[test]
+fn a_second_process_on_a_nic_takes_af_packet_and_says_why() {
+    const NAME: &str = "a_second_process_on_a_nic_takes_af_packet_and_says_why";
+    as_root(NAME, || {
+        let hosts = pair(1500);
+        let open = |options: &Options| hosts[0].within(|| Endpoint::open(options));
+        let first = open(&Options::over(Choice::Raw, "eth0")).unwrap();
+        if first.kind() != Kind::Xdp {
+            let note = first.note().unwrap_or_default();
+            assert!(note.contains("AF_PACKET is used instead"), "{note}");
+            return skip(NAME, note);
+        }
+        let second = open(&Options::over(Choice::Raw, "eth0")).unwrap();
+        assert_eq!(second.kind(), Kind::Packet);
+        let note = second.note().unwrap();
+        assert!(note.starts_with("eth0: AF_XDP: ") && note.ends_with(" instead"), "{note}");
+        let missing = open(&Options::over(Choice::Packet, "eth7")).err().unwrap().to_string();
+        assert!(missing.contains("eth7"), "{missing}");
+        let no_ethernet = open(&Options::over(Choice::Raw, "lo")).err();
+        assert!(no_ethernet.is_none_or(|error| error.to_string().contains("lo")));
+    });
+}
