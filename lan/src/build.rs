@@ -132,7 +132,13 @@ impl Lan {
                 .execute(requests)
                 .map_err(|refusal| refused_on(&plan.name(host), &refusal))?;
         }
-        Ok(())
+        // Now that all have taken up their ends, the other ends.
+        let (place, looks) = match (&self.switch, &self.hosts[..]) {
+            (Some(switch), _) => (switch, wiring::look_at_ports(plan)),
+            (None, [first, _]) => (first, wiring::look_at_nics(plan, 0)),
+            _ => return Ok(()),
+        };
+        open_in(place)?.execute(looks).map_err(|refusal| refused_on("the switch", &refusal))
     }
 
     /// What was asked for.
@@ -190,10 +196,18 @@ impl Lan {
         let (place, index) = match &self.switch {
             Some(switch) => (switch, wiring::port(&self.plan, host, link)),
             // The other end of the only pair.
-            None => (&self.hosts[1 - (host as usize).min(1)], wiring::nic(link)),
+            None => {
+                let other = 1 - host.min(1);
+                let place = self.hosts.get(other as usize);
+                let place = place.ok_or_else(|| io::Error::other("one host has no link"))?;
+                (place, wiring::nic(other, link))
+            }
         };
-        let netlink = open_in_and_return(place)?;
-        netlink.execute(vec![wiring::set_up(index, up)]).map_err(|refusal| refusal.error)
+        let change = vec![wiring::set_up(index, up), wiring::look(index)];
+        open_and_return(place)?.execute(change).map_err(|refusal| refusal.error)?;
+        let Some(own) = self.hosts.get(host as usize) else { return Ok(()) };
+        let look = vec![wiring::look(wiring::nic(host, link))];
+        open_and_return(own)?.execute(look).map_err(|refusal| refusal.error)
     }
 }
 
@@ -202,7 +216,7 @@ fn open_in(place: &Place) -> Result<Netlink, Fault> {
     place.enter().and_then(|()| Netlink::open()).map_err(|error| refused("netlink", &error))
 }
 
-fn open_in_and_return(place: &Place) -> io::Result<Netlink> {
+fn open_and_return(place: &Place) -> io::Result<Netlink> {
     let before = Place::here()?;
     place.enter()?;
     let netlink = Netlink::open();

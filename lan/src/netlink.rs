@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 
 /// Requests per system call: as many answers must fit into the socket's default buffer.
-const BATCH: usize = 64;
+const BATCH: usize = 32;
 /// Type of an answer.
 const NLMSG_ERROR: u16 = 2;
 
@@ -106,8 +106,8 @@ fn append(bytes: &mut Vec<u8>, number: u32, message: RouteNetlinkMessage) {
     let mut header = NetlinkHeader::default();
     header.sequence_number = number;
     header.flags = NLM_F_REQUEST | NLM_F_ACK;
-    // Everything is made new but what changes a link that is there.
-    if !matches!(message, RouteNetlinkMessage::SetLink(_)) {
+    // Everything else is made new.
+    if !matches!(message, RouteNetlinkMessage::SetLink(_) | RouteNetlinkMessage::GetLink(_)) {
         header.flags |= NLM_F_CREATE | NLM_F_EXCL;
     }
     let mut whole = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));

@@ -31,7 +31,7 @@ pub struct Plan {
 impl Plan {
     /// `hosts` hosts on one network as it is by default: 1,500 bytes, no limit.
     pub fn new(hosts: u32) -> Plan {
-        Plan { hosts, links: 1, mtu: 1500, rate: None, prefix: "local-".to_owned() }
+        Plan { hosts, links: 1, mtu: 1500, rate: None, prefix: "local".to_owned() }
     }
 
     /// Sets `links`, `mtu` or `rate` from words of a command line.

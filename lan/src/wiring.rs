@@ -23,6 +23,8 @@ const LOOPBACK: u32 = 1;
 /// Indices are given, not asked for. Low ones may be taken: some kernels put tunnels into every
 /// new namespace.
 const FIRST_NIC: u32 = 1001;
+/// Both ends of a pair must differ: else the kernel takes up to a second to see that it is up.
+const FIRST_NIC_OF_OTHERS: u32 = 1011;
 const FIRST_BRIDGE: u32 = 1101;
 const FIRST_PORT: u32 = 1201;
 
@@ -33,8 +35,8 @@ const TOLD_HOSTS: u32 = 128;
 const PREFIX_LENGTH: u8 = 16;
 
 /// Index of a host's NIC.
-pub fn nic(link: u32) -> u32 {
-    FIRST_NIC + link
+pub fn nic(host: u32, link: u32) -> u32 {
+    if host == 0 { FIRST_NIC + link } else { FIRST_NIC_OF_OTHERS + link }
 }
 
 /// Index of the switch's port to a host, in the switch's namespace.
@@ -65,6 +67,14 @@ pub fn set_up(index: u32, up: bool) -> Request {
     request("link", Message::SetLink(message))
 }
 
+/// Looks at a link: before the kernel answers, it does what it had put off after the last change.
+/// A link that has just come up drops packets until then, for up to a second on a busy machine.
+pub fn look(index: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    request("look", Message::GetLink(message))
+}
+
 /// Makes the switch: a bridge for each network.
 pub fn bridges(plan: &Plan) -> Vec<Request> {
     let bridge = |number: u32| {
@@ -86,7 +96,7 @@ pub fn bridges(plan: &Plan) -> Vec<Request> {
 /// Makes the veth pair between this namespace and a host's: `near` here, the NIC there.
 fn veth(plan: &Plan, near: LinkMessage, host: u32, number: u32, there: BorrowedFd<'_>) -> Request {
     let mut far = link(
-        nic(number),
+        nic(host, number),
         vec![
             LinkAttribute::IfName(Plan::nic(number)),
             LinkAttribute::Address(Plan::mac(host, number).to_vec()),
@@ -126,7 +136,7 @@ pub fn crossed_cables(plan: &Plan, there: BorrowedFd<'_>) -> Vec<Request> {
             LinkAttribute::IfName(Plan::nic(number)),
             LinkAttribute::Address(Plan::mac(0, number).to_vec()),
         ];
-        veth(plan, link(nic(number), attributes), 1, number, there)
+        veth(plan, link(nic(0, number), attributes), 1, number, there)
     };
     (0..plan.links).map(cable).collect()
 }
@@ -140,15 +150,27 @@ pub fn loopback() -> Vec<Request> {
 pub fn settle(plan: &Plan, host: u32) -> Vec<Request> {
     let mut requests = loopback();
     for number in 0..plan.links {
-        requests.push(set_up(nic(number), true));
+        requests.push(set_up(nic(host, number), true));
         requests.push(address(host, number));
-        requests.extend(limit(plan, nic(number)));
+        requests.extend(limit(plan, nic(host, number)));
         if plan.hosts <= TOLD_HOSTS {
             let others = (0..plan.hosts).filter(|other| *other != host);
-            requests.extend(others.map(|other| neighbour(other, number)));
+            requests.extend(others.map(|other| neighbour(nic(host, number), other, number)));
         }
     }
+    requests.extend(look_at_nics(plan, host));
     requests
+}
+
+/// What a host does when the other ends of its links have come up.
+pub fn look_at_nics(plan: &Plan, host: u32) -> Vec<Request> {
+    (0..plan.links).map(|number| look(nic(host, number))).collect()
+}
+
+/// What the switch does when all hosts have taken up their ends.
+pub fn look_at_ports(plan: &Plan) -> Vec<Request> {
+    let each = |host| (0..plan.links).map(move |number| look(port(plan, host, number)));
+    (0..plan.hosts).flat_map(each).collect()
 }
 
 fn address(host: u32, number: u32) -> Request {
@@ -157,7 +179,7 @@ fn address(host: u32, number: u32) -> Request {
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::Inet;
     message.header.prefix_len = PREFIX_LENGTH;
-    message.header.index = nic(number);
+    message.header.index = nic(host, number);
     message.attributes = vec![
         AddressAttribute::Local(IpAddr::V4(own)),
         AddressAttribute::Address(IpAddr::V4(own)),
@@ -166,10 +188,10 @@ fn address(host: u32, number: u32) -> Request {
     request("address", Message::NewAddress(message))
 }
 
-fn neighbour(other: u32, number: u32) -> Request {
+fn neighbour(nic: u32, other: u32, number: u32) -> Request {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Inet;
-    message.header.ifindex = nic(number);
+    message.header.ifindex = nic;
     message.header.state = NeighbourState::Permanent;
     message.attributes = vec![
         NeighbourAttribute::Destination(NeighbourAddress::Inet(Plan::address(other, number))),

@@ -71,7 +71,7 @@ fn packets_received(nic: &str) -> u64 {
 
 fn everybody_talks_to_everybody(me: u32, hosts: u32, links: u32) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    assert_eq!(name.trim(), format!("local-{me}"));
+    assert_eq!(name.trim(), format!("local{me}"));
     for link in 0..links {
         let port = 7000 + link as u16;
         let listener = TcpListener::bind(at(me, link, port)).unwrap();
@@ -187,7 +187,8 @@ fn a_pulled_cable_carries_nothing_and_works_when_it_is_back() {
             lan.set_link(1, 0, false).unwrap();
             assert!(!arrives(&lan, &to));
             lan.set_link(1, 0, true).unwrap();
-            assert!(arrives(&lan, &to));
+            // The kernel may take a second to see it.
+            assert!((0..30).any(|_| arrives(&lan, &to)));
             let inside = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
             lan.leave().unwrap();
             assert_ne!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), inside);

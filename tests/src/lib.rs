@@ -7,6 +7,7 @@ pub mod job;
 pub mod process;
 pub mod scene;
 pub mod terminal;
+pub mod testbed;
 
 pub use job::{Job, Outcome, Running};
 pub use scene::Scene;

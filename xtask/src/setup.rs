@@ -1,4 +1,5 @@
-//! Sets up what a fresh machine lacks: Debian packages and components of the Rust toolchain.
+//! Sets up what a fresh machine lacks: Debian packages, components of the Rust toolchain, and the
+//! daemons of other systems that tests run, unpacked and not installed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -83,6 +84,67 @@ fn install(prefix: &[&str], packages: &[&str]) -> bool {
     let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
     args.extend(packages);
     apt(prefix, &args) && missing_packages().is_empty()
+}
+
+/// Daemons that tests run in a network and folder of their own: installing them would start
+/// services on this machine, so their packages are unpacked below the target folder only.
+const TESTBEDS: &[(&[&str], &[&str])] = &[
+    (&["sshd"], &["openssh-server", "libwrap0"]),
+    (
+        &["slurmctld", "slurmd", "munged"],
+        &[
+            "slurmd",
+            "slurmctld",
+            "slurm-client",
+            "slurm-wlm-basic-plugins",
+            "munge",
+            "libmunge2",
+            "libhwloc15",
+            "libnuma1",
+        ],
+    ),
+];
+
+/// Unpacks the packages of testbeds that are neither installed nor unpacked. What cannot be had is
+/// no error: its tests say that they were skipped.
+pub fn testbeds() {
+    let Ok(folder) = run::target().map(|target| target.join("testbeds")) else { return };
+    for (programs, packages) in TESTBEDS {
+        let list = packages.join(" ");
+        let mark = folder.join(format!(".{}", packages[0]));
+        let installed = |name: &&str| run::have(name) || Path::new("/usr/sbin").join(name).exists();
+        if programs.iter().all(installed) || mark.exists() {
+            continue;
+        }
+        if !run::have("apt-get") || !run::have("dpkg-deb") {
+            println!("testbeds: {list} missing, and this is no Debian; their tests are skipped");
+            continue;
+        }
+        println!("testbeds: unpacking {list}");
+        if unpack(&folder, packages).and_then(|()| std::fs::write(&mark, "")).is_err() {
+            println!("testbeds: could not get {list}; their tests are skipped");
+        }
+    }
+}
+
+fn unpack(folder: &Path, packages: &[&str]) -> std::io::Result<()> {
+    let archives = folder.join("archives");
+    std::fs::create_dir_all(&archives)?;
+    let download = || {
+        let mut command = Command::new("apt-get");
+        command.args(["download", "-qq"]).args(packages).current_dir(&archives);
+        run::call(command.stdin(Stdio::null()))
+    };
+    if download().is_err() {
+        apt(&privilege().unwrap_or_default(), &["update", "-qq"]);
+        download().map_err(std::io::Error::other)?;
+    }
+    for archive in std::fs::read_dir(&archives)? {
+        let archive = archive?.path();
+        let mut command = Command::new("dpkg-deb");
+        run::call(command.arg("-x").arg(&archive).arg(folder)).map_err(std::io::Error::other)?;
+    }
+    std::fs::remove_dir_all(&archives)
 }
 
 /// Adds rustfmt and clippy where rustup runs the toolchain and they are missing.

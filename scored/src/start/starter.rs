@@ -38,7 +38,7 @@ pub struct Failure {
 struct Running {
     launch: usize,
     /// Held open: its end tells the daemon that its server has gone.
-    _stdin: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
     stderr: Option<File>,
     /// What it has said and nobody has been told yet.
     said: Vec<u8>,
@@ -199,6 +199,23 @@ impl Starter {
         Some(lost.into_iter().map(|host| self.failure(host, &cause)).collect())
     }
 
+    /// Nobody is needed any more: daemons see the end of their standard input, and launchers that
+    /// still wait for them go. Whoever has time lets them ([`Starter::is_gone`]) before this value
+    /// is dropped: a launcher that is killed may leave its batch system waiting.
+    pub fn close(&mut self) {
+        for (pid, one) in &mut self.running {
+            one.stdin = None;
+            if !self.queue.is_up(one.launch) {
+                process::kill(*pid, libc::SIGTERM);
+            }
+        }
+    }
+
+    /// Whether no launcher runs.
+    pub fn is_gone(&self) -> bool {
+        self.running.is_empty()
+    }
+
     fn start(&mut self, launch: usize) -> io::Result<()> {
         let Launch { words, hosts } = &self.launches[launch];
         let mut command = Command::new(&words[0]);
@@ -222,7 +239,7 @@ impl Starter {
             descriptor::set_nonblocking(pipe.as_fd())?;
             self.words.add(pipe, EpollEvent::new(EpollFlags::EPOLLIN, pid as u64))?;
         }
-        self.running.insert(pid, Running { launch, _stdin: stdin, stderr, said: Vec::new() });
+        self.running.insert(pid, Running { launch, stdin, stderr, said: Vec::new() });
         Ok(())
     }
 

@@ -22,6 +22,8 @@ const SECRET_LENGTH: usize = 32;
 /// How long a connection may take to say its line.
 const LINE_TIME: Duration = Duration::from_secs(2);
 const LINE_LENGTH: u64 = 512;
+/// How long launchers may take to go.
+const GOING: Duration = Duration::from_secs(5);
 
 /// `-try`
 #[derive(Debug)]
@@ -95,7 +97,17 @@ pub fn run(setting: &Setting) -> Result<(), String> {
             report(starter.ended(reaped.pid, reaped.status).unwrap_or_default());
         }
     }
-    drop(starter);
+    starter.close();
+    let end = Instant::now() + GOING;
+    while !starter.is_gone() && Instant::now() < end {
+        let left = end.saturating_duration_since(Instant::now());
+        wait(&signals, &listener, &starter, left).map_err(|error| error.to_string())?;
+        starter.hear();
+        while let Ok(Some(_)) = signals.read_signal() {}
+        while let Reap::One(reaped) = process::reap() {
+            starter.ended(reaped.pid, reaped.status);
+        }
+    }
     if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} hosts failed", names.len())) }
 }
 

@@ -36,7 +36,7 @@ const WORDS: &[(&str, Way)] = &[
 const SIGNS: &[(Way, &[&str])] = &[
     (Way::Slurm, &["SLURM_JOB_ID", "SLURM_JOB_NODELIST"]),
     (Way::Pbs, &["PBS_JOBID", "PBS_NODEFILE"]),
-    (Way::Lsf, &["LSB_JOBID", "LSB_MCPU_HOSTS"]),
+    (Way::Lsf, &["LSB_JOBID"]),
     (Way::GridEngine, &["JOB_ID", "PE_HOSTFILE"]),
 ];
 
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(Way::choose(Some("ssh"), &slurm), Ok(Way::Shell));
         let pbs = environment(&[("PBS_JOBID", "1.x"), ("PBS_NODEFILE", "/var/spool/1")]);
         assert_eq!(Way::choose(None, &pbs), Ok(Way::Pbs));
-        let lsf = environment(&[("LSB_JOBID", "9"), ("LSB_MCPU_HOSTS", "a 2 b 2")]);
+        let lsf = environment(&[("LSB_JOBID", "9"), ("LSB_HOSTS", "a a b b")]);
         assert_eq!(Way::choose(None, &lsf), Ok(Way::Lsf));
         let engine = environment(&[("JOB_ID", "9"), ("PE_HOSTFILE", "/x")]);
         assert_eq!(Way::choose(None, &engine), Ok(Way::GridEngine));

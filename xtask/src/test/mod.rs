@@ -72,6 +72,7 @@ pub fn headers(_args: &[String]) -> Result<(), String> {
 
 fn set_up(_: &mut Tally) -> Result<(), String> {
     setup::packages();
+    setup::testbeds();
     setup::components();
     Ok(())
 }

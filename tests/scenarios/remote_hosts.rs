@@ -1,0 +1,81 @@
+//! Daemons on other machines: by ssh, and inside an allocation of Slurm by srun. Both are the real
+//! ones, on a virtual LAN. A host that cannot be had is named with what its launcher said.
+
+use score_tests::testbed::Testbed;
+use score_tests::{Scene, binaries};
+
+fn scored() -> String {
+    binaries::program("scored").display().to_string()
+}
+
+#[test]
+fn ssh_brings_a_stand_in_to_every_host() {
+    let scene = Scene::new();
+    let Some(bed) = Testbed::ssh(&scene) else { return };
+    let line = format!("{} -try 10.77.0.2,10.77.0.3", scored());
+    let outcome = bed.run(&scene, 3, &line).run().expect(0);
+    for host in ["10.77.0.2", "10.77.0.3"] {
+        assert!(outcome.text().contains(&format!("{host}: up after")), "{outcome}");
+    }
+}
+
+#[test]
+fn a_host_that_ssh_does_not_reach_is_named_and_the_others_come_up() {
+    let scene = Scene::new();
+    let Some(bed) = Testbed::ssh(&scene) else { return };
+    // Host 1 is there, a ninth one is not; then a path where scored is not.
+    let line = format!(
+        "{scored} -try 10.77.0.2,10.77.0.9; SCORE_SCORED=/nowhere/scored {scored} -try 10.77.0.2",
+        scored = scored()
+    );
+    let outcome = bed.run(&scene, 2, &line).run().expect(1);
+    let text = outcome.text();
+    assert!(text.contains("10.77.0.2: up after"), "{outcome}");
+    assert!(
+        text.contains("10.77.0.9: no daemon could be started by the remote shell"),
+        "{outcome}"
+    );
+    assert!(text.contains("10.77.0.2: no daemon could be started"), "{outcome}");
+    assert!(text.contains("/nowhere/scored"), "{outcome}");
+}
+
+#[test]
+fn an_ssh_that_would_ask_a_question_fails_at_once() {
+    let scene = Scene::new();
+    let Some(bed) = Testbed::ssh(&scene) else { return };
+    let line = format!(
+        "SCORE_RSH=\"$SCORE_RSH -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=ask\" {} \
+         -try 10.77.0.2",
+        scored()
+    );
+    let outcome = bed.run(&scene, 2, &line).run().expect(1);
+    let text = outcome.text();
+    assert!(text.contains("10.77.0.2: no daemon"), "{outcome}");
+    assert!(text.contains("Host key verification failed"), "{outcome}");
+}
+
+#[test]
+fn srun_brings_a_stand_in_to_every_node_of_an_allocation() {
+    let scene = Scene::new();
+    let Some(bed) = Testbed::slurm(&scene, 3) else { return };
+    let line = format!("{} -try local1,local2,local3", scored());
+    let outcome = bed.run(&scene, 4, &line).run().expect(0);
+    for node in 1..=3 {
+        let wanted = format!("local{node}: up after");
+        assert!(outcome.text().contains(&wanted), "{outcome}");
+    }
+}
+
+#[test]
+fn a_node_outside_the_allocation_is_refused_with_sruns_words() {
+    let scene = Scene::new();
+    let Some(bed) = Testbed::slurm(&scene, 2) else { return };
+    let line = format!("{} -try local1,local9", scored());
+    let outcome = bed.run(&scene, 3, &line).run().expect(1);
+    let text = outcome.text();
+    for host in ["local1", "local9"] {
+        let wanted = format!("{host}: no daemon could be started by srun");
+        assert!(text.contains(&wanted), "{outcome}");
+    }
+    assert!(text.contains("srun: error:") && text.contains("start=ssh"), "{outcome}");
+}

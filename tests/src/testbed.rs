@@ -1,0 +1,173 @@
+//! Systems that bring daemons to other hosts, run for real on a virtual LAN: sshd and Slurm. The
+//! scripts are in tests/testbeds; programs that are not installed are looked for where
+//! `cargo xtask test` has unpacked their packages.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::unistd::geteuid;
+
+use crate::{Job, Scene, binaries, process, skip};
+
+/// The folder above the programs under test in which packages are unpacked.
+const UNPACKED: &str = "testbeds";
+
+/// A testbed, ready to be started.
+pub struct Testbed {
+    script: PathBuf,
+    folder: PathBuf,
+    tools: PathBuf,
+    programs: Vec<(&'static str, PathBuf)>,
+    variables: Vec<(&'static str, String)>,
+}
+
+fn unpacked() -> PathBuf {
+    binaries::folder().parent().unwrap_or(Path::new("/")).join(UNPACKED)
+}
+
+/// A program by one of its names: installed, else unpacked.
+fn tool(names: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    folders.push("/usr/sbin".into());
+    folders.extend(["usr/sbin", "usr/bin"].map(|folder| unpacked().join(folder)));
+    let files = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+    files.into_iter().find(|file| file.is_file())
+}
+
+impl Testbed {
+    fn new(scene: &Scene, name: &str, programs: &[(&'static str, &[&str])]) -> Option<Self> {
+        let folder = scene.dir().join(name);
+        fs::create_dir_all(&folder).expect("the scenario's folder can be written");
+        let mut found = Vec::new();
+        for (variable, names) in programs {
+            let Some(path) = tool(names) else {
+                skip(&format!("{name}_testbed"), &format!("{} is not installed", names[0]));
+                return None;
+            };
+            found.push((*variable, path));
+        }
+        let script = binaries::root().join(format!("tests/testbeds/{name}.sh"));
+        let tools = unpacked();
+        Some(Self { script, folder, tools, programs: found, variables: Vec::new() })
+    }
+
+    /// An sshd on each host but the first. They are reached as 10.77.0.2, 10.77.0.3 …; the remote
+    /// shell with its options is in SCORE_RSH.
+    pub fn ssh(scene: &Scene) -> Option<Self> {
+        let mut bed = Self::new(scene, "ssh", &[("SSHD", &["sshd"]), ("", &["ssh-keygen"])])?;
+        let folder = bed.folder.display().to_string();
+        for name in ["host_key", "user_key"] {
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(bed.folder.join(name))
+                .status();
+            assert!(made.is_ok_and(|status| status.success()), "ssh-keygen");
+        }
+        bed.file(
+            "sshd_config",
+            &format!(
+                "Port 2222\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\n\
+                 UsePAM no\nStrictModes no\nPidFile none\nPasswordAuthentication no\n\
+                 KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n\
+                 SetEnv {}={}\n",
+                process::MARK,
+                scene.mark(),
+            ),
+        );
+        bed.file(
+            "ssh_config",
+            &format!(
+                "Port 2222\nIdentityFile {folder}/user_key\nIdentitiesOnly yes\n\
+                 UserKnownHostsFile {folder}/known\nStrictHostKeyChecking no\nLogLevel ERROR\n"
+            ),
+        );
+        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        bed.file("passwd", &format!("{users}sshd:x:32766:32766::/run/sshd:/usr/sbin/nologin\n"));
+        bed.variables.push(("SCORE_RSH", format!("ssh -F {folder}/ssh_config")));
+        Some(bed)
+    }
+
+    /// A Slurm cluster with a node `local1`, `local2` … on each host but the first.
+    pub fn slurm(scene: &Scene, nodes: u32) -> Option<Self> {
+        if !geteuid().is_root() {
+            skip("slurm_testbed", "its daemons are for root");
+            return None;
+        }
+        let programs: &[(&str, &[&str])] = &[
+            ("MUNGED", &["munged"]),
+            ("SLURMCTLD", &["slurmctld", "slurmctld-wlm"]),
+            ("SLURMD", &["slurmd", "slurmd-wlm"]),
+            ("SLURMSTEPD", &["slurmstepd", "slurmstepd-wlm"]),
+            ("", &["srun"]),
+        ];
+        let bed = Self::new(scene, "slurm", programs)?;
+        for name in ["munge", "state", "log", "spool"] {
+            fs::create_dir_all(bed.folder.join(name)).expect("the folder can be written");
+        }
+        let key = bed.folder.join("munge.key");
+        let random = fs::File::open("/dev/urandom").expect("/dev/urandom");
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::Read::take(random, 128), &mut bytes)
+            .expect("/dev/urandom can be read");
+        fs::write(&key, bytes).expect("the folder can be written");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+        let mut hosts = "127.0.0.1 localhost\n".to_owned();
+        for node in 0..=nodes {
+            hosts += &format!("10.77.0.{} local{node}\n", node + 1);
+            let _ = fs::create_dir(bed.folder.join(format!("spool/local{node}")));
+        }
+        bed.file("hosts", &hosts);
+        bed.file("slurm.conf", &bed.slurm_conf(nodes));
+        Some(bed)
+    }
+
+    fn slurm_conf(&self, nodes: u32) -> String {
+        let plugins = self.tools.join("usr/lib/x86_64-linux-gnu/slurm-wlm");
+        let plugins = if plugins.is_dir() {
+            format!("PluginDir={}\n", plugins.display())
+        } else {
+            String::new()
+        };
+        format!(
+            "ClusterName=x\nSlurmctldHost=local0(10.77.0.1)\nSlurmUser=root\n\
+             AuthType=auth/munge\nAuthInfo=socket={folder}/munge/socket\nCredType=cred/munge\n\
+             {plugins}StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool/%n\n\
+             SlurmdPidFile={folder}/slurmd.%n.pid\nSlurmctldPidFile={folder}/slurmctld.pid\n\
+             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/linear\n\
+             SchedulerType=sched/builtin\nJobAcctGatherType=jobacct_gather/none\n\
+             AccountingStorageType=accounting_storage/none\nMpiDefault=none\n\
+             SwitchType=switch/none\nReturnToService=2\nKillWait=2\n\
+             SlurmdParameters=config_overrides\n\
+             NodeName=local[1-{nodes}] NodeAddr=10.77.0.[2-{last}] CPUs=2 RealMemory=1000\n\
+             PartitionName=p Nodes=local[1-{nodes}] Default=YES MaxTime=INFINITE State=UP\n",
+            folder = self.folder.display(),
+            last = nodes + 1,
+        )
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        fs::write(self.folder.join(name), text).expect("the folder can be written");
+    }
+
+    /// A command line that is run on the first of `hosts` hosts, in the scenario's folder, once
+    /// the testbed is up; the testbed goes with it.
+    pub fn run(&self, scene: &Scene, hosts: u32, line: &str) -> Job {
+        let text = |path: &Path| path.display().to_string();
+        let mut job = scene
+            .command(binaries::program("score-lan"))
+            .args(&["-hosts", &hosts.to_string(), "sh", &text(&self.script)])
+            .env("BED", &text(&self.folder))
+            .env("TOOLS", &text(&self.tools))
+            .env("LINE", line);
+        for (name, path) in self.programs.iter().filter(|(name, _)| !name.is_empty()) {
+            job = job.env(name, &text(path));
+        }
+        for (name, value) in &self.variables {
+            job = job.env(name, value);
+        }
+        job
+    }
+}

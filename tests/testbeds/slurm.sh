@@ -1,0 +1,53 @@
+# A Slurm cluster on a virtual LAN: the controller on the first host, a node localN on each other
+# one; $LINE runs on the first inside an allocation of all nodes. Run by score-lan, as root. $BED: a
+# private folder with what tests/src/testbed.rs put there. $TOOLS: where Debian packages were
+# unpacked, if Slurm is not installed.
+set -u
+if [ -z "${IN_MOUNTS-}" ]; then
+    # Names of nodes must be known to the resolver: in this mount namespace they are.
+    IN_MOUNTS=1
+    export IN_MOUNTS
+    exec unshare --mount sh -c 'mount --bind "$BED/hosts" /etc/hosts && exec sh "$0"' "$0"
+fi
+cd "$BED" || exit 125
+library=$TOOLS/usr/lib/x86_64-linux-gnu
+LD_LIBRARY_PATH=$library:$library/slurm-wlm
+SLURM_CONF=$BED/slurm.conf
+PATH=$TOOLS/usr/bin:$PATH
+export LD_LIBRARY_PATH SLURM_CONF PATH
+wait_for_munge() {
+    tries=0
+    until [ -S munge/socket ]; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 500 ] || { cat log/* >&2; exit 125; }
+        sleep 0.02
+    done
+}
+if [ "$LAN_HOST" -gt 0 ]; then
+    wait_for_munge
+    exec "$SLURMD" -D -f slurm.conf -N "local$LAN_HOST" -d "$SLURMSTEPD" > "log/$LAN_HOST" 2>&1
+fi
+"$MUNGED" --foreground --key-file="$BED/munge.key" --socket="$BED/munge/socket" \
+    --pid-file="$BED/munge/pid" --log-file="$BED/munge/log" --seed-file="$BED/munge/seed" \
+    > log/munge 2>&1 &
+munge=$!
+wait_for_munge
+"$SLURMCTLD" -D -f slurm.conf -c > log/controller 2>&1 &
+controller=$!
+tries=0
+until [ "$(sinfo -h -t idle -o %D 2> refused)" = $((LAN_HOSTS - 1)) ]; do
+    tries=$((tries + 1))
+    if [ "$tries" -ge 300 ]; then
+        cat refused log/* >&2
+        break
+    fi
+    sleep 0.05
+done
+# In the background and waited for: a shell that is told to end does not wait for it.
+(cd .. && exec timeout 60 salloc --quiet --nodes=$((LAN_HOSTS - 1)) sh -c "$LINE")
+code=$?
+scontrol shutdown
+wait "$controller"
+kill "$munge"
+wait "$munge"
+exit $code
