@@ -2,6 +2,7 @@
 
 mod chaos;
 mod hostile;
+mod node;
 mod speed;
 mod world;
 

@@ -3,11 +3,11 @@
 //! is a number, chance a seed, so a run can be repeated exactly.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
-use score_pm::reliability::{
-    Config, Event, Fate, HEADER, Header, Kind, Machine, Pending, Transmit,
-};
+use score_pm::reliability::{Config, Machine, Pending};
+
+use super::node::{Node, Slot};
 
 pub const SECRET: u64 = 0x5ec2_e75e_c2e7_5ec2;
 pub const INCARNATION: u32 = 7;
@@ -72,43 +72,6 @@ impl Network {
     }
 }
 
-/// One message in a slab.
-#[derive(Clone, Copy)]
-struct Slot {
-    peer: u32,
-    sequence: u32,
-    value: u64,
-    len: u16,
-    kind: Kind,
-}
-
-/// A host with one process.
-pub struct Node {
-    pub machine: Machine,
-    slab: Vec<Option<Slot>>,
-    free_slots: VecDeque<u32>,
-    /// Slots that the machine has freed and the process has not yet marked so.
-    late: VecDeque<(u32, Slot)>,
-    buffers: Vec<Vec<u8>>,
-    free_buffers: Vec<u32>,
-    /// Delivered and not yet released.
-    held: VecDeque<(u32, u32)>,
-    /// Messages still to be submitted, and those submitted, by destination.
-    pub plan: BTreeMap<u32, u64>,
-    submitted: BTreeMap<u32, u64>,
-    /// The next value expected, by source.
-    pub delivered: BTreeMap<u32, u64>,
-    pub finished_at: u64,
-    /// The application takes nothing before.
-    pub stalled_until: u64,
-    /// The whole host does nothing before.
-    pub frozen_until: u64,
-    pub dead: bool,
-    pub events: Vec<Event>,
-    wake_at: u64,
-    pub len: u16,
-}
-
 enum Happening {
     Switch(Flight),
     Arrive(Flight),
@@ -142,10 +105,11 @@ impl PartialEq for Appointment {
 
 impl Eq for Appointment {}
 
-struct Flight {
-    to: u32,
-    link: u8,
-    bytes: Vec<u8>,
+/// A packet on its way.
+pub struct Flight {
+    pub to: u32,
+    pub link: u8,
+    pub bytes: Vec<u8>,
 }
 
 pub struct World {
@@ -406,120 +370,4 @@ fn queue(free: &mut u64, now: u64, flight: &Flight, network: &Network) -> Option
     }
     *free = start + (flight.bytes.len() as u64 + 42) * network.byte_picos / 1000;
     Some(*free)
-}
-
-impl Node {
-    fn new(config: Config) -> Node {
-        let (slots, buffers) = (config.queue.min(2048), config.buffers + 1);
-        Node {
-            machine: Machine::new(config),
-            slab: vec![None; slots as usize],
-            free_slots: (0..slots).rev().collect(),
-            late: VecDeque::new(),
-            buffers: vec![Vec::new(); buffers as usize],
-            free_buffers: (0..buffers).rev().collect(),
-            held: VecDeque::new(),
-            plan: BTreeMap::new(),
-            submitted: BTreeMap::new(),
-            delivered: BTreeMap::new(),
-            finished_at: 0,
-            stalled_until: 0,
-            frozen_until: 0,
-            dead: false,
-            events: Vec::new(),
-            wake_at: u64::MAX,
-            len: 1400,
-        }
-    }
-
-    fn hear(&mut self, flight: &Flight, now: u64) {
-        let buffer = self.free_buffers.pop().expect("the machine keeps fewer than there are");
-        self.buffers[buffer as usize].clone_from(&flight.bytes);
-        let fate = self.machine.receive(&flight.bytes, flight.link, buffer, now);
-        if fate == Fate::Free {
-            self.free_buffers.push(buffer);
-        }
-        while let Some(event) = self.machine.next_event() {
-            self.events.push(event);
-        }
-    }
-
-    /// The application receives: each message once, in order, whole.
-    fn take(&mut self, own: u32, now: u64, chance: &mut Chance, naps: u64) {
-        if self.stalled_until > now {
-            return;
-        }
-        self.release();
-        while let Some(delivery) = self.machine.next_delivery() {
-            let payload = &self.buffers[delivery.buffer as usize][HEADER..];
-            let value = u64::from_le_bytes(*payload.first_chunk().expect("8 bytes at least"));
-            let expected = self.delivered.entry(delivery.peer).or_default();
-            let want = u64::from(delivery.peer) << 48 | u64::from(own) << 32 | *expected;
-            assert_eq!(value, want, "node {own} received from {}", delivery.peer);
-            assert!(usize::from(delivery.len) <= payload.len());
-            let control = delivery.kind == Kind::Control;
-            assert_eq!(control, *expected % 7 == 6, "kind of message {expected}");
-            *expected += 1;
-            self.finished_at = now;
-            self.held.push_back((delivery.peer, delivery.buffer));
-            if chance.hits(naps) {
-                self.stalled_until = now + chance.below(20 * MS);
-                return;
-            }
-            self.release();
-        }
-    }
-
-    fn release(&mut self) {
-        for (peer, buffer) in std::mem::take(&mut self.held) {
-            self.machine.released(peer);
-            self.free_buffers.push(buffer);
-        }
-    }
-
-    /// The application sends as much as it may.
-    fn submit(&mut self, own: u32) {
-        for (peer, left) in &mut self.plan {
-            while *left > 0 && self.machine.can_send(*peer) {
-                let Some(number) = self.free_slots.pop_back() else { return };
-                let count = self.submitted.entry(*peer).or_default();
-                let value = u64::from(own) << 48 | u64::from(*peer) << 32 | *count;
-                let kind = if *count % 7 == 6 { Kind::Control } else { Kind::Data };
-                let sequence = self.machine.next_sequence(*peer);
-                let taken = self.machine.submit(*peer, number, self.len, kind);
-                assert_eq!(taken, Ok(sequence));
-                self.late.retain(|(slot, _)| *slot != number);
-                let slot = Slot { peer: *peer, sequence, value, len: self.len, kind };
-                self.slab[number as usize] = Some(slot);
-                *count += 1;
-                *left -= 1;
-            }
-        }
-    }
-
-    /// Slots that are free again. Some are marked so a little later, as a process does that is
-    /// interrupted there.
-    fn collect(&mut self, chance: &mut Chance) {
-        while let Some(number) = self.machine.next_free_slot() {
-            let slot = self.slab[number as usize].take();
-            self.free_slots.push_front(number);
-            self.late.extend(slot.map(|slot| (number, slot)));
-        }
-        while self.late.len() > 8 || (!self.late.is_empty() && chance.hits(300)) {
-            self.late.pop_front();
-        }
-    }
-
-    fn encode(&self, packet: &Transmit) -> Flight {
-        let mut head = [0; HEADER];
-        packet.header.encode(&mut head);
-        let mut bytes = head.to_vec();
-        if let Some((slot, len)) = packet.payload {
-            let slot = self.slab[slot as usize].expect("a slot is kept until it is free");
-            bytes.extend(slot.value.to_le_bytes());
-            bytes.resize(HEADER + usize::from(len), 0);
-            assert_eq!(Header::parse(&bytes).map(|header| header.sequence), Ok(slot.sequence));
-        }
-        Flight { to: packet.peer, link: packet.link, bytes }
-    }
 }

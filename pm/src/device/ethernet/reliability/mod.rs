@@ -7,8 +7,10 @@
 //! |---|---|
 //! | `mod.rs` | the machine as its device sees it |
 //! | `config.rs` | its numbers |
+//! | `exchange.rs` | what device and machine hand to each other |
 //! | `peer.rs` | one peer: which packet goes out next |
-//! | `send.rs` | messages on the way to a peer: acknowledged, lost, sent again |
+//! | `send.rs` | messages to a peer: which may go out, time-outs |
+//! | `acknowledge.rs` | which of them have arrived, which are lost |
 //! | `receive.rs` | messages from a peer: order, window, acknowledgement |
 //! | `congestion.rs` | how many packets may be on the way |
 //! | `rtt.rs` | round trips and time-outs |
@@ -25,8 +27,10 @@
 //! job's running time.
 #![forbid(unsafe_code)]
 
+mod acknowledge;
 mod config;
 mod congestion;
+mod exchange;
 mod links;
 mod peer;
 mod receive;
@@ -37,6 +41,7 @@ mod table;
 mod timer;
 
 pub use config::{Config, FIRST_WINDOW, MAX_WINDOW};
+pub use exchange::{Delivery, Event, Fate, Pending, Refused, Transmit};
 pub use report::Counters;
 pub use score_proto::wire::{HEADER, Header, Kind};
 
@@ -55,85 +60,6 @@ const BURST: u32 = 64;
 const TURN: u32 = 16;
 /// Events that wait to be fetched; more are forgotten.
 const MAX_EVENTS: usize = 64;
-
-/// A packet to be sent. The device sends it before it gives the machine another packet, or drops
-/// it, or keeps a copy: its slot may be free after the next [`Machine::receive`].
-#[derive(Clone, Copy, Debug)]
-pub struct Transmit {
-    /// The node it goes to.
-    pub peer: u32,
-    /// The link it goes over.
-    pub link: u8,
-    /// Its header, complete.
-    pub header: Header,
-    /// The slot that holds its payload, and the payload's length.
-    pub payload: Option<(u32, u16)>,
-}
-
-/// A message for the application. Its buffer belongs to the device again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery {
-    /// The node that sent it.
-    pub peer: u32,
-    /// The buffer that the packet came in; the payload begins [`HEADER`] bytes behind its head.
-    pub buffer: u32,
-    /// Bytes of payload.
-    pub len: u16,
-    /// [`Kind::Data`] or [`Kind::Control`].
-    pub kind: Kind,
-}
-
-/// What became of a buffer given to [`Machine::receive`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It holds a message; [`Machine::next_delivery`] will name it.
-    Kept,
-    /// It can be used again.
-    Free,
-}
-
-/// What an operator should hear of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The link carries nothing to this peer any more; others carry its share.
-    LinkDown {
-        /// The peer's node.
-        peer: u32,
-        /// Which link.
-        link: u8,
-    },
-    /// It carries packets again.
-    LinkUp {
-        /// The peer's node.
-        peer: u32,
-        /// Which link.
-        link: u8,
-    },
-}
-
-/// Why a message is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// As many as may wait for this peer do; try again when some are acknowledged.
-    Full,
-    /// No such node, the own node, or no such length or kind.
-    Invalid,
-}
-
-/// A message in a dead process's slab that nobody has acknowledged yet.
-#[derive(Clone, Copy, Debug)]
-pub struct Pending {
-    /// The node it goes to.
-    pub peer: u32,
-    /// The number that [`Machine::submit`] gave it.
-    pub sequence: u32,
-    /// Its slot.
-    pub slot: u32,
-    /// Bytes of payload.
-    pub len: u16,
-    /// [`Kind::Data`] or [`Kind::Control`].
-    pub kind: Kind,
-}
 
 /// What all peers share.
 struct Shared {

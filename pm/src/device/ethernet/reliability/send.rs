@@ -1,22 +1,21 @@
 //! Messages on the way to one peer. Selective repeat: each message is kept until its receiver
-//! has it; a packet that others of its link have overtaken, or that is overdue, is sent again.
+//! has it (`acknowledge.rs`); a packet that is lost or overdue is sent again.
 
+use super::acknowledge;
 use super::congestion::Congestion;
 use super::links::Links;
 use super::rtt::Rtt;
-use super::{Config, Event, FIRST_WINDOW, MAX_WINDOW, NEVER, Pending, Shared};
-use score_proto::wire::{BLOCK, ECHO, Header, Kind};
+use super::{Config, FIRST_WINDOW, MAX_WINDOW, NEVER, Pending, Shared};
+use score_proto::wire::Kind;
 use std::collections::VecDeque;
 
-/// Packets of its link that must overtake a packet before it counts as lost: at first, at most.
-const OVERTAKEN: (i32, i32) = (3, 64);
+/// Packets on the way, and none to follow, for which an acknowledgement is asked at once.
+const BURST_END: u32 = 8;
 /// Time-outs in a row that repeat the oldest packet only: a peer may have lost the processor.
 const MILD: u32 = 2;
-/// Packets that arrive without a premature repetition before the above shrinks again.
-const CALM: u32 = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// Never sent.
     Waiting,
     /// On the way.
@@ -28,16 +27,16 @@ enum State {
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
-    sent_at: u64,
-    slot: u32,
+pub(super) struct Entry {
+    pub(super) sent_at: u64,
+    pub(super) slot: u32,
     /// Number of the latest transmission on its link.
-    order: u32,
+    pub(super) order: u32,
     len: u16,
     kind: Kind,
-    link: u8,
-    state: State,
-    again: bool,
+    pub(super) link: u8,
+    pub(super) state: State,
+    pub(super) again: bool,
 }
 
 /// What goes into a packet.
@@ -52,36 +51,36 @@ pub(super) struct Chosen {
 }
 
 pub(super) struct Sender {
-    node: u32,
+    pub(super) node: u32,
     /// Entry i has the number `first + i`.
-    entries: VecDeque<Entry>,
-    first: u32,
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) first: u32,
     /// The first number that has never been sent.
-    fresh: u32,
+    pub(super) fresh: u32,
     /// The first number that the peer does not admit.
-    limit: u32,
-    flying: u32,
-    lost: u32,
+    pub(super) limit: u32,
+    pub(super) flying: u32,
+    pub(super) lost: u32,
     /// Done entries that are not at the front: there are holes.
-    islands: u32,
+    pub(super) islands: u32,
     /// No lost entry is before this index.
-    hint: usize,
+    pub(super) hint: usize,
     /// A time-out allows one packet whatever the window says.
     forced: bool,
     /// The window was shut for a time-out: ask.
     pub(super) probe: bool,
     pub(super) time_out_at: u64,
     /// The latest sending time among packets that have arrived.
-    newest: u64,
-    overtaken: i32,
-    widened_at: u64,
-    calm: u32,
-    rtt: Rtt,
-    congestion: Congestion,
+    pub(super) newest: u64,
+    pub(super) overtaken: i32,
+    pub(super) widened_at: u64,
+    pub(super) calm: u32,
+    pub(super) rtt: Rtt,
+    pub(super) congestion: Congestion,
     gone: bool,
     /// What the numbers of arrived messages beyond the known ones may be: this queue is a dead
     /// process's, and what had arrived is not in it.
-    resumed: bool,
+    pub(super) resumed: bool,
 }
 
 impl Sender {
@@ -101,7 +100,7 @@ impl Sender {
             probe: false,
             time_out_at: NEVER,
             newest: 0,
-            overtaken: OVERTAKEN.0,
+            overtaken: acknowledge::OVERTAKEN.0,
             widened_at: 0,
             calm: 0,
             rtt: Rtt::new(),
@@ -128,7 +127,7 @@ impl Sender {
 
     /// Entries that have been sent at least once.
     #[inline]
-    fn sent(&self) -> usize {
+    pub(super) fn sent(&self) -> usize {
         self.fresh.wrapping_sub(self.first) as usize
     }
 
@@ -194,7 +193,7 @@ impl Sender {
         let last = again
             || self.flying >= self.congestion.window
             || !self.admitted()
-            || self.entries.len() >= shared.config.queue as usize;
+            || self.is_burst_end();
         let entry = &mut self.entries[index];
         (entry.sent_at, entry.order, entry.link) = (now, order, link);
         (entry.state, entry.again) = (State::Flying, again);
@@ -212,9 +211,16 @@ impl Sender {
         Some(chosen)
     }
 
+    /// All is sent that there is, and it is much: the slots of these messages may be what the
+    /// application waits for.
+    #[inline]
+    fn is_burst_end(&self) -> bool {
+        self.fresh == self.end() && self.flying.is_multiple_of(BURST_END)
+    }
+
     /// With nothing on the way and the window shut, a timer asks whether it has opened: the
     /// packet that said so may be lost.
-    fn watch_shut_window(&mut self, shared: &Shared, now: u64) {
+    pub(super) fn watch_shut_window(&mut self, shared: &Shared, now: u64) {
         let shut = self.fresh != self.end() && !self.admitted() && self.flying == 0;
         if shut && self.time_out_at == NEVER {
             self.time_out_at = now + self.rtt.time_out(&shared.config);
@@ -241,160 +247,7 @@ impl Sender {
         Some(index)
     }
 
-    /// The peer says what has arrived.
-    #[inline]
-    pub(super) fn acknowledge(
-        &mut self,
-        header: &Header,
-        links: &mut Links,
-        shared: &mut Shared,
-        now: u64,
-    ) {
-        let advance = header.ack.wrapping_sub(self.first) as usize;
-        if advance > self.sent() && !(self.resumed && advance <= MAX_WINDOW as usize) {
-            let counters = &mut shared.counters;
-            // Behind what is known: an acknowledgement that has been overtaken.
-            let old = (advance as u32 as i32) < 0;
-            *(if old { &mut counters.old_acks } else { &mut counters.wrong_acks }) += 1;
-            return;
-        }
-        let was_full = self.flying + 1 >= self.congestion.window;
-        let (mut arrived, mut again) = (0, false);
-        for _ in 0..advance {
-            // A resumed queue may end before what has arrived does.
-            let Some(entry) = self.entries.pop_front() else { break };
-            if entry.state == State::Done {
-                self.islands -= 1;
-            } else {
-                self.arrive(entry, links, shared, now);
-                arrived += 1;
-                again |= entry.again;
-            }
-        }
-        self.first = header.ack;
-        if (self.fresh.wrapping_sub(self.first) as i32) < 0 {
-            self.fresh = self.first;
-        }
-        self.hint = self.hint.saturating_sub(advance);
-        if header.received != 0 {
-            let (more, repeated) = self.arrive_selected(header, links, shared, now);
-            arrived += more;
-            again |= repeated;
-        }
-        if (header.window.wrapping_sub(self.limit) as i32) > 0
-            && header.window.wrapping_sub(self.first) <= 2 * MAX_WINDOW
-        {
-            self.limit = header.window;
-            self.probe = false;
-        }
-        if arrived == 0 {
-            return;
-        }
-        if header.flags & ECHO != 0 {
-            self.rtt.sample(header.echo, now);
-            if self.rtt.is_crowded() {
-                self.congestion.crowded();
-            }
-        }
-        self.rtt.backoff = 0;
-        self.congestion.acked(arrived, was_full);
-        if self.islands > 0 || again {
-            self.find_lost(header, links, shared, now);
-        }
-        self.time_out_at = NEVER;
-        if self.flying > 0 {
-            self.time_out_at = now + self.rtt.time_out(&shared.config);
-        } else {
-            self.watch_shut_window(shared, now);
-        }
-    }
-
-    /// Acknowledged for the first time: its slot is free.
-    #[inline]
-    fn arrive(&mut self, entry: Entry, links: &mut Links, shared: &mut Shared, now: u64) {
-        shared.freed.push_back(entry.slot);
-        shared.outstanding -= 1;
-        match entry.state {
-            State::Flying => {
-                self.flying -= 1;
-                links.land(entry.link);
-                links.carried(entry.link, entry.order, entry.sent_at);
-                self.newest = self.newest.max(entry.sent_at);
-            }
-            State::Lost => self.lost -= 1,
-            State::Waiting | State::Done => {}
-        }
-        let early = now.saturating_sub(entry.sent_at) < self.rtt.shortest / 2;
-        if entry.state == State::Lost || (entry.again && early) {
-            shared.counters.premature += 1;
-            self.look_longer(now);
-        }
-        self.calm += 1;
-        if self.calm >= CALM {
-            self.calm = 0;
-            self.overtaken = (self.overtaken - 1).max(OVERTAKEN.0);
-        }
-    }
-
-    /// A packet had been declared lost and was only late. Once a round trip that is a lesson,
-    /// unless it came of silence.
-    fn look_longer(&mut self, now: u64) {
-        if self.rtt.backoff > 0 || now < self.widened_at.saturating_add(self.rtt.smooth) {
-            return;
-        }
-        self.overtaken = (self.overtaken * 2).min(OVERTAKEN.1);
-        self.widened_at = now;
-        self.calm = 0;
-    }
-
-    /// The bitmap: messages that have arrived although earlier ones have not.
-    fn arrive_selected(
-        &mut self,
-        header: &Header,
-        links: &mut Links,
-        shared: &mut Shared,
-        now: u64,
-    ) -> (u32, bool) {
-        let (mut arrived, mut again) = (0, false);
-        let base = 1 + (BLOCK * u32::from(header.block)) as usize;
-        let mut bits = header.received;
-        while bits != 0 {
-            let index = base + bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            if index >= self.sent() && !(self.resumed && index < self.entries.len()) {
-                break;
-            }
-            let entry = self.entries[index];
-            if entry.state != State::Done {
-                self.arrive(entry, links, shared, now);
-                self.entries[index].state = State::Done;
-                self.islands += 1;
-                arrived += 1;
-                again |= entry.again;
-            }
-        }
-        (arrived, again)
-    }
-
-    /// Marks what others have overtaken: enough of the same link, or any that was sent much later.
-    /// Only where this packet says what is missing: elsewhere, much may have arrived meanwhile.
-    fn find_lost(&mut self, header: &Header, links: &mut Links, shared: &mut Shared, now: u64) {
-        let late = self.newest.saturating_sub(self.rtt.spread());
-        let base = 1 + (BLOCK * u32::from(header.block)) as usize;
-        let told = base.min(self.sent())..(base + BLOCK as usize).min(self.sent());
-        for index in (0..self.sent().min(1)).chain(told) {
-            let entry = self.entries[index];
-            let overtaken = || links.overtaken(entry.link, entry.order) >= self.overtaken;
-            if entry.state == State::Flying && (entry.sent_at < late || overtaken()) {
-                self.lose(index, links, now);
-            }
-        }
-        if let Some(link) = links.judge(now) {
-            shared.tell(Event::LinkDown { peer: self.node, link });
-        }
-    }
-
-    fn lose(&mut self, index: usize, links: &mut Links, now: u64) {
+    pub(super) fn lose(&mut self, index: usize, links: &mut Links, now: u64) {
         let entry = &mut self.entries[index];
         entry.state = State::Lost;
         links.land(entry.link);

@@ -1,0 +1,83 @@
+//! What device and machine hand to each other.
+
+use score_proto::wire::{Header, Kind};
+
+/// A packet to be sent. The device sends it before it gives the machine another packet, or drops
+/// it, or keeps a copy: its slot may be free after the next [`super::Machine::receive`].
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit {
+    /// The node it goes to.
+    pub peer: u32,
+    /// The link it goes over.
+    pub link: u8,
+    /// Its header, complete.
+    pub header: Header,
+    /// The slot that holds its payload, and the payload's length.
+    pub payload: Option<(u32, u16)>,
+}
+
+/// A message for the application. Its buffer belongs to the device again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The node that sent it.
+    pub peer: u32,
+    /// The buffer that the packet came in; the payload begins [`super::HEADER`] bytes behind its
+    /// head.
+    pub buffer: u32,
+    /// Bytes of payload.
+    pub len: u16,
+    /// [`Kind::Data`] or [`Kind::Control`].
+    pub kind: Kind,
+}
+
+/// What became of a buffer given to [`super::Machine::receive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It holds a message; [`super::Machine::next_delivery`] will name it.
+    Kept,
+    /// It can be used again.
+    Free,
+}
+
+/// What an operator should hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The link carries nothing to this peer any more; others carry its share.
+    LinkDown {
+        /// The peer's node.
+        peer: u32,
+        /// Which link.
+        link: u8,
+    },
+    /// It carries packets again.
+    LinkUp {
+        /// The peer's node.
+        peer: u32,
+        /// Which link.
+        link: u8,
+    },
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// As many as may wait for this peer do; try again when some are acknowledged.
+    Full,
+    /// No such node, the own node, or no such length or kind.
+    Invalid,
+}
+
+/// A message in a dead process's slab that nobody has acknowledged yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// The node it goes to.
+    pub peer: u32,
+    /// The number that [`super::Machine::submit`] gave it.
+    pub sequence: u32,
+    /// Its slot.
+    pub slot: u32,
+    /// Bytes of payload.
+    pub len: u16,
+    /// [`Kind::Data`] or [`Kind::Control`].
+    pub kind: Kind,
+}
