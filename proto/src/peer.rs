@@ -43,6 +43,8 @@ pub enum Peer {
     Beat(Incarnation),
     /// To a child: I have no parent any more, join for yourself. The link may stay.
     Orphaned,
+    /// To the parent: I have another one now. The link may stay.
+    Leave,
     /// From the server: end everything that you run, and join under a new incarnation.
     Reset {
         /// Whom it is for; a daemon that has another incarnation by now ignores it.
@@ -141,7 +143,9 @@ pub struct Join {
     pub address: SocketAddr,
     /// As in [`Member`].
     pub server: Option<Incarnation>,
-    /// A parent that it could not reach, or has just lost.
+    /// As in [`Member`]: of its parents so far.
+    pub attach: u32,
+    /// A parent that it was told and could not reach.
     pub without: Option<HostId>,
 }
 

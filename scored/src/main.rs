@@ -1,5 +1,7 @@
 //! scored: the cluster operating system, and its shepherd. See docs/launch.md and scored(8).
 
+#[allow(dead_code, unused_imports, reason = "driven by the daemons' loop, being built")]
+mod cluster;
 mod job;
 mod link;
 mod options;

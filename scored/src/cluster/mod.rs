@@ -1,0 +1,332 @@
+//! The logic of a cluster: which hosts are there, who may log in, where jobs run. Pure machines
+//! `(state, event, now) -> actions`: no sockets and no clocks. [`Cluster`] runs in the server,
+//! [`member::Member`] in the daemon of every other host; the shell carries their messages.
+//!
+//! # A whole life
+//!
+//! | event | actions |
+//! |---|---|
+//! | a daemon dials: `Heard(Join)` | `Send(Place)`: your parent is host 0 |
+//! | it dials its parent, the server: `Heard(Child)` | `Up`; from then on `Send(Beat)` |
+//! | its scrun logs in: `Login` | none; or `Dismissed` with the reason |
+//! | `Submit` with a tag | `Start` with the hosts; or `Queued`, then `Start`; or `Refused` |
+//! | the job's logic is done: `Finished` | none: the hosts have not said that they are clean |
+//! | hosts have reclaimed it all: `Released` | `Ended` for the session |
+//! | scrun goes: `Logout` | none; `End` for each job that it still has |
+//! | a link of the tree is dead: `Unlinked`, or a parent's `Lost` | none: the host has its grace |
+//! | the host did not come back: `Tick` | `Down`; `End` for its jobs, with its name |
+//! | it comes back after that: `Heard(Join)` | `Send(Reset)`; it cleans up and joins anew |
+//!
+//! The shell calls [`Cluster::on`] with everything that happens, `Tick` at
+//! [`Cluster::deadline`], and carries every action out in order. Messages may be late, doubled or
+//! lost with their link; links may break at any time.
+
+use std::time::Duration;
+
+use score_proto::nodeset::NodeSet;
+use score_proto::peer::{HostId, Incarnation, Peer, User};
+
+mod hosts;
+mod jobs;
+mod machine;
+pub mod member;
+pub mod place;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use machine::Cluster;
+pub use place::{Shape, Share};
+
+/// What has passed since any fixed moment, on a clock that does not jump.
+pub type Time = Duration;
+
+/// A job's number, from 1; what `sc_getpid` gives.
+pub type JobId = u32;
+
+/// A login: the host of the scrun, its daemon's incarnation, and that daemon's number for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId {
+    /// Where scrun runs.
+    pub host: HostId,
+    /// Of the daemon there.
+    pub incarnation: Incarnation,
+    /// Unique while that incarnation lasts.
+    pub number: u64,
+}
+
+/// A cluster as it is configured.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// This server's own incarnation.
+    pub server: Incarnation,
+    /// All hosts in their order. The first is the server's; with no slots when it runs no jobs.
+    pub hosts: Vec<HostSetting>,
+    /// Times.
+    pub times: Times,
+    /// The first job's number. A restarted server must not begin with those of its predecessor.
+    pub first_job: JobId,
+    /// Single-user mode: a job alone on the cluster may have more processes than there are slots.
+    pub oversubscribe: bool,
+    /// Users that may stop the jobs of others; root always may.
+    pub operators: Vec<u32>,
+    /// What one user and all together may ask for.
+    pub limits: Limits,
+}
+
+/// A host as it is configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostSetting {
+    /// Its name.
+    pub name: String,
+    /// Processes that jobs may have there: its processors, unless the operator says otherwise.
+    pub slots: u32,
+    /// Used only while another host is missing.
+    pub spare: bool,
+    /// Marked as defect: never used.
+    pub defect: bool,
+}
+
+/// How long things may take. A host is named at the latest `silence + grace` after it has died;
+/// when its parent in the tree died with it, `2 * silence + grace`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// The limit of [`score_tree::link::Limits::silence`].
+    pub silence: Duration,
+    /// From the loss of a host until it is down: it may dial again.
+    pub grace: Duration,
+    /// From a job's end until its user is told, though a host has not said that it is clean.
+    pub cleanup: Duration,
+    /// News on its way up the tree waits that long for more.
+    pub merge: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            silence: Duration::from_secs(10),
+            grace: Duration::from_secs(2),
+            cleanup: Duration::from_secs(15),
+            merge: Duration::from_millis(3),
+        }
+    }
+}
+
+/// Bounds on what users may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Logins of all users.
+    pub sessions: usize,
+    /// Logins of one user.
+    pub sessions_of_user: usize,
+    /// Jobs of all users that wait.
+    pub queued: usize,
+    /// Jobs of one user that wait.
+    pub queued_of_user: usize,
+    /// Bytes of all jobs ([`Request::bytes`]).
+    pub bytes: u64,
+    /// Bytes of one user's jobs.
+    pub bytes_of_user: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: 32_768,
+            sessions_of_user: 12_288,
+            queued: 65_536,
+            queued_of_user: 16_384,
+            bytes: 512 << 20,
+            bytes_of_user: 128 << 20,
+        }
+    }
+}
+
+/// What a job asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Hosts and processes.
+    pub shape: Shape,
+    /// The hosts that it may have; None for any.
+    pub allowed: Option<NodeSet>,
+    /// Whether it queues when there is no room.
+    pub wait: bool,
+    /// 0 to 15; among the waiting jobs of its user a smaller one goes first.
+    pub priority: u8,
+    /// What the shell holds for it (its JobSpec), for the limits.
+    pub bytes: u64,
+}
+
+/// What has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A daemon has sent a message of membership; others are not for this machine.
+    Heard {
+        /// Who, as its Hello on this link said (any number while it does not know its own).
+        from: HostId,
+        /// The message.
+        message: Peer,
+    },
+    /// The last link to a host is gone, or could not be made.
+    Unlinked {
+        /// The host.
+        host: HostId,
+        /// What the link said.
+        reason: String,
+    },
+    /// A user has logged in; the daemon of its host vouches for it.
+    Login {
+        /// The login.
+        session: SessionId,
+        /// Who.
+        user: User,
+    },
+    /// A job.
+    Submit {
+        /// Whose.
+        session: SessionId,
+        /// The session's own number for it, repeated in the answer.
+        tag: u64,
+        /// What it asks for.
+        request: Request,
+    },
+    /// The session wants its job ended.
+    Cancel {
+        /// Whose.
+        session: SessionId,
+        /// Its number for it.
+        tag: u64,
+    },
+    /// The session is over.
+    Logout {
+        /// Which.
+        session: SessionId,
+    },
+    /// These hosts of the job (numbers in the order of its shares) hold nothing of it any more.
+    Released {
+        /// The job.
+        job: JobId,
+        /// Its hosts.
+        hosts: NodeSet,
+    },
+    /// The job's logic has come to its end.
+    Finished {
+        /// The job.
+        job: JobId,
+        /// Exit code.
+        code: u8,
+    },
+    /// A host of the job cannot be reached, though the cluster sees it, or cannot go on with it.
+    Broken {
+        /// The job.
+        job: JobId,
+        /// The host.
+        host: HostId,
+        /// Why.
+        reason: String,
+    },
+    /// A user wants a job ended.
+    Stop {
+        /// Who, as the scored of its host vouches for it.
+        uid: u32,
+        /// The job.
+        job: JobId,
+    },
+    /// The operator marks a host as defect, or as repaired.
+    Defect {
+        /// The host.
+        host: HostId,
+        /// Which of the two.
+        defect: bool,
+    },
+    /// [`Cluster::deadline`] has come.
+    Tick,
+}
+
+/// What the shell shall do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send this, over the link there is or by dialling. When it cannot be sent: `Unlinked`.
+    Send {
+        /// To whom.
+        to: HostId,
+        /// What.
+        message: Peer,
+    },
+    /// A host has been taken in.
+    Up {
+        /// The host.
+        host: HostId,
+        /// Its daemon.
+        incarnation: Incarnation,
+    },
+    /// A host is given up: close its link. [`Action::End`] follows for each of its jobs.
+    Down {
+        /// The host.
+        host: HostId,
+        /// Its daemon.
+        incarnation: Incarnation,
+        /// With the host's name.
+        reason: String,
+    },
+    /// The job waits.
+    Queued {
+        /// Whose.
+        session: SessionId,
+        /// Its number for it.
+        tag: u64,
+        /// The job.
+        job: JobId,
+    },
+    /// The job is not accepted.
+    Refused {
+        /// Whose.
+        session: SessionId,
+        /// Its number for it.
+        tag: u64,
+        /// One line.
+        reason: String,
+    },
+    /// Run the job on these hosts, in this order.
+    Start {
+        /// Whose.
+        session: SessionId,
+        /// Its number for it.
+        tag: u64,
+        /// The job.
+        job: JobId,
+        /// Hosts and processes.
+        shares: Vec<Share>,
+        /// The daemon of each share's host: no other may run it.
+        incarnations: Vec<Incarnation>,
+    },
+    /// Kill the job on all hosts that it still has, and tell the user why.
+    End {
+        /// The job.
+        job: JobId,
+        /// One line.
+        reason: String,
+    },
+    /// The one and last word about a job that was queued or started.
+    Ended {
+        /// Whose.
+        session: SessionId,
+        /// Its number for it.
+        tag: u64,
+        /// The job.
+        job: JobId,
+        /// What [`Event::Finished`] said, if it did.
+        code: Option<u8>,
+        /// Why it was ended before its time, if it was.
+        reason: Option<String>,
+    },
+    /// The session is closed.
+    Dismissed {
+        /// Which.
+        session: SessionId,
+        /// One line.
+        reason: String,
+    },
+    /// A line for the log.
+    Log(String),
+}

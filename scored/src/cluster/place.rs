@@ -1,0 +1,270 @@
+//! Where a job runs: hosts are shared by space, each has so many slots, normally its processors.
+//! Pure arithmetic on a list of hosts that the caller has chosen from.
+
+use score_proto::MAX_NODES;
+use score_proto::peer::HostId;
+
+/// A host that may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    /// Its number.
+    pub host: HostId,
+    /// All of its slots.
+    pub slots: u32,
+    /// Those that no job has.
+    pub free: u32,
+}
+
+/// What a job wants (manual, scrun(1), `nodes`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// `HxP`: so many hosts with so many processes each.
+    Grid {
+        /// Hosts.
+        hosts: u32,
+        /// Processes on each.
+        procs: u32,
+    },
+    /// `N`: so many processes, evenly on the fewest hosts.
+    Spread(u32),
+    /// Nothing said: one process per slot that is free, within these numbers.
+    Fill {
+        /// At least.
+        least: u32,
+        /// At most.
+        most: u32,
+    },
+}
+
+/// The part of a job that runs on one host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// The host.
+    pub host: HostId,
+    /// Processes there.
+    pub procs: u32,
+}
+
+impl Shape {
+    /// Why no cluster could run it, if so.
+    pub fn fault(&self) -> Option<String> {
+        let nodes = match *self {
+            Shape::Grid { hosts, procs } => u64::from(hosts) * u64::from(procs),
+            Shape::Spread(nodes) => nodes.into(),
+            Shape::Fill { least, most } if least > most => {
+                return Some(format!("at least {least} and at most {most} nodes are wanted"));
+            }
+            Shape::Fill { least, most } => u64::from(least.max(1)).min(most.into()),
+        };
+        match nodes {
+            0 => Some("a job needs at least one node".to_owned()),
+            nodes if nodes > MAX_NODES.into() => {
+                Some(format!("{nodes} nodes are wanted, at most {MAX_NODES} are possible"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The least number of slots that it takes.
+    pub fn least(&self) -> u64 {
+        match *self {
+            Shape::Grid { hosts, procs } => u64::from(hosts) * u64::from(procs),
+            Shape::Spread(nodes) => nodes.into(),
+            Shape::Fill { least, .. } => least.max(1).into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Shape::Grid { hosts, procs } => write!(f, "{hosts} hosts with {procs} processes each"),
+            Shape::Spread(nodes) => write!(f, "{nodes} processes"),
+            Shape::Fill { least, .. } => write!(f, "at least {} processes", least.max(1)),
+        }
+    }
+}
+
+/// Finds room among the free slots of `sites`. Shares come in the order of the job's hosts: those
+/// with more processes first, then by number.
+pub fn place(shape: Shape, sites: &[Site]) -> Option<Vec<Share>> {
+    match shape {
+        Shape::Grid { hosts, procs } => grid(hosts, procs, sites),
+        Shape::Spread(nodes) => spread(nodes, sites),
+        Shape::Fill { least, most } => fill(least, most, sites),
+    }
+}
+
+/// Finds room without regard to slots: only a job that has all hosts for itself may do so.
+pub fn place_beyond(shape: Shape, sites: &[Site]) -> Option<Vec<Share>> {
+    let (count, nodes) = match shape {
+        Shape::Grid { hosts, procs } => (hosts, hosts.checked_mul(procs)?),
+        Shape::Spread(nodes) => ((sites.len() as u64).min(nodes.into()) as u32, nodes),
+        Shape::Fill { least, most } => {
+            return fill(least, most, sites).or_else(|| place_beyond(Shape::Spread(least), sites));
+        }
+    };
+    let mut best = sites.to_vec();
+    best.sort_by_key(|site| (std::cmp::Reverse(site.slots), site.host));
+    let chosen = best.get(..count as usize).filter(|chosen| !chosen.is_empty())?;
+    Some(even(nodes, chosen.iter().map(|site| site.host).collect(), count))
+}
+
+/// `nodes` processes on these hosts, blocks differing by at most one; the first `nodes % count`
+/// get one more, and among equals the numbers go up.
+fn even(nodes: u32, mut hosts: Vec<HostId>, count: u32) -> Vec<Share> {
+    let larger = (nodes % count) as usize;
+    hosts[..larger].sort_unstable();
+    hosts[larger..].sort_unstable();
+    let procs = |index: usize| nodes / count + u32::from(index < larger);
+    hosts.into_iter().enumerate().map(|(index, host)| Share { host, procs: procs(index) }).collect()
+}
+
+fn grid(hosts: u32, procs: u32, sites: &[Site]) -> Option<Vec<Share>> {
+    let mut fit: Vec<_> = sites.iter().filter(|site| site.free >= procs).collect();
+    // The tightest first: what is large stays whole for those who need it.
+    fit.sort_by_key(|site| (site.free, site.host));
+    let chosen = fit.get(..hosts as usize)?;
+    Some(even(hosts.checked_mul(procs)?, chosen.iter().map(|site| site.host).collect(), hosts))
+}
+
+fn spread(nodes: u32, sites: &[Site]) -> Option<Vec<Share>> {
+    let mut widest: Vec<_> = sites.iter().filter(|site| site.free > 0).collect();
+    widest.sort_by_key(|site| (std::cmp::Reverse(site.free), site.host));
+    let most = widest.len().min(nodes as usize);
+    let fits = |count: &usize| {
+        let (block, larger) = (nodes / *count as u32, nodes as usize % count);
+        widest[count - 1].free >= block && (larger == 0 || widest[larger - 1].free > block)
+    };
+    let count = (1..=most).find(fits)?;
+    // The fewest hosts are known; among those that can take the larger block, the tightest do.
+    let block = nodes.div_ceil(count as u32);
+    let roomy = widest.partition_point(|site| site.free >= block);
+    let first = roomy.saturating_sub(count);
+    let chosen = widest[first..first + count].iter().map(|site| site.host).collect();
+    Some(even(nodes, chosen, count as u32))
+}
+
+fn fill(least: u32, most: u32, sites: &[Site]) -> Option<Vec<Share>> {
+    let free: u64 = sites.iter().map(|site| u64::from(site.free)).sum();
+    if free < u64::from(least.max(1)) {
+        return None;
+    }
+    if free > u64::from(most)
+        && let Some(even) = spread(most, sites)
+    {
+        return Some(even);
+    }
+    let mut all: Vec<_> = sites.iter().filter(|site| site.free > 0).collect();
+    all.sort_by_key(|site| (std::cmp::Reverse(site.free), site.host));
+    let mut rest = most;
+    let share = |site: &Site| {
+        let procs = site.free.min(rest);
+        rest -= procs;
+        Share { host: site.host, procs }
+    };
+    Some(all.into_iter().map(share).take_while(|share| share.procs > 0).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sites(free: &[u32]) -> Vec<Site> {
+        let site = |(host, free): (u32, &u32)| Site { host, slots: 8, free: *free };
+        (0..).zip(free).map(site).collect()
+    }
+
+    fn shares(found: Option<Vec<Share>>) -> Vec<(u32, u32)> {
+        found.unwrap().iter().map(|share| (share.host, share.procs)).collect()
+    }
+
+    #[test]
+    fn a_grid_takes_the_tightest_hosts_that_fit() {
+        let found = place(Shape::Grid { hosts: 2, procs: 3 }, &sites(&[8, 3, 2, 4]));
+        assert_eq!(shares(found), [(1, 3), (3, 3)]);
+        assert_eq!(place(Shape::Grid { hosts: 2, procs: 5 }, &sites(&[8, 3, 2, 4])), None);
+    }
+
+    #[test]
+    fn a_number_of_nodes_goes_evenly_to_the_fewest_hosts() {
+        assert_eq!(shares(place(Shape::Spread(4), &sites(&[8, 4, 5]))), [(1, 4)]);
+        assert_eq!(shares(place(Shape::Spread(9), &sites(&[4, 8, 8]))), [(1, 5), (2, 4)]);
+        assert_eq!(shares(place(Shape::Spread(9), &sites(&[1, 4, 5, 2]))), [(2, 5), (1, 4)]);
+        // Evenly over two hosts does not fit into one slot of the second, over all three neither.
+        assert_eq!(place(Shape::Spread(9), &sites(&[8, 1, 1])), None);
+        assert_eq!(place(Shape::Spread(3), &sites(&[0, 2])), None);
+    }
+
+    #[test]
+    fn nothing_said_is_one_node_per_free_slot() {
+        let wanted = Shape::Fill { least: 2, most: 100 };
+        assert_eq!(shares(place(wanted, &sites(&[2, 0, 3]))), [(2, 3), (0, 2)]);
+        assert_eq!(place(wanted, &sites(&[1, 0])), None);
+        let capped = Shape::Fill { least: 1, most: 4 };
+        assert_eq!(shares(place(capped, &sites(&[3, 3]))), [(0, 2), (1, 2)]);
+    }
+
+    #[test]
+    fn beyond_the_slots_the_largest_hosts_are_taken() {
+        let mut three = sites(&[1, 1, 1]);
+        three[2].slots = 9;
+        let grid = Shape::Grid { hosts: 2, procs: 5 };
+        assert_eq!(shares(place_beyond(grid, &three)), [(0, 5), (2, 5)]);
+        assert_eq!(shares(place_beyond(Shape::Spread(7), &three)), [(2, 3), (0, 2), (1, 2)]);
+        assert_eq!(place_beyond(Shape::Grid { hosts: 4, procs: 1 }, &three), None);
+        assert_eq!(place_beyond(Shape::Spread(7), &[]), None);
+    }
+
+    #[test]
+    fn what_no_cluster_can_run_is_named() {
+        for shape in [
+            Shape::Spread(0),
+            Shape::Grid { hosts: 0, procs: 4 },
+            Shape::Grid { hosts: u32::MAX, procs: u32::MAX },
+            Shape::Fill { least: 3, most: 2 },
+            Shape::Fill { least: 0, most: 0 },
+        ] {
+            assert!(shape.fault().is_some(), "{shape:?}");
+        }
+        assert_eq!(Shape::Spread(MAX_NODES).fault(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_placement_is_complete_even_and_within_the_free_slots(
+            free in proptest::collection::vec(0u32..9, 0..12),
+            hosts in 1u32..6, procs in 1u32..9, nodes in 1u32..60,
+        ) {
+            let sites = sites(&free);
+            let total: u32 = free.iter().sum();
+            for (shape, wanted) in [
+                (Shape::Grid { hosts, procs }, hosts * procs),
+                (Shape::Spread(nodes), nodes),
+                (Shape::Fill { least: 1, most: nodes }, total.min(nodes)),
+            ] {
+                let Some(found) = place(shape, &sites) else {
+                    // All hosts alike: then nothing that fits in sum is turned away.
+                    let equal = free.iter().all(|one| *one == free[0]);
+                    let is_grid = matches!(shape, Shape::Grid { .. });
+                    let none = total == 0 || wanted > total;
+                    prop_assert!(!equal || none || is_grid);
+                    continue;
+                };
+                prop_assert_eq!(found.iter().map(|share| share.procs).sum::<u32>(), wanted);
+                let mut seen: Vec<_> = found.iter().map(|share| share.host).collect();
+                seen.sort_unstable();
+                seen.dedup();
+                prop_assert_eq!(seen.len(), found.len());
+                for share in &found {
+                    prop_assert!(share.procs >= 1 && share.procs <= free[share.host as usize]);
+                }
+                prop_assert!(found.windows(2).all(|pair| pair[0].procs >= pair[1].procs));
+                if !matches!(shape, Shape::Fill { .. }) {
+                    prop_assert!(found[0].procs - found[found.len() - 1].procs <= 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Lives step by step, as the table in `cluster/mod.rs` tells them; and what users get who ask for
+//! too much.
+
+use std::time::Duration;
+
+use score_proto::message::OsBytes;
+use score_proto::nodeset::NodeSet;
+use score_proto::peer::{Join, Member, Peer, Place, SERVER, User};
+
+use crate::cluster::{
+    Action, Cluster, Event, HostSetting, Limits, Request, SessionId, Setting, Shape, Share, Time,
+    Times,
+};
+
+const SERVER_INCARNATION: u64 = 7;
+
+fn at(seconds: u64) -> Time {
+    Time::from_secs(seconds)
+}
+
+fn setting(hosts: u32, slots: u32) -> Setting {
+    let host = |number| HostSetting {
+        name: format!("c{number}"),
+        slots: if number == 0 { 0 } else { slots },
+        spare: false,
+        defect: false,
+    };
+    Setting {
+        server: SERVER_INCARNATION,
+        hosts: (0..=hosts).map(host).collect(),
+        times: Times {
+            silence: Duration::from_secs(10),
+            grace: Duration::from_secs(2),
+            cleanup: Duration::from_secs(5),
+            merge: Duration::from_millis(3),
+        },
+        first_job: 1,
+        oversubscribe: false,
+        operators: vec![50],
+        limits: Limits::default(),
+    }
+}
+
+fn member(host: u32, incarnation: u64, attach: u32) -> Member {
+    let address = "127.0.0.1:1".parse().unwrap();
+    Member { host, incarnation, address, server: None, attach }
+}
+
+fn join(host: u32, incarnation: u64, attach: u32) -> Event {
+    let Member { address, .. } = member(host, incarnation, attach);
+    let name = format!("c{host}");
+    let join = Join { name, incarnation, address, server: None, attach, without: None };
+    Event::Heard { from: host, message: Peer::Join(join) }
+}
+
+fn child(host: u32, incarnation: u64, attach: u32) -> Event {
+    Event::Heard { from: host, message: Peer::Child(member(host, incarnation, attach)) }
+}
+
+fn session(number: u64) -> SessionId {
+    SessionId { host: SERVER, incarnation: SERVER_INCARNATION, number }
+}
+
+fn user(uid: u32) -> User {
+    User { uid, gid: uid, name: OsBytes(format!("u{uid}").into_bytes()) }
+}
+
+fn request(shape: Shape, wait: bool) -> Request {
+    Request { shape, allowed: None, wait, priority: 8, bytes: 100 }
+}
+
+fn submit(number: u64, tag: u64, request: Request) -> Event {
+    Event::Submit { session: session(number), tag, request }
+}
+
+/// A cluster with all its hosts up and one user logged in as session 1.
+fn cluster(hosts: u32, slots: u32) -> Cluster {
+    let mut cluster = Cluster::new(setting(hosts, slots), at(0));
+    for host in 1..=hosts {
+        cluster.on(join(host, u64::from(host) * 100, 0), at(0));
+        cluster.on(child(host, u64::from(host) * 100, 1), at(0));
+        assert!(cluster.is_up(host));
+    }
+    cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
+    cluster
+}
+
+fn share(host: u32, procs: u32) -> Share {
+    Share { host, procs }
+}
+
+fn reason(actions: &[Action]) -> &str {
+    let text = actions.iter().find_map(|action| match action {
+        Action::Refused { reason, .. } | Action::Dismissed { reason, .. } => Some(reason),
+        Action::Ended { reason, .. } => reason.as_ref(),
+        _ => None,
+    });
+    text.unwrap_or_else(|| panic!("no reason in {actions:?}"))
+}
+
+fn started(actions: &[Action]) -> Vec<u32> {
+    let job = |action: &Action| match action {
+        Action::Start { job, .. } => Some(*job),
+        _ => None,
+    };
+    actions.iter().filter_map(job).collect()
+}
+
+#[test]
+fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
+    let mut cluster = Cluster::new(setting(1, 4), at(0));
+    let place = Place { host: 1, server: SERVER_INCARNATION, parent: SERVER, address: None };
+    let place = Action::Send { to: 1, message: Peer::Place(place) };
+    assert_eq!(cluster.on(join(1, 100, 0), at(0)), std::slice::from_ref(&place));
+    assert_eq!(cluster.on(child(1, 100, 1), at(0)), [Action::Up { host: 1, incarnation: 100 }]);
+    let beat = Action::Send { to: 1, message: Peer::Beat(SERVER_INCARNATION) };
+    assert_eq!(cluster.on(Event::Tick, at(1)), [beat]);
+    assert_eq!(cluster.on(Event::Login { session: session(1), user: user(1000) }, at(1)), []);
+    let start = |job, incarnation| Action::Start {
+        session: session(1),
+        tag: 5,
+        job,
+        shares: vec![share(1, 4)],
+        incarnations: vec![incarnation],
+    };
+    let wanted = request(Shape::Spread(4), false);
+    assert_eq!(cluster.on(submit(1, 5, wanted.clone()), at(1)), [start(1, 100)]);
+    assert_eq!(cluster.on(Event::Finished { job: 1, code: 3 }, at(2)), []);
+    let ended = Action::Ended { session: session(1), tag: 5, job: 1, code: Some(3), reason: None };
+    let clean = |job| Event::Released { job, hosts: NodeSet::one(0) };
+    assert_eq!(cluster.on(clean(1), at(2)), [ended]);
+    assert_eq!(cluster.on(clean(1), at(2)), []);
+
+    assert_eq!(cluster.on(submit(1, 5, wanted.clone()), at(3)), [start(2, 100)]);
+    let lost = Event::Unlinked { host: 1, reason: "nothing was heard from it for 10s".to_owned() };
+    assert!(matches!(&cluster.on(lost, at(4))[..], [Action::Log(_)]));
+    assert_eq!(cluster.deadline(), at(1) + Duration::from_secs(10) / 3);
+    assert!(!cluster.on(Event::Tick, at(5)).iter().any(|a| matches!(a, Action::Down { .. })));
+    let text = "host c1: nothing was heard from it for 10s".to_owned();
+    let actions = cluster.on(Event::Tick, at(6));
+    assert_eq!(actions[0], Action::Down { host: 1, incarnation: 100, reason: text.clone() });
+    assert_eq!(actions[1], Action::End { job: 2, reason: text.clone() });
+    let (code, reason) = (None, Some(text));
+    assert_eq!(actions[2], Action::Ended { session: session(1), tag: 5, job: 2, code, reason });
+    assert_eq!(actions.len(), 3);
+
+    // As it was it may still run something: it has to clean up first.
+    let actions = cluster.on(join(1, 100, 1), at(7));
+    let is_reset = |action: &Action| {
+        matches!(action, Action::Send { to: 1, message: Peer::Reset { incarnation: 100, .. } })
+    };
+    assert!(actions.len() == 1 && is_reset(&actions[0]), "{actions:?}");
+    let actions = cluster.on(child(1, 100, 2), at(7));
+    assert!(actions.len() == 1 && is_reset(&actions[0]), "{actions:?}");
+    assert_eq!(cluster.on(join(1, 101, 0), at(8)), [place]);
+    assert_eq!(cluster.on(child(1, 101, 1), at(8)), [Action::Up { host: 1, incarnation: 101 }]);
+    assert_eq!(cluster.on(submit(1, 5, wanted), at(9)), [start(3, 101)]);
+}
+
+#[test]
+fn a_host_that_dials_again_in_time_keeps_its_jobs() {
+    let mut cluster = cluster(1, 4);
+    cluster.on(submit(1, 1, request(Shape::Spread(1), false)), at(0));
+    cluster.on(Event::Unlinked { host: 1, reason: "closed".to_owned() }, at(1));
+    assert!(!cluster.is_up(1));
+    cluster.on(join(1, 100, 1), at(2));
+    cluster.on(child(1, 100, 2), at(2));
+    assert!(cluster.is_up(1));
+    let later = cluster.on(Event::Tick, at(60));
+    assert!(later.iter().all(|action| matches!(action, Action::Send { .. })), "{later:?}");
+}
+
+#[test]
+fn a_daemon_started_anew_ends_what_its_predecessor_ran() {
+    let mut cluster = cluster(2, 4);
+    cluster.on(submit(1, 1, request(Shape::Grid { hosts: 2, procs: 1 }, false)), at(0));
+    cluster.on(join(1, 101, 0), at(1));
+    assert!(cluster.is_up(1), "a Join alone is not believed");
+    let actions = cluster.on(child(1, 101, 1), at(1));
+    assert!(
+        actions.iter().any(|action| matches!(action, Action::End { job: 1, reason }
+        if reason == "host c1: its scored was started anew")),
+        "{actions:?}"
+    );
+    // What the other host holds is still waited for.
+    let (hosts, job) = (NodeSet::one(1), 1);
+    assert!(reason(&cluster.on(Event::Released { job, hosts }, at(2))).contains("c1"));
+    // Late words of the predecessor.
+    let actions = cluster.on(child(1, 100, 1), at(3));
+    assert!(matches!(actions[..], [Action::Send { message: Peer::Reset { .. }, .. }]));
+    assert!(cluster.is_up(1));
+}
+
+#[test]
+fn a_job_without_room_is_refused_or_waits_as_it_asks() {
+    let mut cluster = cluster(2, 4);
+    let large = Shape::Grid { hosts: 2, procs: 3 };
+    assert_eq!(started(&cluster.on(submit(1, 1, request(large, false)), at(0))), [1]);
+    let refused = cluster.on(submit(1, 2, request(large, false)), at(0));
+    assert!(reason(&refused).starts_with("2 hosts with 3 processes each are wanted; now 2 "));
+    let never = request(Shape::Grid { hosts: 3, procs: 1 }, true);
+    let refused = cluster.on(submit(1, 3, never), at(0));
+    assert!(reason(&refused).contains("2 of the cluster have 8 processors"), "{refused:?}");
+    let queued = Action::Queued { session: session(1), tag: 4, job: 2 };
+    assert_eq!(cluster.on(submit(1, 4, request(large, true)), at(0)), [queued]);
+    assert_eq!(started(&cluster.on(submit(1, 5, request(Shape::Spread(1), true)), at(0))), []);
+    cluster.on(Event::Finished { job: 1, code: 0 }, at(1));
+    let actions = cluster.on(Event::Released { job: 1, hosts: NodeSet::from(0..2) }, at(1));
+    assert_eq!(started(&actions), [2, 3], "{actions:?}");
+}
+
+#[test]
+fn a_job_that_needs_much_is_passed_a_bounded_number_of_times() {
+    let mut cluster = cluster(1, 4);
+    cluster.on(Event::Login { session: session(2), user: user(1001) }, at(0));
+    cluster.on(submit(1, 0, request(Shape::Spread(1), true)), at(0));
+    cluster.on(submit(2, 0, request(Shape::Spread(4), true)), at(0));
+    let mut passed = 0;
+    for turn in 1..200 {
+        // The first user always has one that runs and one that waits.
+        let actions = cluster.on(submit(1, turn, request(Shape::Spread(1), true)), at(turn));
+        passed += started(&actions).len();
+        let oldest = cluster.jobs.keys().copied().find(|job| *job != 2).unwrap();
+        cluster.on(Event::Finished { job: oldest, code: 0 }, at(turn));
+        let hosts = NodeSet::one(0);
+        let actions = cluster.on(Event::Released { job: oldest, hosts }, at(turn));
+        if started(&actions).contains(&2) {
+            assert!((10..=32).contains(&passed), "{passed}");
+            return;
+        }
+        passed += started(&actions).len();
+    }
+    panic!("the job of the second user never started");
+}
+
+#[test]
+fn a_user_with_ten_thousand_jobs_delays_nobody_and_is_bounded() {
+    let mut cluster = cluster(4, 2);
+    cluster.on(Event::Login { session: session(2), user: user(1001) }, at(0));
+    for tag in 0..10_000 {
+        let actions = cluster.on(submit(1, tag, request(Shape::Spread(1), true)), at(0));
+        assert!(!actions.is_empty());
+    }
+    cluster.on(submit(2, 1, request(Shape::Spread(1), true)), at(0));
+    cluster.on(Event::Finished { job: 1, code: 0 }, at(1));
+    let actions = cluster.on(Event::Released { job: 1, hosts: NodeSet::one(0) }, at(1));
+    assert_eq!(started(&actions), [9], "the user's own turn comes first, once");
+    cluster.on(Event::Finished { job: 2, code: 0 }, at(1));
+    let actions = cluster.on(Event::Released { job: 2, hosts: NodeSet::one(0) }, at(1));
+    assert_eq!(started(&actions), [10_001]);
+    for tag in 10_000..17_000 {
+        cluster.on(submit(1, tag, request(Shape::Spread(1), true)), at(0));
+    }
+    let refused = cluster.on(submit(1, 20_000, request(Shape::Spread(1), true)), at(0));
+    assert!(reason(&refused).contains("16384 of your jobs wait"), "{refused:?}");
+    let ended = cluster.on(Event::Logout { session: session(1) }, at(2));
+    let ends = ended.iter().filter(|action| matches!(action, Action::Ended { .. })).count();
+    assert_eq!(ends, 16_384);
+    assert_eq!(cluster.waiting.len(), 0);
+}
+
+#[test]
+fn what_is_asked_for_wrongly_is_refused_with_the_number_at_fault() {
+    let mut cluster = cluster(2, 4);
+    let mut ask = |change: fn(&mut Request)| {
+        let mut wanted = request(Shape::Spread(1), false);
+        change(&mut wanted);
+        reason(&cluster.on(submit(1, 9, wanted), at(0))).to_owned()
+    };
+    assert!(ask(|wanted| wanted.priority = 16).contains("priority 16"));
+    assert!(ask(|wanted| wanted.shape = Shape::Spread(0)).contains("at least one node"));
+    assert!(ask(|wanted| wanted.allowed = Some(NodeSet::one(3))).contains("not in the cluster"));
+    assert!(ask(|wanted| wanted.allowed = Some(NodeSet::one(0))).contains("of these hosts"));
+    assert!(ask(|wanted| wanted.bytes = 1 << 40).contains("given to one user"));
+    let nobody = cluster.on(submit(77, 1, request(Shape::Spread(1), false)), at(0));
+    assert_eq!(reason(&nobody), "nobody has logged in here");
+    assert!(cluster.jobs.is_empty() && cluster.bytes == 0);
+}
+
+#[test]
+fn only_its_user_root_and_operators_end_a_job() {
+    let mut cluster = cluster(1, 8);
+    for tag in 0..4 {
+        cluster.on(submit(1, tag, request(Shape::Spread(1), false)), at(0));
+    }
+    let stop = |uid, job| Event::Stop { uid, job };
+    assert!(matches!(&cluster.on(stop(1001, 1), at(0))[..], [Action::Log(line)]
+        if line == "uid 1001 may not end job 1 of uid 1000"));
+    for (uid, job) in [(1000, 1), (0, 2), (50, 3)] {
+        assert!(matches!(cluster.on(stop(uid, job), at(0))[..], [Action::End { .. }]));
+    }
+    assert_eq!(cluster.on(stop(0, 99), at(0)), []);
+}
+
+#[test]
+fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
+    let mut cluster = cluster(1, 2);
+    cluster.on(submit(1, 1, request(Shape::Spread(2), false)), at(0));
+    assert!(matches!(
+        cluster.on(Event::Cancel { session: session(1), tag: 1 }, at(1))[..],
+        [Action::End { job: 1, .. }]
+    ));
+    assert!(!cluster.on(Event::Tick, at(5)).iter().any(|a| matches!(a, Action::Ended { .. })));
+    assert!(cluster.deadline() <= at(6));
+    let actions = cluster.on(Event::Tick, at(6));
+    assert_eq!(reason(&actions), "its user has ended it");
+    assert!(actions.contains(&Action::Log("job 1 is over and still held by c1".to_owned())));
+    assert!(!reason(&cluster.on(submit(1, 2, request(Shape::Spread(1), false)), at(7))).is_empty());
+    assert_eq!(cluster.on(Event::Released { job: 1, hosts: NodeSet::one(0) }, at(8)), []);
+    assert_eq!(started(&cluster.on(submit(1, 3, request(Shape::Spread(2), false)), at(9))), [2]);
+}
+
+#[test]
+fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
+    let mut with_spare = setting(3, 2);
+    with_spare.hosts[3].spare = true;
+    let mut cluster = Cluster::new(with_spare, at(0));
+    cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
+    for host in 1..=3 {
+        cluster.on(child(host, 100, 1), at(0));
+    }
+    let two = request(Shape::Grid { hosts: 2, procs: 1 }, false);
+    let three = request(Shape::Grid { hosts: 3, procs: 1 }, false);
+    assert!(!reason(&cluster.on(submit(1, 1, three), at(0))).is_empty());
+    cluster.on(Event::Defect { host: 2, defect: true }, at(0));
+    let actions = cluster.on(submit(1, 2, two), at(0));
+    let [Action::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(1, 1), share(3, 1)]);
+}
+
+#[test]
+fn alone_in_single_user_mode_a_job_may_exceed_the_processors() {
+    let mut alone = setting(2, 2);
+    alone.oversubscribe = true;
+    let mut cluster = Cluster::new(alone, at(0));
+    cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
+    for host in 1..=2 {
+        cluster.on(child(host, 100, 1), at(0));
+    }
+    let actions = cluster.on(submit(1, 1, request(Shape::Spread(9), false)), at(0));
+    let [Action::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(1, 5), share(2, 4)]);
+    assert!(!reason(&cluster.on(submit(1, 2, request(Shape::Spread(1), false)), at(0))).is_empty());
+}
+
+#[test]
+fn logins_are_bounded_and_only_hosts_of_the_cluster_vouch() {
+    let mut small = setting(1, 2);
+    (small.limits.sessions, small.limits.sessions_of_user) = (5, 3);
+    let mut cluster = Cluster::new(small, at(0));
+    let mut login = |number, uid| {
+        let actions = cluster.on(Event::Login { session: session(number), user: user(uid) }, at(0));
+        actions.iter().any(|action| matches!(action, Action::Dismissed { .. }))
+    };
+    assert_eq!([1, 2, 3, 4].map(|number| login(number, 1000)), [false, false, false, true]);
+    assert!(login(1, 1001), "the same session twice");
+    assert_eq!([5, 6, 7].map(|number| login(number, 1001)), [false, false, true]);
+    let absent = SessionId { host: 1, incarnation: 100, number: 1 };
+    let actions = cluster.on(Event::Login { session: absent, user: user(1002) }, at(0));
+    assert_eq!(reason(&actions), "host c1 is not in the cluster");
+    cluster.on(Event::Logout { session: session(1) }, at(0));
+    let actions = cluster.on(Event::Login { session: session(9), user: user(1000) }, at(0));
+    assert_eq!(actions, []);
+}

@@ -1,0 +1,2 @@
+//! The machines of a cluster against a simulated network.
+mod life;
