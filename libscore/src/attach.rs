@@ -5,7 +5,7 @@
 #![expect(unsafe_code)]
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -22,13 +22,10 @@ use crate::control::Control;
 use crate::fork::ForkMark;
 use crate::globals::{self, Place};
 use crate::options::Options;
-use crate::pm::{self, Context};
-use crate::session::{self, Network, Session};
+use crate::pm;
+use crate::session::{self, Session};
 use crate::sync::{Ordering, Words};
-use crate::{exit, idle, note};
-
-/// Network sets that one process can be given.
-const MAX_NETS: usize = 64;
+use crate::{exit, idle, networks, note};
 
 /// Attaches. Returns when all nodes of the parallel process have called.
 ///
@@ -52,8 +49,8 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     check(&welcome, descriptors.len())?;
     let board = map_board(&descriptors[0])?;
     let area = map_area(&descriptors[1], welcome.area)?;
-    let networks = join_networks(&welcome, &descriptors[2..])?;
-    let mut contexts: Vec<_> = networks.iter().map(|net| net.composite.as_ptr()).collect();
+    let joined = networks::join(&welcome, &descriptors[2..])?;
+    let mut contexts: Vec<_> = joined.iter().map(|net| net.composite.as_ptr()).collect();
     contexts.push(std::ptr::null_mut());
     let session = Session {
         mark,
@@ -64,7 +61,7 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
         dir: PathBuf::from(welcome.dir),
         oversubscribed: board.u32(board::FLAGS).load(Ordering::Relaxed) & board::OVERSUBSCRIBED
             != 0,
-        networks,
+        networks: joined,
     };
     let place = Place {
         node: (welcome.self_node, welcome.num_node),
@@ -90,7 +87,7 @@ fn begin(session: Session) -> Result<(), String> {
 /// The first answer and the descriptors that came with it.
 fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
     let mut bytes = vec![0; frame::MAX_BODY];
-    let mut space = nix::cmsg_space!([RawFd; MAX_NETS + 2]);
+    let mut space = nix::cmsg_space!([RawFd; networks::MAX_MEMBERS + 2]);
     let (len, flags, descriptors) = loop {
         let mut io = [IoSliceMut::new(&mut bytes)];
         let fd = socket.as_raw_fd();
@@ -141,13 +138,9 @@ fn check(welcome: &Welcome, descriptors: usize) -> Result<(), String> {
             welcome.num_proc, welcome.num_host, welcome.num_node
         ));
     }
-    // One node has nobody to talk to (manual 2.1).
-    let nets = welcome.num_pmnet as usize;
-    if (welcome.num_node == 1) != (nets == 0) || nets > MAX_NETS {
-        return Err(format!("SCore-D says {nets} network sets for {} nodes", welcome.num_node));
-    }
-    if descriptors != nets + 2 {
-        return Err(format!("SCore-D sent {descriptors} descriptors instead of {}", nets + 2));
+    let members = networks::check(welcome)?;
+    if descriptors != members + 2 {
+        return Err(format!("SCore-D sent {descriptors} descriptors instead of {}", members + 2));
     }
     if !welcome.dir.starts_with('/') || welcome.dir.contains('\0') {
         return Err(format!("the job's directory {:?} is no absolute path", welcome.dir));
@@ -195,29 +188,10 @@ fn map_area(fd: &OwnedFd, number: u32) -> Result<Area, String> {
     Ok(Area::new(mapping.map_err(|e| format!("cannot map the C-Area: {e}"))?))
 }
 
-/// Attaches one shmem context per network set and makes the composite that reaches every other
-/// node by it.
-fn join_networks(welcome: &Welcome, descriptors: &[OwnedFd]) -> Result<Vec<Network>, String> {
-    let mut networks = Vec::new();
-    for (set, fd) in descriptors.iter().enumerate() {
-        let fault = |what: &str, e: std::io::Error| format!("network set {set}: {what}: {e}");
-        let member = Context::attach(c"shmem", fd.as_fd()).map_err(|e| fault("attach", e))?;
-        let (composite, device) =
-            Context::composite(welcome.num_node).map_err(|e| fault("composite", e))?;
-        // This node's own entry tells the composite which node it is.
-        for node in 0..welcome.num_node {
-            composite
-                .add_node(node, member, node)
-                .map_err(|e| fault(&format!("node {node}"), e))?;
-        }
-        networks.push(Network { composite, device, member });
-    }
-    Ok(networks)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::message::NetworkSet;
 
     fn welcome() -> Welcome {
         Welcome {
@@ -229,7 +203,7 @@ mod tests {
             num_proc: 4,
             self_host: 0,
             num_host: 1,
-            num_pmnet: 1,
+            networks: vec![NetworkSet::one_host(4)],
             options: Vec::new(),
             dir: "/tmp".to_owned(),
         }
@@ -243,7 +217,7 @@ mod tests {
             num_node: 1,
             self_proc: 0,
             num_proc: 1,
-            num_pmnet: 0,
+            networks: Vec::new(),
             ..welcome()
         };
         assert_eq!(check(&alone, 2), Ok(()));
@@ -258,8 +232,7 @@ mod tests {
             (Welcome { self_proc: 9, ..welcome() }, 3, "proc 9 of 4"),
             (Welcome { self_host: 1, ..welcome() }, 3, "host 1 of 1"),
             (Welcome { num_proc: 5, ..welcome() }, 3, "5 processes"),
-            (Welcome { num_pmnet: 0, ..welcome() }, 2, "0 network sets"),
-            (Welcome { num_pmnet: u32::MAX, ..welcome() }, 2, "network sets"),
+            (Welcome { networks: Vec::new(), ..welcome() }, 2, "0 network sets"),
             (welcome(), 2, "2 descriptors"),
             (Welcome { dir: "tmp".to_owned(), ..welcome() }, 3, "directory"),
         ];

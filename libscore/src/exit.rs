@@ -29,12 +29,19 @@ pub(crate) extern "C" fn detach() {
     for network in &session.networks {
         // A buffer may be held: then, too, the shepherd does it.
         let _ = network.composite.close(network.device);
-        let _ = network.member.detach();
+        for member in &network.members {
+            let _ = member.detach();
+        }
     }
 }
 
+/// Whether no thread runs beside this one but PM's own, which calls no function of PM.
 fn is_single_threaded() -> bool {
-    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.take(2).count() == 1)
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return false };
+    let is_pms = |thread: &std::fs::DirEntry| {
+        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name == b"score-pm\n")
+    };
+    threads.flatten().filter(|thread| !is_pms(thread)).take(2).count() == 1
 }
 
 /// Sends the process itself a signal.

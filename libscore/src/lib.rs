@@ -18,6 +18,7 @@ mod idle;
 mod initialize;
 mod message;
 mod net;
+mod networks;
 mod note;
 mod options;
 mod pm;

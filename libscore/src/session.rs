@@ -26,7 +26,7 @@ pub(crate) struct Session {
 pub(crate) struct Network {
     pub(crate) composite: Context,
     pub(crate) device: Device,
-    pub(crate) member: Context,
+    pub(crate) members: Vec<Context>,
 }
 
 static SESSION: OnceLock<Session> = OnceLock::new();

@@ -33,7 +33,7 @@ fn all_variables_are_set_also_where_the_program_holds_copies_of_them() {
             num_proc: 2,
             self_node: 5,
             num_node: 6,
-            num_pmnet: 0,
+            networks: Vec::new(),
             ..shepherd.greeting(0)
         };
         // Six nodes without a network cannot be; with one node everything else must be 1.

@@ -10,7 +10,7 @@ mod owner;
 mod short;
 
 use crate::config::{ContextConfig, QueueStatus};
-use crate::device::{Body, Owner, Transport, on, refuse_kind, shmem};
+use crate::device::{Body, Owner, Transport, ethernet, on, refuse_kind, shmem};
 use crate::error::{Error, Result};
 pub use crate::handle::ContextRef;
 use crate::handle::{free_page, new_page};
@@ -169,6 +169,9 @@ impl Context {
     pub fn attach(kind: &str, fd: OwnedFd) -> Result<ContextRef> {
         match kind {
             "shmem" => ContextRef::new(Body::Shmem(shmem::open::attach(fd)?), Origin::Attached),
+            "ethernet" | "agent-udp" => {
+                ContextRef::new(Body::Ethernet(ethernet::open::attach(fd)?), Origin::Attached)
+            }
             "composite" => Err(Error::Invalid),
             other => Err(refuse_kind(other)),
         }

@@ -47,3 +47,9 @@ pub fn say(at: i32, words: impl FnOnce() -> String) {
         let _ = writeln!(std::io::stderr(), "pm[{}] {tag}: {}", std::process::id(), words());
     }
 }
+
+/// Prints one line whatever the level is: what the user must hear of.
+#[cold]
+pub fn warn_user(words: &str) {
+    let _ = writeln!(std::io::stderr(), "pm[{}] warning: {words}", std::process::id());
+}

@@ -38,6 +38,7 @@ mod role;
 #[doc(hidden)]
 pub mod segment;
 mod sync;
+mod watch;
 
 pub use config::{
     CONTROL_MTU, ContextConfig, Counters, DeviceConfig, MAX_NODE, MIN_MTU, OPT_REMOTE_READ,

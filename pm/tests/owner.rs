@@ -14,12 +14,14 @@ fn shmem(nodes: &str) -> Device {
 
 #[test]
 fn only_known_types_and_options_open() {
-    assert_eq!(type_list(), ["composite", "shmem"]);
-    for dead in ["myrinet", "sci", "ib-ts", "infiniband-fj", "ethernet-hxb", "ethernet", "x", ""] {
+    assert_eq!(type_list(), ["composite", "shmem", "ethernet"]);
+    for dead in ["myrinet", "sci", "ib-ts", "infiniband-fj", "ethernet-hxb", "verbs", "x", ""] {
         assert_eq!(Device::open(dead, &[]).err(), Some(Error::NoDevice), "{dead}");
     }
     assert_eq!(Device::open("shmem", &["-nodes", "0"]).err(), Some(Error::Invalid));
     assert_eq!(Device::open("composite", &["-channels", "2"]).err(), Some(Error::Invalid));
+    let agent = Device::open("agent-udp", &["-nodes", "2"]).unwrap();
+    assert_eq!(agent.config().unwrap().kind, "ethernet");
 }
 
 #[test]

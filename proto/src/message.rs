@@ -386,7 +386,7 @@ pub enum Call {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// Carries, as SCM_RIGHTS in this order: the board (read-only), the C-Area, then one PM attach
-    /// descriptor per network set (none when there is one node).
+    /// descriptor per member of each network set.
     Welcome(Box<Welcome>),
     /// The call was refused; the process prints the line and exits.
     Refused(String),
@@ -418,12 +418,78 @@ pub struct Welcome {
     pub self_host: u32,
     /// Manual, table 2.1.
     pub num_host: u32,
-    /// Number of network sets, each with one shmem context on a single host.
-    pub num_pmnet: u32,
+    /// The network sets; none when there is one node.
+    pub networks: Vec<NetworkSet>,
     /// scrun's options, leftmost first.
     pub options: Vec<(String, Option<String>)>,
     /// The job's directory.
     pub dir: String,
+}
+
+/// One network set (manual 2.1): the PM contexts that together reach every node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkSet {
+    /// In the order of their attach descriptors.
+    pub members: Vec<NetworkMember>,
+}
+
+/// A PM context of a network set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkMember {
+    /// The type of its device.
+    pub device: NetworkDevice,
+    /// The nodes that it reaches: each in one range of one member. The own node is among them.
+    pub reach: Vec<Reach>,
+}
+
+/// What a process can be given contexts of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NetworkDevice {
+    /// The processes of one host.
+    Shmem,
+    /// Processes of any hosts.
+    Ethernet,
+}
+
+/// Consecutive nodes that a context knows by consecutive numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// The first node.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+    /// What the context calls the first.
+    pub there: u32,
+}
+
+impl NetworkSet {
+    /// All of `nodes` nodes by shared memory.
+    pub fn one_host(nodes: u32) -> Self {
+        let reach = vec![Reach { first: 0, count: nodes, there: 0 }];
+        Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, reach }] }
+    }
+
+    /// The host with nodes `first` to `first + local` of `nodes` by shared memory, where it has
+    /// more than one; all others by the ethernet device, which knows every node by its own number.
+    pub fn many_hosts(nodes: u32, first: u32, local: u32) -> Self {
+        let same = |first, count| Reach { first, count, there: first };
+        let end = first.saturating_add(local);
+        if local <= 1 {
+            let reach = vec![same(0, nodes)];
+            return Self {
+                members: vec![NetworkMember { device: NetworkDevice::Ethernet, reach }],
+            };
+        }
+        let here = vec![Reach { first, count: local, there: 0 }];
+        let others = [same(0, first), same(end, nodes.saturating_sub(end))];
+        let others = others.into_iter().filter(|reach| reach.count > 0).collect();
+        Self {
+            members: vec![
+                NetworkMember { device: NetworkDevice::Shmem, reach: here },
+                NetworkMember { device: NetworkDevice::Ethernet, reach: others },
+            ],
+        }
+    }
 }
 
 #[cfg(test)]

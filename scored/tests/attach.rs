@@ -111,7 +111,7 @@ fn welcome_role() {
     assert_eq!(nix::sys::stat::fstat(&fds[0]).unwrap().st_size, BOARD_BYTES as i64);
     let size = nix::sys::stat::fstat(&fds[1]).unwrap().st_size;
     assert_eq!(size, (AREA_BYTES as u32 * welcome.num_node) as i64);
-    say(&format!("{} {} {}", welcome.num_node, welcome.num_pmnet, fds.len()));
+    say(&format!("{} {} {}", welcome.num_node, welcome.networks.len(), fds.len()));
 }
 
 fn resize_role() {

@@ -34,7 +34,7 @@ static pmDevice *opened(char *type, char *nodes) {
 }
 
 static void opening_devices(void) {
-    char dead[] = "myrinet", later[] = "ethernet", unknown[] = "carrier-pigeon";
+    char dead[] = "myrinet", later[] = "verbs", unknown[] = "carrier-pigeon";
     char option[] = "-nodes", bad[] = "0", nodes[] = "3", channels[] = "-channels", two[] = "2";
     char *argv[4];
     pmDevice *pmd = NULL;

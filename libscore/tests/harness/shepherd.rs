@@ -18,7 +18,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use score_pm::{ContextRef, Device};
 use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, area, board};
-use score_proto::message::{Call, Reply, Welcome};
+use score_proto::message::{Call, NetworkSet, Reply, Welcome};
 use score_proto::{PROTOCOL_VERSION, frame};
 
 use super::{PATIENCE, Process};
@@ -141,7 +141,7 @@ impl Shepherd {
             num_proc: nodes,
             self_host: 0,
             num_host: 1,
-            num_pmnet: u32::from(nodes > 1),
+            networks: if nodes > 1 { vec![NetworkSet::one_host(nodes)] } else { Vec::new() },
             options: vec![
                 option("nodes", Some("4")),
                 option("stat", None),

@@ -31,8 +31,7 @@ impl Inner {
         if !member.body.capabilities().member {
             return Err(Error::Invalid);
         }
-        let endpoint = member.body.shmem().and_then(|shmem| shmem.endpoint());
-        let endpoint = endpoint.map_err(|_| Error::Invalid)?;
+        let endpoint = member.body.member().map_err(|_| Error::Invalid)?;
         composite.check_pairs(endpoint, pairs)?;
         // SYNC: composite
         match member.composite.compare_exchange(0, self.id, Ordering::AcqRel, Ordering::Acquire) {

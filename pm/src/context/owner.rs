@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{CLOSED, Context, Inner, Origin};
-use crate::device::{Body, Owner, OwnerKind, Transport, composite, on, shmem};
+use crate::device::{Body, Owner, OwnerKind, Transport, composite, ethernet, on, shmem};
 use crate::error::{Error, Result};
 use crate::lock::LENT;
 use crate::sync::Ordering;
@@ -15,6 +15,9 @@ impl Body {
         match &owner.kind {
             OwnerKind::Shmem(channels) => {
                 Ok(Body::Shmem(shmem::Shmem::opened(number, *channels.geometry())))
+            }
+            OwnerKind::Ethernet(channels) => {
+                Ok(Body::Ethernet(ethernet::Ethernet::opened(number, channels)))
             }
             OwnerKind::Composite(options) => {
                 composite::Composite::new(number, options.nodes).map(Body::Composite)
@@ -41,11 +44,14 @@ impl Inner {
         match &self.body {
             Body::Composite(composite) => self.release_members(composite.remove_all()),
             Body::Shmem(shmem) => shmem.leave(),
+            Body::Ethernet(ethernet) => ethernet.leave(),
         }
         if let Origin::Opened(owner, number) = &self.origin {
-            if let Body::Shmem(shmem) = &self.body {
-                let _ = shmem.unbind(owner);
-            }
+            let _ = match &self.body {
+                Body::Shmem(shmem) => shmem.unbind(owner),
+                Body::Ethernet(ethernet) => ethernet.unbind(),
+                Body::Composite(_) => Ok(()),
+            };
             owner.give_back(*number);
         }
     }
@@ -89,15 +95,14 @@ impl Context {
     pub fn create_attach_fd(&self) -> Result<OwnedFd> {
         let inner = self.live()?;
         inner.owner()?;
-        let shmem = inner.body.shmem()?;
         if inner.is_lent() {
-            return shmem.create_attach_fd();
+            return inner.body.create_attach_fd();
         }
         if inner.composite.load(Ordering::Acquire) != 0 {
             return Err(Error::Busy);
         }
         let locks = inner.lock_both()?;
-        let fd = shmem.create_attach_fd();
+        let fd = inner.body.create_attach_fd();
         locks.release_both();
         if fd.is_ok() {
             locks.try_both(LENT)?;
@@ -113,6 +118,7 @@ impl Context {
         let locks = inner.lock_both()?;
         let bound = match &inner.body {
             Body::Shmem(shmem) => shmem.bind(owner, channel, own),
+            Body::Ethernet(ethernet) => ethernet.bind(channel, own),
             Body::Composite(composite) => composite.bind(own),
         };
         locks.release_both();
@@ -131,6 +137,7 @@ impl Context {
         }
         let unbound = match &inner.body {
             Body::Shmem(shmem) => shmem.unbind(owner),
+            Body::Ethernet(ethernet) => ethernet.unbind(),
             Body::Composite(composite) => composite.unbind(),
         };
         inner.own_locks.release_both();

@@ -28,7 +28,7 @@ impl Inner {
     fn composite(&self) -> Option<&Composite> {
         match &self.body {
             Body::Composite(composite) => Some(composite),
-            Body::Shmem(_) => None,
+            Body::Shmem(_) | Body::Ethernet(_) => None,
         }
     }
 

@@ -28,15 +28,17 @@ pub mod ethernet;
 pub(crate) mod shmem;
 
 mod open;
+pub(crate) mod passing;
 pub use open::{Device, type_list};
 pub(crate) use open::{Owner, OwnerKind, refuse_kind};
 
 use crate::config::QueueStatus;
 use crate::error::{Error, Result};
-use composite::Composite;
+use composite::{Composite, Member};
+use ethernet::Ethernet;
 use shmem::Shmem;
 use std::io::Write;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 
 /// What a device can do. Whatever it cannot answers NoSys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +123,7 @@ pub(crate) trait Transport {
 #[expect(clippy::large_enum_variant)]
 pub(crate) enum Body {
     Shmem(Shmem),
+    Ethernet(Ethernet),
     Composite(Composite),
 }
 
@@ -129,6 +132,7 @@ macro_rules! on {
     ($body:expr, $device:ident => $call:expr) => {
         match $body {
             Body::Shmem($device) => $call,
+            Body::Ethernet($device) => $call,
             Body::Composite($device) => $call,
         }
     };
@@ -139,6 +143,7 @@ impl Body {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Body::Shmem(_) => Shmem::KIND,
+            Body::Ethernet(_) => Ethernet::KIND,
             Body::Composite(_) => Composite::KIND,
         }
     }
@@ -146,6 +151,7 @@ impl Body {
     pub(crate) fn capabilities(&self) -> Capabilities {
         match self {
             Body::Shmem(_) => Shmem::CAPABILITIES,
+            Body::Ethernet(_) => Ethernet::CAPABILITIES,
             Body::Composite(_) => Composite::CAPABILITIES,
         }
     }
@@ -158,9 +164,20 @@ impl Body {
         }
     }
 
-    pub(crate) fn shmem(&self) -> Result<&Shmem> {
+    /// What it offers a composite. Invalid: not bound. NoSys: it cannot be a member.
+    pub(crate) fn member(&self) -> Result<Member<'_>> {
         match self {
-            Body::Shmem(shmem) => Ok(shmem),
+            Body::Shmem(shmem) => shmem.endpoint().map(Member::Shmem),
+            Body::Ethernet(ethernet) => ethernet.endpoint().map(Member::Ethernet),
+            Body::Composite(_) => Err(Error::NoSys),
+        }
+    }
+
+    /// Both locks, or lent. NoSys: it cannot be given away.
+    pub(crate) fn create_attach_fd(&self) -> Result<OwnedFd> {
+        match self {
+            Body::Shmem(shmem) => shmem.create_attach_fd(),
+            Body::Ethernet(ethernet) => ethernet.create_attach_fd(),
             Body::Composite(_) => Err(Error::NoSys),
         }
     }
@@ -168,5 +185,5 @@ impl Body {
 
 /// See the crate's function of this name.
 pub(crate) fn is_saved_context(bytes: &[u8]) -> bool {
-    shmem::state::State::parse(bytes).is_ok()
+    shmem::state::State::parse(bytes).is_ok() || ethernet::is_saved_context(bytes)
 }

@@ -2,29 +2,30 @@
 
 #![forbid(unsafe_code)]
 
-use super::{composite, shmem};
+use super::{composite, ethernet, shmem};
 use crate::config::{Counters, DeviceConfig};
 use crate::context::ContextRef;
 use crate::debug;
 use crate::error::{Error, Result};
 use crate::role;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Types of table 1.1 whose hardware is no longer built, and what to use instead.
 const DEAD: [(&str, &str); 5] = [
-    ("myrinet", "shmem"),
-    ("sci", "shmem"),
-    ("ib-ts", "shmem"),
-    ("infiniband-fj", "shmem"),
-    ("ethernet-hxb", "shmem"),
+    ("myrinet", "ethernet"),
+    ("sci", "ethernet"),
+    ("ib-ts", "ethernet"),
+    ("infiniband-fj", "ethernet"),
+    ("ethernet-hxb", "ethernet"),
 ];
 /// Types that are not built yet.
-const LATER: [&str; 3] = ["ethernet", "agent-udp", "verbs"];
+const LATER: [&str; 1] = ["verbs"];
 
 /// The types that `Device::open` knows on this machine (`pmGetTypeList`).
 pub fn type_list() -> &'static [&'static str] {
-    &["composite", "shmem"]
+    &["composite", "shmem", "ethernet"]
 }
 
 /// NoDevice, with the reason under PM_DEBUG.
@@ -33,8 +34,8 @@ pub(crate) fn refuse_kind(kind: &str) -> Error {
         Some((_, instead)) => {
             format!("device {kind}: this hardware is not built any more; use {instead}")
         }
-        None if LATER.contains(&kind) => format!("device {kind}: not built yet; use shmem"),
-        None => format!("device {kind}: unknown; there are composite and shmem"),
+        None if LATER.contains(&kind) => format!("device {kind}: not built yet; use ethernet"),
+        None => format!("device {kind}: unknown; there are composite, shmem and ethernet"),
     });
     Error::NoDevice
 }
@@ -48,6 +49,7 @@ pub(crate) struct Owner {
 
 pub(crate) enum OwnerKind {
     Shmem(shmem::open::Channels),
+    Ethernet(Arc<ethernet::open::Channels>),
     Composite(composite::config::Options),
 }
 
@@ -80,7 +82,8 @@ impl Device {
     /// Opens a device. NoDevice: no such type here. Invalid: bad options. Permission: this is a
     /// user process (it has attached a context) and the type is not `composite`.
     ///
-    /// Options: `-nodes N`, and for shmem `-channels C`.
+    /// Options: `-nodes N`, for shmem and ethernet `-channels C`; ethernet's others are in
+    /// `docs/pm.md`.
     pub fn open(kind: &str, options: &[&str]) -> Result<Device> {
         let (kind, contexts) = match kind {
             "composite" => {
@@ -92,6 +95,13 @@ impl Device {
                 role::become_owner()?;
                 let channels = shmem::open::Channels::new(options)?;
                 (OwnerKind::Shmem(channels), options.nodes * options.channels)
+            }
+            "ethernet" | "agent-udp" => {
+                let options = ethernet::config::Options::parse(kind, options)?;
+                role::become_owner()?;
+                let channels = Arc::new(ethernet::open::Channels::new(options)?);
+                let contexts = channels.contexts();
+                (OwnerKind::Ethernet(channels), contexts)
             }
             other => return Err(refuse_kind(other)),
         };
@@ -106,10 +116,10 @@ impl Device {
         Ok(&self.0)
     }
 
-    fn channels(&self) -> Result<&shmem::open::Channels> {
+    fn ethernet(&self) -> Result<&ethernet::open::Channels> {
         match &self.live()?.kind {
-            OwnerKind::Shmem(channels) => Ok(channels),
-            OwnerKind::Composite(_) => Err(Error::NoSys),
+            OwnerKind::Ethernet(channels) => Ok(channels),
+            _ => Err(Error::NoSys),
         }
     }
 
@@ -129,6 +139,7 @@ impl Device {
         let contexts = owner.open.lock().unwrap_or_else(PoisonError::into_inner).len();
         Ok(match &owner.kind {
             OwnerKind::Shmem(channels) => channels.config(contexts),
+            OwnerKind::Ethernet(channels) => channels.config(contexts),
             OwnerKind::Composite(options) => options.config(contexts),
         })
     }
@@ -149,7 +160,7 @@ impl Device {
         if !self.node_list()?.contains(&node) {
             return Err(Error::Invalid);
         }
-        Ok(matches!(self.live()?.kind, OwnerKind::Shmem(_)))
+        Ok(!matches!(self.live()?.kind, OwnerKind::Composite(_)))
     }
 
     /// Opens context `number`. Invalid: no such number. Busy: already open.
@@ -158,20 +169,74 @@ impl Device {
         ContextRef::opened(&self.0, number).inspect_err(|_| self.0.give_back(number))
     }
 
-    /// The counters of `node`, summed over the channels in use. NoSys on a composite.
+    /// The counters of `node`, summed over the channels in use. NoSys on a composite. Invalid: no
+    /// such node; on ethernet also one of another host.
     pub fn counters(&self, node: u32) -> Result<Counters> {
-        self.channels()?.counters(node as usize)
+        match &self.live()?.kind {
+            OwnerKind::Shmem(channels) => channels.counters(node as usize),
+            OwnerKind::Ethernet(channels) => channels.counters(node as usize),
+            OwnerKind::Composite(_) => Err(Error::NoSys),
+        }
     }
 
     /// Says that the process of `node` is gone: what is queued for it counts as received, and
-    /// sends to it are accepted and dropped from now on. Must not run before it has ended.
+    /// sends to it are accepted and dropped from now on. Must not run before it has ended. On
+    /// ethernet what it has sent is brought home by [`Device::serve`].
     pub fn mark_exited(&self, node: u32) -> Result<()> {
-        self.channels()?.mark_exited(node as usize)
+        match &self.live()?.kind {
+            OwnerKind::Shmem(channels) => channels.mark_exited(node as usize),
+            OwnerKind::Ethernet(channels) => channels.mark_exited(node as usize),
+            OwnerKind::Composite(_) => Err(Error::NoSys),
+        }
     }
 
     /// Tells the processes whether there are more of them than processors.
     pub fn set_oversubscribed(&self, oversubscribed: bool) -> Result<()> {
-        self.channels()?.set_oversubscribed(oversubscribed);
+        match &self.live()?.kind {
+            OwnerKind::Shmem(channels) => channels.set_oversubscribed(oversubscribed),
+            OwnerKind::Ethernet(channels) => channels.set_oversubscribed(oversubscribed),
+            OwnerKind::Composite(_) => return Err(Error::NoSys),
+        }
         Ok(())
+    }
+
+    /// Ethernet: where the local nodes are reached. Opaque; those of all hosts, put together in
+    /// the order of their nodes, are what [`Device::set_peers`] takes.
+    pub fn addresses(&self) -> Result<Vec<u8>> {
+        self.ethernet()?.addresses()
+    }
+
+    /// Ethernet: where all nodes are reached. Has to precede the first use of a context and the
+    /// first attach descriptor; is done by `open` where all nodes are local. Invalid: not as many
+    /// addresses as there are nodes. Busy: was said before.
+    pub fn set_peers(&self, table: &[u8]) -> Result<()> {
+        self.ethernet()?.set_peers(table)
+    }
+
+    /// Ethernet: a node of another host has ended. Sends to it are accepted and dropped.
+    pub fn peer_exited(&self, node: u32) -> Result<()> {
+        self.ethernet()?.peer_exited(node as usize)
+    }
+
+    /// Ethernet: becomes readable when [`Device::serve`] has something to do.
+    pub fn adopted_fd(&self) -> Result<BorrowedFd<'_>> {
+        Ok(self.ethernet()?.adopted_fd())
+    }
+
+    /// Ethernet: goes on with sending what processes that have ended have left; never waits.
+    pub fn serve(&self) -> Result<()> {
+        self.ethernet()?.serve();
+        Ok(())
+    }
+
+    /// Ethernet: whether all that the ended processes had sent has arrived, or its receivers have
+    /// gone.
+    pub fn is_quiet(&self) -> Result<bool> {
+        Ok(self.ethernet()?.is_quiet())
+    }
+
+    /// Ethernet: one line for people where a link is not the wire that was asked for.
+    pub fn note(&self) -> Result<Option<String>> {
+        Ok(self.ethernet()?.note())
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Segment {
 
 /// What the owner's segments and those that arrive must be sealed with: a segment that somebody
 /// can shrink is SIGBUS in whoever maps it.
-fn seals() -> SealFlag {
+pub(crate) fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
@@ -47,7 +47,7 @@ impl Segment {
         nix::unistd::ftruncate(&memory, geometry.size as i64).map_err(from_errno)?;
         fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
         let map = map(memory.as_fd(), geometry.size)?;
-        let segment = Segment { map, geometry, nonce: nonce()?, memory };
+        let segment = Segment { map, geometry, nonce: new_nonce()?, memory };
         let header = segment.header();
         header.nodes.store(geometry.nodes as u64, Ordering::Relaxed);
         header.size.store(geometry.size as u64, Ordering::Relaxed);
@@ -61,19 +61,7 @@ impl Segment {
     /// Maps one that was made elsewhere. Invalid: it is not what `attach` says.
     pub(crate) fn open(memory: OwnedFd, attach: &Attach) -> Result<Segment> {
         let size = attach.geometry.size;
-        let held = fcntl(&memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
-        if !SealFlag::from_bits_retain(held).contains(seals()) {
-            debug::say(debug::ERROR, || "segment is not sealed against resizing".into());
-            return Err(Error::Invalid);
-        }
-        let stat = nix::sys::stat::fstat(&memory).map_err(|_| Error::Invalid)?;
-        if stat.st_size != size as i64 {
-            debug::say(debug::ERROR, || {
-                format!("segment has {} bytes where {size} were announced", stat.st_size)
-            });
-            return Err(Error::Invalid);
-        }
-        let map = map(memory.as_fd(), size)?;
+        let map = open_sealed(&memory, size)?;
         let segment = Segment { map, geometry: attach.geometry, nonce: attach.nonce, memory };
         let header = segment.header();
         let same = header.magic.load(Ordering::Acquire) == MAGIC
@@ -179,7 +167,24 @@ impl Segment {
     }
 }
 
-fn map(memory: BorrowedFd<'_>, size: usize) -> Result<MmapRaw> {
+/// Maps an object that was made elsewhere. Invalid: it can be resized, or has another size.
+pub(crate) fn open_sealed(memory: &OwnedFd, size: usize) -> Result<MmapRaw> {
+    let held = fcntl(memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
+    if !SealFlag::from_bits_retain(held).contains(seals()) {
+        debug::say(debug::ERROR, || "segment is not sealed against resizing".into());
+        return Err(Error::Invalid);
+    }
+    let stat = nix::sys::stat::fstat(memory).map_err(|_| Error::Invalid)?;
+    if stat.st_size != size as i64 {
+        debug::say(debug::ERROR, || {
+            format!("segment has {} bytes where {size} were announced", stat.st_size)
+        });
+        return Err(Error::Invalid);
+    }
+    map(memory.as_fd(), size)
+}
+
+pub(crate) fn map(memory: BorrowedFd<'_>, size: usize) -> Result<MmapRaw> {
     use std::os::fd::AsRawFd;
     let map = MmapOptions::new().len(size).map_raw(memory.as_raw_fd()).map_err(|e| {
         if e.raw_os_error() == Some(libc::ENOMEM) { Error::NoMemory } else { Error::Io }
@@ -191,7 +196,8 @@ fn map(memory: BorrowedFd<'_>, size: usize) -> Result<MmapRaw> {
     Ok(map)
 }
 
-fn nonce() -> Result<[u64; 2]> {
+/// A number that nobody else has.
+pub(crate) fn new_nonce() -> Result<[u64; 2]> {
     let mut bytes = [0u8; 16];
     // SAFETY: writes at most 16 bytes to an array of 16.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use mio::Registry;
-use score_proto::message::{Level, Reply, Welcome};
+use score_proto::message::{Level, NetworkSet, Reply, Welcome};
 
 use super::files;
 use super::output::Purpose;
@@ -107,7 +107,7 @@ impl Work {
                 num_proc: seat.procs,
                 self_host: seat.host,
                 num_host: spec.hosts.len() as u32,
-                num_pmnet: u32::from(nodes > 1),
+                networks: if nodes > 1 { vec![NetworkSet::one_host(nodes)] } else { Vec::new() },
                 options: spec.options.clone(),
                 dir: self.ground.directory.to_string_lossy().into_owned(),
             };

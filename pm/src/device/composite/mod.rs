@@ -6,18 +6,20 @@
 
 pub(crate) mod config;
 mod control;
+mod member;
 pub(crate) mod open;
 mod receive;
 mod select;
 mod send;
 mod state;
 
-use super::shmem::{Endpoint, Target};
+use super::shmem::Target;
 use super::{Capabilities, Found, Transport};
 use crate::config::{ContextConfig, QueueStatus};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering};
 use config::MEMBERS;
+pub(crate) use member::Member;
 pub(crate) use receive::Glance;
 use std::io::Write;
 use std::os::fd::RawFd;
@@ -35,9 +37,8 @@ pub(crate) struct Composite {
     table: Box<[AtomicU64]>,
     /// For each node that shmem reaches, the way to it: short messages need no more than this.
     direct: Box<[AtomicPtr<Target>]>,
-    /// The members' endpoints; null where there is none. Shmem is the only device that can be a
-    /// member now; a second one makes the target an enum.
-    members: [AtomicPtr<Endpoint>; MEMBERS],
+    /// The members' endpoints.
+    members: [member::Place; MEMBERS],
     /// Above the highest member.
     count: Local,
     roll: Mutex<open::Roll>,
@@ -53,7 +54,7 @@ impl Composite {
             own: Local::new(UNSET),
             table: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
             direct: (0..nodes).map(|_| AtomicPtr::new(null_mut())).collect(),
-            members: std::array::from_fn(|_| AtomicPtr::new(null_mut())),
+            members: std::array::from_fn(|_| member::Place::empty()),
             count: Local::default(),
             roll: Mutex::default(),
             send: send::Sender::new(nodes),
@@ -63,12 +64,10 @@ impl Composite {
     }
 
     #[inline(always)]
-    fn member(&self, member: u64) -> Option<&Endpoint> {
-        // SYNC: member
-        let endpoint = self.members.get(member as usize)?.load(Ordering::Acquire);
-        // SAFETY: null, or an endpoint of a context whose reference is in the roll, which drops
-        // none before `self` is dropped.
-        unsafe { endpoint.as_ref() }
+    fn member(&self, member: u64) -> Option<Member<'_>> {
+        // SAFETY: an endpoint of a context whose reference is in the roll, which drops none
+        // before `self` is dropped.
+        unsafe { self.members.get(member as usize)?.get() }
     }
 
     /// The way to `node`, if it is a direct one.
@@ -80,7 +79,7 @@ impl Composite {
         unsafe { target.as_ref() }
     }
 
-    fn members(&self) -> impl Iterator<Item = (u64, &Endpoint)> {
+    fn members(&self) -> impl Iterator<Item = (u64, Member<'_>)> {
         (0..self.count.get()).filter_map(|m| Some((m, self.member(m)?)))
     }
 
@@ -94,7 +93,7 @@ impl Composite {
             number: self.number,
             nodes: self.table.len(),
             mtu: self.smallest_mtu().unwrap_or(0),
-            size: self.members().map(|(_, member)| member.segment().geometry().size).sum(),
+            size: self.members().map(|(_, member)| member.size()).sum(),
             option: 0,
         }
     }
@@ -112,7 +111,8 @@ impl Transport for Composite {
         if u64::from(node) == self.own.get() {
             return self.smallest_mtu().ok_or(Error::Invalid);
         }
-        self.route(node).map(|(_, member, _)| member.largest())
+        let (_, member, there) = self.route(node)?;
+        member.mtu(there)
     }
     #[inline(always)]
     fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Composite, Endpoint, UNSET};
+use super::{Composite, Member, UNSET};
 use crate::context::ContextRef;
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
@@ -40,12 +40,12 @@ impl Entry {
 /// The members by name.
 #[derive(Default)]
 pub(crate) struct Roll {
-    present: Vec<Member>,
+    present: Vec<Line>,
     /// Removed members: somebody may still look at their endpoints.
     removed: Vec<ContextRef>,
 }
 
-struct Member {
+struct Line {
     context: ContextRef,
     place: usize,
     /// Table lines that name it.
@@ -59,7 +59,7 @@ impl Composite {
 
     /// The member that reaches `node`, and the node's number there.
     #[inline(always)]
-    pub(super) fn route(&self, node: u32) -> Result<(u64, &Endpoint, u32)> {
+    pub(super) fn route(&self, node: u32) -> Result<(u64, Member<'_>, u32)> {
         let line = self.table.get(node as usize).ok_or(Error::Invalid)?;
         let entry = Entry::from_bits(line.load(Ordering::Relaxed)).ok_or(Error::Invalid)?;
         let endpoint = self.member(entry.member()).ok_or(Error::Invalid)?;
@@ -88,11 +88,11 @@ impl Composite {
     }
 
     /// Both locks. Whether `pairs` can be added: Invalid node numbers, Busy ones.
-    pub(crate) fn check_pairs(&self, member: &Endpoint, pairs: &[(u32, u32)]) -> Result<()> {
+    pub(crate) fn check_pairs(&self, member: Member<'_>, pairs: &[(u32, u32)]) -> Result<()> {
         if pairs.is_empty() {
             return Err(Error::Invalid);
         }
-        let nodes = member.segment().geometry().nodes;
+        let nodes = member.nodes();
         for (i, &(node, there)) in pairs.iter().enumerate() {
             let line = self.table.get(node as usize).ok_or(Error::Invalid)?;
             let own = there == member.own()
@@ -112,7 +112,7 @@ impl Composite {
     pub(crate) fn add(
         &self,
         context: &ContextRef,
-        endpoint: &Endpoint,
+        endpoint: Member<'_>,
         pairs: &[(u32, u32)],
     ) -> Result<()> {
         let mut roll = self.roll();
@@ -124,10 +124,9 @@ impl Composite {
                     .find(|&p| roll.present.iter().all(|m| m.place != p))
                     .ok_or(Error::NoSpace)?;
                 self.select.member_comes(endpoint)?;
-                // SYNC: member
-                self.members[place].store(ptr::from_ref(endpoint).cast_mut(), Ordering::Release);
+                self.members[place].set(Some(endpoint));
                 self.count.set(self.count.get().max(place as u64 + 1));
-                roll.present.push(Member { context: context.clone(), place, uses: 0 });
+                roll.present.push(Line { context: context.clone(), place, uses: 0 });
                 roll.present.len() - 1
             }
         };
@@ -169,7 +168,7 @@ impl Composite {
         if let Some(endpoint) = self.member(member.place as u64) {
             self.select.member_goes(endpoint);
         }
-        self.members[member.place].store(null_mut(), Ordering::Release);
+        self.members[member.place].set(None);
         self.receive.forget_hot();
         roll.removed.push(member.context.clone());
         member.context

@@ -2,10 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::Composite;
+use super::{Composite, Member};
 use crate::debug;
 use crate::device::Found;
-use crate::device::shmem::Endpoint;
 use crate::error::{Error, Result};
 use crate::segment::from_errno;
 use crate::sync::Local;
@@ -32,7 +31,7 @@ impl Sleeper {
         self.selecting.get() != 0
     }
 
-    fn register(&self, member: &Endpoint) -> Result<()> {
+    fn register(&self, member: Member<'_>) -> Result<()> {
         member.with_bell(|bell: BorrowedFd<'_>| {
             match self.epoll.add(bell, EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
                 Ok(()) | Err(Errno::EEXIST) => Ok(()),
@@ -42,7 +41,7 @@ impl Sleeper {
     }
 
     /// A context becomes a member.
-    pub(super) fn member_comes(&self, member: &Endpoint) -> Result<()> {
+    pub(super) fn member_comes(&self, member: Member<'_>) -> Result<()> {
         if self.given.get() != 0 {
             self.register(member)?;
         }
@@ -53,7 +52,7 @@ impl Sleeper {
     }
 
     /// A member goes.
-    pub(super) fn member_goes(&self, member: &Endpoint) {
+    pub(super) fn member_goes(&self, member: Member<'_>) {
         member.after_select();
         if self.given.get() != 0 {
             let _ = member.with_bell(|bell| self.epoll.delete(bell).map_err(from_errno));

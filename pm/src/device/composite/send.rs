@@ -7,7 +7,7 @@
 #![expect(unsafe_code)]
 
 use super::open::Entry;
-use super::{Composite, Endpoint};
+use super::{Composite, Member};
 use crate::device::shmem::Target;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicPtr, Local, Ordering};
@@ -85,7 +85,7 @@ impl Composite {
         sender.many_len.set(len as u64);
         sender.pending.set(MANY);
         sender.direct.store(null_mut(), Ordering::Relaxed);
-        self.first().map(Endpoint::staging).ok_or(Error::Invalid)
+        self.first().map(Member::staging).ok_or(Error::Invalid)
     }
 
     fn entry(&self, node: u32) -> u64 {
@@ -93,7 +93,7 @@ impl Composite {
     }
 
     /// The member that holds a multicast's message.
-    fn first(&self) -> Option<&Endpoint> {
+    fn first(&self) -> Option<Member<'_>> {
         self.member(Entry::from_bits(self.send.many.first()?.get())?.member())
     }
 

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use super::Composite;
 use super::open::Entry;
-use super::{Composite, Endpoint};
 use crate::config::QueueStatus;
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
@@ -44,7 +44,7 @@ impl Composite {
         }
         let both = || members.iter().zip(&parts);
         both().try_for_each(|(member, part)| member.check_saved(part))?;
-        both().try_for_each(|(member, part)| Endpoint::restore(member, part))
+        both().try_for_each(|(member, part)| member.restore(part))
     }
 
     pub(super) fn dump_members(&self, out: &mut dyn Write) -> std::io::Result<()> {

@@ -98,6 +98,16 @@ impl Endpoint {
         self.own
     }
 
+    /// Nodes that it reaches, itself included.
+    pub(crate) fn nodes(&self) -> usize {
+        self.segment.geometry().nodes
+    }
+
+    /// Bytes of memory that it maps.
+    pub(crate) fn size(&self) -> usize {
+        self.segment.geometry().size
+    }
+
     /// The longest message.
     pub(crate) fn largest(&self) -> usize {
         self.mtu
@@ -172,7 +182,7 @@ impl Shmem {
     fn channels<'a>(&self, owner: &'a Owner) -> Result<&'a open::Channels> {
         match &owner.kind {
             OwnerKind::Shmem(channels) => Ok(channels),
-            OwnerKind::Composite(_) => Err(Error::Invalid),
+            _ => Err(Error::Invalid),
         }
     }
 

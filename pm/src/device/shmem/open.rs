@@ -1,27 +1,22 @@
 //! How shmem contexts come and go: the owner's channels, binding, attach descriptors, exit.
 
-// UNSAFETY: takes ownership of descriptors that the kernel just made.
-#![expect(unsafe_code)]
+#![forbid(unsafe_code)]
 
 use super::config::{self, Options};
 use super::{Endpoint, Shmem, state};
 use crate::config::{Counters, DeviceConfig};
 use crate::debug;
+use crate::device::passing;
 use crate::door::EXITED;
 use crate::doorbell::Ringer;
 use crate::error::{Error, Result};
 use crate::segment::attach::{ATTACH_BYTES, Attach};
 use crate::segment::layout::Geometry;
-use crate::segment::{Kind, Segment, from_errno};
+use crate::segment::{Kind, Segment};
 use crate::sync::Ordering;
 use crate::{barrier, role};
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    recvmsg, sendmsg, socketpair,
-};
 use std::collections::HashSet;
-use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A shmem device's channels: one segment each, made when the first context is bound to it.
@@ -177,26 +172,13 @@ pub(super) fn create_attach_fd(number: usize, endpoint: &Endpoint) -> Result<Own
         nonce: segment.nonce(),
     }
     .encode();
-    let (write, read) =
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-            .map_err(from_errno)?;
-    let fds = [segment.memory().as_raw_fd()];
-    let sent = sendmsg::<UnixAddr>(
-        write.as_raw_fd(),
-        &[IoSlice::new(&message)],
-        &[ControlMessage::ScmRights(&fds)],
-        MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT,
-        None,
-    )
-    .map_err(from_errno)?;
-    if sent == message.len() { Ok(read) } else { Err(Error::Io) }
+    passing::pack(&message, &[segment.memory()])
 }
 
 /// Makes a context from such a descriptor. Invalid: it holds anything else, or was used before.
 pub(crate) fn attach(fd: OwnedFd) -> Result<Shmem> {
-    let mut bytes = [0; ATTACH_BYTES + 1];
-    let (len, mut memory) = receive(&fd, &mut bytes)?;
-    let attach = Attach::decode(&bytes[..len])?;
+    let (bytes, mut memory) = passing::unpack(&fd, ATTACH_BYTES)?;
+    let attach = Attach::decode(&bytes)?;
     let (Some(memory), None) = (memory.pop(), memory.pop()) else { return Err(Error::Invalid) };
     let segment = Arc::new(Segment::open(memory, &attach)?);
     let ringer = Arc::new(Ringer::new()?);
@@ -206,26 +188,4 @@ pub(crate) fn attach(fd: OwnedFd) -> Result<Shmem> {
         format!("shmem: attached as node {} of {}", attach.own, attach.geometry.nodes)
     });
     Ok(Shmem::attached(attach.number as usize, endpoint))
-}
-
-fn receive(fd: &OwnedFd, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([std::os::fd::RawFd; 4]);
-    let mut parts = [IoSliceMut::new(bytes)];
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<UnixAddr>(fd.as_raw_fd(), &mut parts, Some(&mut space), flags)
-        .map_err(|errno| match from_errno(errno) {
-            Error::TooManyFiles => Error::TooManyFiles,
-            _ => Error::Invalid,
-        })?;
-    let mut fds = Vec::new();
-    for control in message.cmsgs().map_err(|_| Error::Invalid)? {
-        if let ControlMessageOwned::ScmRights(received) = control {
-            // SAFETY: fresh descriptors of this process that nobody else knows.
-            fds.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-    }
-    if message.flags.intersects(MsgFlags::MSG_CTRUNC | MsgFlags::MSG_TRUNC) {
-        return Err(Error::Invalid);
-    }
-    Ok((message.bytes, fds))
 }

@@ -1,0 +1,227 @@
+//! A member of a composite, of whichever device. Dispatch is by enum, in registers: a member is
+//! looked up as one tagged pointer.
+
+// UNSAFETY: keeps and follows tagged pointers to endpoints.
+#![expect(unsafe_code)]
+
+use crate::config::QueueStatus;
+use crate::device::shmem::{Source, Target};
+use crate::device::{ethernet, shmem};
+use crate::error::Result;
+use crate::sync::{AtomicPtr, Ordering};
+use std::io::Write;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, null_mut};
+
+/// What a member context offers its composite.
+#[derive(Clone, Copy)]
+pub(crate) enum Member<'a> {
+    Shmem(&'a shmem::Endpoint),
+    Ethernet(&'a ethernet::Endpoint),
+}
+
+/// Set in pointers to ethernet endpoints; both kinds are aligned to more than this.
+const ETHERNET: usize = 1;
+
+const _: () = assert!(align_of::<shmem::Endpoint>() > ETHERNET);
+const _: () = assert!(align_of::<ethernet::Endpoint>() > ETHERNET);
+
+/// The place of a member, possibly empty.
+pub(super) struct Place(AtomicPtr<u8>);
+
+impl Place {
+    pub(super) fn empty() -> Place {
+        Place(AtomicPtr::new(null_mut()))
+    }
+
+    /// Who sets a member keeps its endpoint as long as the place may be looked at.
+    pub(super) fn set(&self, member: Option<Member<'_>>) {
+        let pointer = match member {
+            None => null_mut(),
+            Some(Member::Shmem(endpoint)) => ptr::from_ref(endpoint).cast_mut().cast::<u8>(),
+            Some(Member::Ethernet(endpoint)) => {
+                ptr::from_ref(endpoint).cast_mut().cast::<u8>().map_addr(|at| at | ETHERNET)
+            }
+        };
+        // SYNC: member
+        self.0.store(pointer, Ordering::Release);
+    }
+
+    /// # Safety
+    /// What was set is still kept.
+    #[inline(always)]
+    pub(super) unsafe fn get(&self) -> Option<Member<'_>> {
+        // SYNC: member
+        let pointer = self.0.load(Ordering::Acquire);
+        if pointer.is_null() {
+            return None;
+        }
+        if pointer.addr() & ETHERNET == 0 {
+            // SAFETY: set from a shmem endpoint, which the caller says is kept.
+            return Some(Member::Shmem(unsafe { &*pointer.cast() }));
+        }
+        let pointer = pointer.map_addr(|at| at & !ETHERNET);
+        // SAFETY: set from an ethernet endpoint, as above.
+        Some(Member::Ethernet(unsafe { &*pointer.cast() }))
+    }
+}
+
+/// The same call on whichever device it is.
+macro_rules! on {
+    ($member:expr, $endpoint:ident => $call:expr) => {
+        match $member {
+            Member::Shmem($endpoint) => $call,
+            Member::Ethernet($endpoint) => $call,
+        }
+    };
+}
+
+impl<'a> Member<'a> {
+    pub(crate) fn own(self) -> u32 {
+        on!(self, e => e.own())
+    }
+    /// Nodes that it reaches, itself included.
+    pub(super) fn nodes(self) -> usize {
+        on!(self, e => e.nodes())
+    }
+    /// Bytes of memory that it maps.
+    pub(super) fn size(self) -> usize {
+        on!(self, e => e.size())
+    }
+    /// The longest message to any node.
+    pub(super) fn largest(self) -> usize {
+        on!(self, e => e.largest())
+    }
+    pub(super) fn mtu(self, node: u32) -> Result<usize> {
+        match self {
+            Member::Shmem(endpoint) => Ok(endpoint.largest()),
+            Member::Ethernet(endpoint) => endpoint.mtu(node),
+        }
+    }
+    #[inline(always)]
+    pub(super) fn reserve(self, node: u32, len: usize) -> Result<*mut u8> {
+        on!(self, e => e.reserve(node, len))
+    }
+    pub(super) fn has_room(self, node: u32, len: usize, stamp: u64) -> Result<()> {
+        on!(self, e => e.has_room(node, len, stamp))
+    }
+    pub(super) fn next_stamp(self) -> u64 {
+        on!(self, e => e.next_stamp())
+    }
+    pub(super) fn raise_stamp(self, stamp: u64) {
+        on!(self, e => e.raise_stamp(stamp));
+    }
+    pub(super) fn staging(self) -> *mut u8 {
+        on!(self, e => e.staging())
+    }
+    pub(super) fn send_copy(self, node: u32, from: *const u8, len: usize) {
+        on!(self, e => e.send_copy(node, from, len));
+    }
+    pub(super) fn truncate(self, len: usize) -> Result<()> {
+        on!(self, e => e.truncate(len))
+    }
+    #[inline(always)]
+    pub(super) fn publish(self) {
+        on!(self, e => e.publish());
+    }
+    #[inline(always)]
+    pub(super) fn find(self) -> Option<u32> {
+        on!(self, e => e.find())
+    }
+    /// As `find`, but without a system call.
+    #[inline(always)]
+    pub(super) fn peek(self) -> Option<u32> {
+        match self {
+            Member::Shmem(endpoint) => endpoint.find(),
+            Member::Ethernet(endpoint) => endpoint.peek(),
+        }
+    }
+    #[inline(always)]
+    pub(super) fn take(self, source: u32) -> Result<(*mut u8, usize)> {
+        match self {
+            Member::Shmem(endpoint) => endpoint.take(source),
+            Member::Ethernet(endpoint) => endpoint.take(),
+        }
+    }
+    #[inline(always)]
+    pub(super) fn release(self) {
+        on!(self, e => e.release());
+    }
+    #[inline(always)]
+    pub(super) fn count_empty_poll(self) {
+        on!(self, e => e.count_empty_poll());
+    }
+    pub(super) fn oversubscribed(self) -> bool {
+        on!(self, e => e.oversubscribed())
+    }
+    pub(super) fn control_send(self, node: u32, message: &[u8]) -> Result<()> {
+        on!(self, e => e.control_send(node, message))
+    }
+    pub(super) fn control_receive(self, buffer: &mut [u8], len: &mut usize) -> Result<u32> {
+        on!(self, e => e.control_receive(buffer, len))
+    }
+    pub(super) fn with_bell<T>(self, f: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
+        on!(self, e => e.with_bell(f))
+    }
+    pub(super) fn before_select(self) -> Result<()> {
+        on!(self, e => e.before_select())
+    }
+    pub(super) fn after_select(self) {
+        on!(self, e => e.after_select());
+    }
+    pub(super) fn look_again(self) -> Option<u32> {
+        on!(self, e => e.look_again())
+    }
+    pub(super) fn is_send_done(self) -> Result<()> {
+        on!(self, e => e.is_send_done())
+    }
+    pub(super) fn queue_status(self, held: bool) -> QueueStatus {
+        on!(self, e => e.queue_status(held))
+    }
+    pub(super) fn reset(self) {
+        on!(self, e => e.reset());
+    }
+    pub(super) fn save(self, out: &mut Vec<u8>) {
+        on!(self, e => e.save(out));
+    }
+    pub(super) fn check_saved(self, saved: &[u8]) -> Result<()> {
+        on!(self, e => e.check_saved(saved))
+    }
+    pub(super) fn restore(self, saved: &[u8]) -> Result<()> {
+        on!(self, e => e.restore(saved))
+    }
+    pub(super) fn dump(self, out: &mut dyn Write) -> std::io::Result<()> {
+        on!(self, e => e.dump(out))
+    }
+
+    // What only shmem has: the direct way of short messages.
+
+    fn shmem(self) -> Option<&'a shmem::Endpoint> {
+        match self {
+            Member::Shmem(endpoint) => Some(endpoint),
+            Member::Ethernet(_) => None,
+        }
+    }
+    /// The way to `node`, past the member.
+    pub(super) fn direct(self, node: u32) -> Option<&'a Target> {
+        self.shmem()?.direct(node)
+    }
+    pub(super) fn owns(self, target: &Target) -> bool {
+        self.shmem().is_some_and(|endpoint| endpoint.owns(target))
+    }
+    pub(super) fn knock(self, target: &Target, len: usize) {
+        if let Some(endpoint) = self.shmem() {
+            endpoint.knock(target, len);
+        }
+    }
+    /// The source of the message that was taken.
+    #[inline(always)]
+    pub(super) fn held(self) -> Option<&'a Source> {
+        self.shmem()?.held()
+    }
+    /// Whether there is no source but the hot one.
+    #[inline(always)]
+    pub(super) fn is_alone(self) -> bool {
+        self.shmem().is_some_and(shmem::Endpoint::is_alone)
+    }
+}

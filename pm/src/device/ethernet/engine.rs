@@ -1,0 +1,391 @@
+//! Progress: what waits on the wires goes through the machine to the receiver, what was sent goes
+//! out. Whoever holds the progress lock does all of it.
+
+// UNSAFETY: shows received packets to the machine where they lie, and the slab to the wires.
+#![expect(unsafe_code)]
+
+use super::addresses::Addresses;
+use super::clock::Clock;
+use super::lanes::{Arrived, Lanes, Letter, Submitted};
+use super::layout::{OUTBOX, Published};
+use super::links::{BATCH, Links};
+use super::pool;
+use super::reliability::{Config, Event, Fate, Kind, Machine, Pending};
+use super::slab::{Content, Slab};
+use super::store::{Store, bytes, copy_letter};
+use super::wire::{self, Received, Wire};
+use crate::config::CONTROL_MTU;
+use crate::debug;
+use crate::error::{Error, Result};
+use crate::segment::from_errno;
+use crate::sync::Ordering;
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+/// Batches that one pass reads from one wire at most, so that no flood holds it up.
+const ROUNDS: usize = 4;
+/// What was sent to a node that has gone may still be acknowledged for so long: by its shepherd.
+const GRACE: u64 = 1_000_000_000;
+/// Nanoseconds until packets are tried again that the kernel had no room for.
+const RETRY: u64 = 1_000_000;
+/// Buffers that the machine does not know of: for what is just being read.
+const SPARE: usize = 64;
+
+/// What the job's packets carry, and who this is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    pub(super) own: u32,
+    pub(super) channel: usize,
+    pub(super) secret: u64,
+    pub(super) incarnation: u32,
+}
+
+/// See the module. The slab comes last: wires send from it.
+pub(super) struct Engine {
+    pub(super) machine: Machine,
+    pub(super) links: Links,
+    store: Store,
+    clock: Clock,
+    came: [Received; BATCH],
+    /// Who owns each slot's message, so that its credit goes back there.
+    owners: Box<[u32]>,
+    /// Slots for control messages.
+    spare_slots: Vec<u32>,
+    /// Control messages that wait to be read, with their entries.
+    letters: VecDeque<(Letter, u32)>,
+    /// Nodes that were marked as gone: all, how many marks were seen, and those in grace.
+    gone: HashSet<u32>,
+    gone_seen: u64,
+    going: VecDeque<(u64, u32)>,
+    dropped_seen: u64,
+    place: usize,
+    slab: Arc<Slab>,
+}
+
+/// What a wire's complaint answers.
+pub(super) fn refused(why: wire::WireError) -> Error {
+    debug::say(debug::ERROR, || format!("ethernet: {why}"));
+    why.errno.map_or(Error::Invalid, |errno| match from_errno(errno) {
+        Error::Io => Error::NoDevice,
+        error => error,
+    })
+}
+
+/// The machine's numbers for these wires.
+fn config(identity: Identity, slab: &Slab, links: usize, buffers: usize) -> Config {
+    let geometry = slab.geometry();
+    let nodes = geometry.nodes as u32;
+    let mut config = Config::new(identity.own, nodes, identity.secret, identity.incarnation);
+    config.links = links as u8;
+    config.mtu = geometry.mtu as u16;
+    config.buffers = buffers as u32;
+    // More than all slots and a whole window of holes: what is sent is never refused.
+    config.queue = 8192;
+    config
+}
+
+impl Engine {
+    pub(super) fn new(
+        identity: Identity,
+        links: Vec<wire::Endpoint>,
+        addresses: Arc<Addresses>,
+        slab: Arc<Slab>,
+    ) -> Result<Engine> {
+        let attach = |link| {
+            // SAFETY: the engine holds the slab, and drops it after the wires.
+            let memory = unsafe { slab.as_wire() };
+            Wire::attach(link, memory).map_err(refused)
+        };
+        let wires = links.into_iter().map(attach).collect::<Result<Vec<_>>>()?;
+        let geometry = *slab.geometry();
+        let place = geometry.place(identity.own as usize).unwrap_or(0);
+        let buffers = pool::buffers(geometry.mtu) - SPARE;
+        Ok(Engine {
+            machine: Machine::new(config(identity, &slab, wires.len(), buffers)),
+            links: Links::new(wires, addresses, identity.channel),
+            store: Store::new(geometry.mtu),
+            clock: Clock::new(),
+            came: [Received::default(); BATCH],
+            owners: vec![0; geometry.slots].into(),
+            spare_slots: (geometry.slots - OUTBOX..geometry.slots).map(|s| s as u32).collect(),
+            letters: VecDeque::new(),
+            gone: HashSet::new(),
+            gone_seen: 0,
+            going: VecDeque::new(),
+            dropped_seen: 0,
+            place,
+            slab,
+        })
+    }
+
+    /// One pass. `receive`: also looks at the wires, which costs a system call each. Answers
+    /// whether something was delivered.
+    pub(super) fn pass(&mut self, lanes: &Lanes, receive: bool) -> bool {
+        self.take_submitted(lanes);
+        self.take_released(lanes);
+        let now = self.clock.now();
+        if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
+            self.look_who_has_gone(now);
+        }
+        if self.has_outgoing_letter() {
+            self.send_letters();
+        }
+        if receive {
+            self.receive(lanes, now);
+        }
+        self.machine.expire(now);
+        if !self.going.is_empty() {
+            self.let_go(now);
+        }
+        let delivered = self.deliver(lanes);
+        self.transmit(now);
+        self.give_back(lanes);
+        delivered
+    }
+
+    #[inline]
+    fn take_submitted(&mut self, lanes: &Lanes) {
+        while let Some(word) = lanes.submitted.pop() {
+            let Submitted { slot, to, len } = Submitted::from_word(word);
+            self.owners[slot as usize] = to;
+            // The sender has checked all that the machine checks.
+            let taken = self.machine.submit(to, slot, len as u16, Kind::Data);
+            debug_assert!(taken.is_ok(), "{taken:?}");
+        }
+    }
+
+    #[inline]
+    fn take_released(&mut self, lanes: &Lanes) {
+        while let Some(word) = lanes.released.pop() {
+            let Arrived { entry, from, .. } = Arrived::from_word(word);
+            self.release(entry, from);
+        }
+    }
+
+    fn release(&mut self, entry: u32, from: u32) {
+        self.store.release(entry, &mut self.links.wires);
+        self.machine.released(from);
+    }
+
+    #[inline]
+    fn receive(&mut self, lanes: &Lanes, now: u64) {
+        for link in 0..self.links.wires.len() {
+            for _ in 0..ROUNDS {
+                let count = self.links.wires[link].receive(&mut self.came);
+                for i in 0..count {
+                    self.look_at(lanes, link, self.came[i], now);
+                }
+                if count < BATCH {
+                    break;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn look_at(&mut self, lanes: &Lanes, link: usize, packet: Received, now: u64) {
+        let wire = &mut self.links.wires[link];
+        let Some(entry) = self.store.next() else {
+            // Cannot be: the machine knows of fewer buffers than there are.
+            return wire.release(packet.buffer);
+        };
+        // SAFETY: just received from this wire; released below, or kept by the store.
+        let fate = unsafe { self.machine.receive(bytes(wire, packet), link as u8, entry, now) };
+        match fate {
+            Fate::Free => wire.release(packet.buffer),
+            Fate::Kept => {
+                let place = self.store.keep(link, wire, packet);
+                lanes.set_place(entry, place);
+                let arrived = &self.slab.record(self.place).arrived.0;
+                arrived.store(arrived.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+            }
+        }
+    }
+
+    /// Hands all that is in order to the receiver: data and letters.
+    #[inline]
+    fn deliver(&mut self, lanes: &Lanes) -> bool {
+        let mut delivered = false;
+        while let Some(message) = self.machine.next_delivery() {
+            let (entry, from, len) = (message.buffer, message.peer, u32::from(message.len));
+            let accepted = self.slab.accepted(self.place, from as usize);
+            let next = accepted.load(Ordering::Relaxed).wrapping_add(1);
+            accepted.store(next, Ordering::Relaxed);
+            if message.kind == Kind::Data {
+                // As many words as entries: there is room.
+                delivered |= lanes.delivered.push(Arrived { entry, from, len }.word());
+                continue;
+            }
+            let mut letter = Letter { from, bytes: [0; CONTROL_MTU], len: len as usize };
+            match letter.bytes.get_mut(..len as usize) {
+                Some(to) => copy_letter(lanes.place(entry), to),
+                None => {
+                    self.release(entry, from);
+                    continue;
+                }
+            }
+            self.letters.push_back((letter, entry));
+        }
+        delivered
+    }
+
+    fn transmit(&mut self, now: u64) {
+        let Engine { machine, links, slab, place, .. } = self;
+        links.send_all(slab, *place, || machine.poll_transmit(now));
+    }
+
+    /// Slots that are acknowledged or dropped go back to the sender.
+    #[inline]
+    fn give_back(&mut self, lanes: &Lanes) {
+        while let Some(slot) = self.machine.next_free_slot() {
+            self.slab.free(self.place, slot as usize);
+            if slot as usize >= self.owners.len() - OUTBOX {
+                self.spare_slots.push(slot);
+                continue;
+            }
+            if let Some(peer) = lanes.peers.get(self.owners[slot as usize]) {
+                peer.freed.set(peer.freed.get().wrapping_add(1));
+            }
+            lanes.freed.push(u64::from(slot));
+        }
+        let dropped = self.machine.counters().dropped;
+        if dropped != self.dropped_seen {
+            self.count_dropped(dropped.wrapping_sub(self.dropped_seen));
+            self.dropped_seen = dropped;
+        }
+        lanes.outstanding.store(self.machine.outstanding(), Ordering::Release);
+    }
+
+    /// What is sent to a node that has gone counts as received, by its sender.
+    #[cold]
+    fn count_dropped(&self, count: u64) {
+        let dropped = &self.slab.record(self.place).node.send.0.dropped;
+        dropped.fetch_add(count, Ordering::Release);
+    }
+
+    /// Marks nodes that the owner says have gone. What is on the way to them may still be
+    /// acknowledged, and then was received.
+    #[cold]
+    fn look_who_has_gone(&mut self, now: u64) {
+        self.gone_seen = self.slab.gone_count().load(Ordering::Acquire);
+        for node in 0..self.slab.geometry().nodes {
+            let node_number = node as u32;
+            if self.slab.is_gone(node) && self.gone.insert(node_number) {
+                self.going.push_back((now.saturating_add(GRACE), node_number));
+            }
+        }
+    }
+
+    #[cold]
+    fn let_go(&mut self, now: u64) {
+        while let Some(&(until, node)) = self.going.front() {
+            if now < until && self.machine.outstanding_to(node) > 0 {
+                return;
+            }
+            self.going.pop_front();
+            self.machine.peer_gone(node);
+        }
+    }
+
+    #[inline]
+    fn has_outgoing_letter(&self) -> bool {
+        let outbox = &self.slab.record(self.place).outbox;
+        outbox.written.0.load(Ordering::Relaxed) != outbox.read.0.load(Ordering::Relaxed)
+    }
+
+    /// Sends what the owner wants to be sent from here.
+    #[cold]
+    fn send_letters(&mut self) {
+        let slab = self.slab.clone();
+        let outbox = &slab.record(self.place).outbox;
+        while !self.spare_slots.is_empty()
+            && let Some((to, bytes, len)) = outbox.peek()
+        {
+            outbox.pop();
+            // What cannot be sent is no letter of ours.
+            let _ = self.send_letter(to, &bytes[..len]);
+        }
+    }
+
+    /// Sends a control message. NoBuffers: as many as may be are on the way.
+    pub(super) fn send_letter(&mut self, to: u32, message: &[u8]) -> Result<()> {
+        if to as usize >= self.slab.geometry().nodes || message.is_empty() {
+            return Err(Error::Invalid);
+        }
+        if self.gone.contains(&to) {
+            return Ok(());
+        }
+        let slot = self.spare_slots.pop().ok_or(Error::NoBuffers)?;
+        self.slab.write(self.place, slot as usize, message);
+        let sequence = self.machine.next_sequence(to);
+        let published = Published { len: message.len(), control: true };
+        let content = Content { to, sequence, published };
+        self.slab.publish(self.place, slot as usize, content);
+        self.owners[slot as usize] = to;
+        if self.machine.submit(to, slot, message.len() as u16, Kind::Control).is_err() {
+            self.slab.free(self.place, slot as usize);
+            self.spare_slots.push(slot);
+            return Err(Error::Invalid);
+        }
+        Ok(())
+    }
+
+    /// Gives the next letter to `read`, which says whether it took it.
+    pub(super) fn read_letter<T>(&mut self, read: impl FnOnce(&Letter) -> Result<T>) -> Result<T> {
+        let (letter, entry) = self.letters.front().ok_or(Error::NoBuffers)?;
+        let (from, entry) = (letter.from, *entry);
+        let done = read(letter)?;
+        self.letters.pop_front();
+        self.release(entry, from);
+        Ok(done)
+    }
+
+    /// How many letters wait.
+    pub(super) fn letters(&self) -> usize {
+        self.letters.len()
+    }
+
+    /// What users should hear of.
+    pub(super) fn tell(&mut self) {
+        self.links.tell_faults();
+        while let Some(event) = self.machine.next_event() {
+            debug::say(debug::WARNING, || match event {
+                Event::LinkDown { peer, link } => {
+                    format!("ethernet: link {link} carries nothing to node {peer}; others do")
+                }
+                Event::LinkUp { peer, link } => {
+                    format!("ethernet: link {link} carries to node {peer} again")
+                }
+            });
+        }
+    }
+
+    /// Nanoseconds until a pass is needed though nothing comes. None: not before something comes.
+    pub(super) fn wait(&mut self) -> Option<u64> {
+        let now = self.clock.now();
+        let going = self.going.front().map(|&(until, _)| until);
+        let deadline = self.machine.deadline().into_iter().chain(going).min();
+        let wait = deadline.map(|at| at.saturating_sub(now));
+        // Packets that the kernel had no room for.
+        if self.links.is_blocked() { Some(wait.unwrap_or(RETRY).min(RETRY)) } else { wait }
+    }
+
+    /// Adopts what a dead process has left in its slots. What is not sensible is counted there.
+    pub(super) fn resume(&mut self) {
+        let (slab, place) = (self.slab.clone(), self.place);
+        let mut left = Vec::new();
+        for slot in 0..slab.geometry().slots {
+            let Some(content) = slab.content(place, slot) else { continue };
+            self.owners[slot] = content.to;
+            let kind = if content.published.control { Kind::Control } else { Kind::Data };
+            left.push(Pending {
+                peer: content.to,
+                sequence: content.sequence,
+                slot: slot as u32,
+                len: u16::try_from(content.published.len).unwrap_or(0),
+                kind,
+            });
+        }
+        self.machine.resume(left);
+    }
+}

@@ -1,0 +1,175 @@
+//! What the sender, the receiver and whoever makes progress hand each other inside a process. Each
+//! queue has one lock's holder at either end, so nobody waits for anybody.
+
+#![forbid(unsafe_code)]
+
+use super::layout::{Geometry, OUTBOX};
+use super::queue::Queue;
+use crate::config::CONTROL_MTU;
+use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering};
+use crate::watch::Bell;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+/// A message that was sent: its slot, receiver and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Submitted {
+    pub(super) slot: u32,
+    pub(super) to: u32,
+    pub(super) len: u32,
+}
+
+/// A message that has arrived: the entry that holds it, its sender and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrived {
+    pub(super) entry: u32,
+    pub(super) from: u32,
+    pub(super) len: u32,
+}
+
+// Both fit a word: 20 bits for a number, 24 for a node, 20 for a length.
+fn pack(number: u32, node: u32, len: u32) -> u64 {
+    u64::from(number) << 44 | u64::from(node) << 20 | u64::from(len)
+}
+
+fn unpack(word: u64) -> (u32, u32, u32) {
+    ((word >> 44) as u32, (word >> 20) as u32 & 0xff_ffff, word as u32 & 0xf_ffff)
+}
+
+impl Submitted {
+    pub(super) fn word(self) -> u64 {
+        pack(self.slot, self.to, self.len)
+    }
+    pub(super) fn from_word(word: u64) -> Submitted {
+        let (slot, to, len) = unpack(word);
+        Submitted { slot, to, len }
+    }
+}
+
+impl Arrived {
+    pub(super) fn word(self) -> u64 {
+        pack(self.entry, self.from, self.len)
+    }
+    pub(super) fn from_word(word: u64) -> Arrived {
+        let (entry, from, len) = unpack(word);
+        Arrived { entry, from, len }
+    }
+}
+
+/// A control message that waits to be read.
+pub(super) struct Letter {
+    pub(super) from: u32,
+    pub(super) bytes: [u8; CONTROL_MTU],
+    pub(super) len: usize,
+}
+
+/// What the sender keeps for one peer.
+#[derive(Default)]
+pub(super) struct Peer {
+    /// The number of the next message, and how many were sent: by the sender.
+    pub(super) sequence: Local,
+    pub(super) sent: Local,
+    /// How many of these are acknowledged or dropped: by who makes progress.
+    pub(super) freed: Local,
+    /// The longest message; 0: not known yet.
+    pub(super) mtu: Local,
+    /// The last multicast that named it.
+    pub(super) stamp: Local,
+}
+
+impl Peer {
+    /// Slots that are in use for it.
+    pub(super) fn outstanding(&self) -> u64 {
+        self.sent.get().wrapping_sub(self.freed.get())
+    }
+}
+
+const CHUNK: usize = 256;
+
+/// All peers; only those in use take memory.
+pub(super) struct Peers(Box<[OnceLock<Box<[Peer]>>]>);
+
+impl Peers {
+    fn new(nodes: usize) -> Peers {
+        Peers((0..nodes.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect())
+    }
+
+    /// None: no such node.
+    #[inline(always)]
+    pub(super) fn get(&self, node: u32) -> Option<&Peer> {
+        let chunk = self.0.get(node as usize / CHUNK)?;
+        let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| Peer::default()).collect());
+        chunk.get(node as usize % CHUNK)
+    }
+}
+
+/// See the module.
+pub(super) struct Lanes {
+    /// Sender to progress: what to send; back: slots that are free.
+    pub(super) submitted: Queue,
+    pub(super) freed: Queue,
+    /// Progress to receiver: messages; back: entries that were released.
+    pub(super) delivered: Queue,
+    pub(super) released: Queue,
+    /// Where the message of each entry lies: written before it is delivered.
+    places: Box<[AtomicPtr<u8>]>,
+    pub(super) peers: Peers,
+    /// Messages sent since the last poll.
+    pub(super) burst: Local,
+    pub(super) bell: Bell,
+    /// Messages sent and neither acknowledged nor dropped: a glance.
+    pub(super) outstanding: AtomicU64,
+}
+
+impl Lanes {
+    pub(super) fn new(geometry: &Geometry, entries: usize) -> Lanes {
+        let freed = Queue::new(geometry.slots);
+        for slot in 0..geometry.slots - OUTBOX {
+            freed.push(slot as u64);
+        }
+        Lanes {
+            submitted: Queue::new(geometry.slots),
+            freed,
+            delivered: Queue::new(entries),
+            released: Queue::new(entries),
+            places: (0..entries).map(|_| AtomicPtr::new(null_mut())).collect(),
+            peers: Peers::new(geometry.nodes),
+            burst: Local::default(),
+            bell: Bell::default(),
+            outstanding: AtomicU64::new(0),
+        }
+    }
+
+    /// By who makes progress, before it delivers.
+    pub(super) fn set_place(&self, entry: u32, place: *mut u8) {
+        self.places[entry as usize].store(place, Ordering::Relaxed);
+    }
+
+    /// By the receiver, of what was delivered to it.
+    #[inline(always)]
+    pub(super) fn place(&self, entry: u32) -> *mut u8 {
+        self.places.get(entry as usize).map_or(null_mut(), |place| place.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MAX_NODE;
+
+    #[test]
+    fn what_is_handed_over_fits_a_word() {
+        let sent = Submitted { slot: 1023, to: MAX_NODE as u32 - 1, len: 65_535 };
+        assert_eq!(Submitted::from_word(sent.word()), sent);
+        let came = Arrived { entry: 4095, from: MAX_NODE as u32 - 1, len: 1 };
+        assert_eq!(Arrived::from_word(came.word()), came);
+    }
+
+    #[test]
+    fn peers_exist_up_to_the_last_node() {
+        let peers = Peers::new(300);
+        peers.get(299).unwrap().sent.set(3);
+        assert_eq!(peers.get(299).unwrap().outstanding(), 3);
+        assert!(peers.get(512).is_none());
+    }
+}

@@ -1,0 +1,295 @@
+//! The slab: memory of a host's processes of one channel, made by their owner. Counters and doors
+//! as in a shmem segment; and each process's send buffers, so that what was sent outlives the
+//! process that sent it.
+//!
+//! A slot is *free* or *published*; one store tells which. It is written by its process alone, or
+//! after that one's end by whoever adopts it; neither believes the other.
+
+// UNSAFETY: forms addresses inside a mapping that other processes write.
+#![expect(unsafe_code)]
+
+use super::layout::{Geometry, Header, Letter, MAGIC, OUTBOX, Outbox, Published, Record, Slot};
+use crate::config::CONTROL_MTU;
+use crate::error::{Error, Result};
+use crate::segment::{from_errno, map, new_nonce, open_sealed, seals};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use memmap2::MmapRaw;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// A mapped slab. Its addresses stay valid as long as it lives.
+pub(crate) struct Slab {
+    map: MmapRaw,
+    geometry: Geometry,
+    nonce: [u64; 2],
+    memory: OwnedFd,
+}
+
+/// A slot's content, as its sender has published it: not yet believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Content {
+    pub(crate) to: u32,
+    pub(crate) sequence: u32,
+    pub(crate) published: Published,
+}
+
+impl Slab {
+    pub(crate) fn create(geometry: Geometry) -> Result<Slab> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memory = memfd_create(c"score-pm-slab", flags).map_err(from_errno)?;
+        nix::unistd::ftruncate(&memory, geometry.size as i64).map_err(from_errno)?;
+        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        let map = map(memory.as_fd(), geometry.size)?;
+        let slab = Slab { map, geometry, nonce: new_nonce()?, memory };
+        let header = slab.header();
+        header.size.store(geometry.size as u64, Ordering::Relaxed);
+        for (word, value) in header.nonce.iter().zip(slab.nonce) {
+            word.store(value, Ordering::Relaxed);
+        }
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(slab)
+    }
+
+    /// Maps one that was made elsewhere. Invalid: it is not what the attach message says.
+    pub(crate) fn open(memory: OwnedFd, geometry: Geometry, nonce: [u64; 2]) -> Result<Slab> {
+        let map = open_sealed(&memory, geometry.size)?;
+        let slab = Slab { map, geometry, nonce, memory };
+        let header = slab.header();
+        let same = header.magic.load(Ordering::Acquire) == MAGIC
+            && header.size.load(Ordering::Relaxed) == geometry.size as u64
+            && header
+                .nonce
+                .iter()
+                .zip(nonce)
+                .all(|(word, value)| word.load(Ordering::Relaxed) == value);
+        if same { Ok(slab) } else { Err(Error::Invalid) }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn nonce(&self) -> [u64; 2] {
+        self.nonce
+    }
+
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    fn at<T>(&self, offset: usize) -> NonNull<T> {
+        assert!(offset + size_of::<T>() <= self.geometry.size);
+        // SAFETY: inside the mapping, which is not null.
+        unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(offset)).cast() }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the header page; only atomics are read.
+        unsafe { self.at::<Header>(0).as_ref() }
+    }
+
+    /// Whether the owner has more processes than processors.
+    pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
+        &self.header().oversubscribed
+    }
+
+    /// How many nodes were marked as gone.
+    pub(crate) fn gone_count(&self) -> &AtomicU64 {
+        &self.header().gone
+    }
+
+    /// Whether `node` was marked as gone.
+    pub(crate) fn is_gone(&self, node: usize) -> bool {
+        assert!(node < self.geometry.nodes);
+        // SAFETY: a word inside the mapping, by the geometry; atomic.
+        let word = unsafe { self.at::<AtomicU64>(self.geometry.gone_at(node)).as_ref() };
+        // SYNC: gone
+        word.load(Ordering::Acquire) >> (node % 64) & 1 != 0
+    }
+
+    /// Marks it, by the owner.
+    pub(crate) fn set_gone(&self, node: usize) {
+        assert!(node < self.geometry.nodes);
+        // SAFETY: as `is_gone`.
+        let word = unsafe { self.at::<AtomicU64>(self.geometry.gone_at(node)).as_ref() };
+        let bit = 1 << (node % 64);
+        if word.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            // SYNC: gone
+            self.gone_count().fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// A local node's counters, door and outbox.
+    pub(crate) fn record(&self, place: usize) -> &Record {
+        assert!(place < self.geometry.local);
+        // SAFETY: a record inside the mapping, by the geometry; only atomics.
+        unsafe { self.at::<Record>(self.geometry.record_at(place)).as_ref() }
+    }
+
+    /// What the process at `place` has accepted from `source`: the number of the next packet.
+    pub(crate) fn accepted(&self, place: usize, source: usize) -> &AtomicU64 {
+        assert!(place < self.geometry.local && source < self.geometry.nodes);
+        // SAFETY: a word inside the mapping, by the geometry; atomic.
+        unsafe { self.at::<AtomicU64>(self.geometry.accepted_at(place, source)).as_ref() }
+    }
+
+    fn slot(&self, place: usize, slot: usize) -> &Slot {
+        assert!(place < self.geometry.local && slot < self.geometry.slots);
+        // SAFETY: a slot inside the mapping, by the geometry; only atomics.
+        unsafe { self.at::<Slot>(self.geometry.slot_at(place, slot)).as_ref() }
+    }
+
+    /// Where the payload of a slot begins, counted from the start of the slab.
+    pub(crate) fn payload_at(&self, place: usize, slot: usize) -> usize {
+        assert!(place < self.geometry.local && slot < self.geometry.slots);
+        self.geometry.frame_at(place, slot)
+    }
+
+    /// Where the payload of a slot lies.
+    pub(crate) fn payload(&self, place: usize, slot: usize) -> *mut u8 {
+        let at = self.payload_at(place, slot);
+        assert!(at + self.geometry.mtu <= self.geometry.size);
+        // SAFETY: inside the mapping.
+        unsafe { self.map.as_mut_ptr().add(at) }
+    }
+
+    /// Writes a short message to a slot's frame.
+    pub(crate) fn write(&self, place: usize, slot: usize, message: &[u8]) {
+        let len = message.len().min(self.geometry.mtu);
+        // SAFETY: the frame has `mtu` bytes; it is the caller's until it publishes the slot.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.as_ptr(), self.payload(place, slot), len);
+        }
+    }
+
+    /// All of it, as a wire needs it to send from.
+    ///
+    /// # Safety
+    /// The slab outlives what is made of this.
+    pub(crate) unsafe fn as_wire(&self) -> super::wire::Slab {
+        // SAFETY: the mapping, which lives as long as `self`; the caller's word for that.
+        unsafe { super::wire::Slab::new(self.at::<u8>(0), self.geometry.size) }
+    }
+
+    /// The message in the slot's frame exists from now on.
+    #[inline(always)]
+    pub(crate) fn publish(&self, place: usize, slot: usize, content: Content) {
+        let line = self.slot(place, slot);
+        line.to.store(content.to, Ordering::Relaxed);
+        line.sequence.store(content.sequence, Ordering::Relaxed);
+        // SYNC: slab-slot (who adopts the slot sees what it holds)
+        line.word.store(content.published.word(), Ordering::Release);
+    }
+
+    /// The message was acknowledged, or goes nowhere.
+    pub(crate) fn free(&self, place: usize, slot: usize) {
+        self.slot(place, slot).word.store(0, Ordering::Release);
+    }
+
+    /// What the process has left in a slot. None: nothing that it has sent.
+    pub(crate) fn content(&self, place: usize, slot: usize) -> Option<Content> {
+        let line = self.slot(place, slot);
+        // SYNC: slab-slot
+        let published = Published::from_word(line.word.load(Ordering::Acquire))?;
+        let to = line.to.load(Ordering::Relaxed);
+        let sequence = line.sequence.load(Ordering::Relaxed);
+        Some(Content { to, sequence, published })
+    }
+}
+
+impl Outbox {
+    /// By the owner. NoBuffers: the process has to send the earlier ones first.
+    pub(crate) fn put(&self, to: u32, message: &[u8]) -> Result<()> {
+        let written = self.written.0.load(Ordering::Relaxed);
+        if written.wrapping_sub(self.read.0.load(Ordering::Acquire)) >= OUTBOX as u64 {
+            return Err(Error::NoBuffers);
+        }
+        let letter = &self.letters[written as usize % OUTBOX];
+        letter.to.store(to, Ordering::Relaxed);
+        letter.len.store(message.len() as u32, Ordering::Relaxed);
+        for (word, bytes) in letter.words.iter().zip(message.chunks(8)) {
+            let mut eight = [0; 8];
+            eight[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
+        }
+        // SYNC: outbox
+        self.written.0.store(written.wrapping_add(1), Ordering::Release);
+        Ok(())
+    }
+
+    /// By the process: the next letter, with its length checked.
+    pub(crate) fn peek(&self) -> Option<(u32, [u8; CONTROL_MTU], usize)> {
+        let read = self.read.0.load(Ordering::Relaxed);
+        // SYNC: outbox
+        if self.written.0.load(Ordering::Acquire) == read {
+            return None;
+        }
+        let letter: &Letter = &self.letters[read as usize % OUTBOX];
+        let mut bytes = [0; CONTROL_MTU];
+        for (eight, word) in bytes.chunks_exact_mut(8).zip(&letter.words) {
+            eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        let len = (letter.len.load(Ordering::Relaxed) as usize).min(CONTROL_MTU);
+        Some((letter.to.load(Ordering::Relaxed), bytes, len))
+    }
+
+    /// By the process, after `peek`.
+    pub(crate) fn pop(&self) {
+        let read = self.read.0.load(Ordering::Relaxed);
+        self.read.0.store(read.wrapping_add(1), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slab() -> Slab {
+        Slab::create(Geometry::new(6, 2, 3, 1400).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_slab_is_mapped_again_by_who_knows_its_name() {
+        let slab = slab();
+        let copy = || slab.memory().try_clone_to_owned().unwrap();
+        let other = Slab::open(copy(), *slab.geometry(), slab.nonce()).unwrap();
+        let published = Published { len: 9, control: false };
+        slab.publish(1, 3, Content { to: 5, sequence: 7, published });
+        assert_eq!(other.content(1, 3), Some(Content { to: 5, sequence: 7, published }));
+        assert_eq!(other.content(0, 3), None);
+        other.free(1, 3);
+        assert_eq!(slab.content(1, 3), None);
+        assert!(Slab::open(copy(), *slab.geometry(), [0, 0]).is_err());
+        let larger = Geometry::new(6, 2, 4, 1400).unwrap();
+        assert!(Slab::open(copy(), larger, slab.nonce()).is_err());
+    }
+
+    #[test]
+    fn a_node_is_marked_as_gone_once() {
+        let slab = slab();
+        assert!(!slab.is_gone(5));
+        slab.set_gone(5);
+        slab.set_gone(5);
+        assert!(slab.is_gone(5) && !slab.is_gone(4));
+        assert_eq!(slab.gone_count().load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn letters_wait_in_order_until_there_is_no_room() {
+        let slab = slab();
+        let outbox = &slab.record(1).outbox;
+        assert!(outbox.peek().is_none());
+        for i in 0..OUTBOX as u32 {
+            outbox.put(i, &[i as u8 + 1; 13]).unwrap();
+        }
+        assert_eq!(outbox.put(0, b"x"), Err(Error::NoBuffers));
+        for i in 0..OUTBOX as u32 {
+            let (to, bytes, len) = outbox.peek().unwrap();
+            assert_eq!((to, &bytes[..len]), (i, &[i as u8 + 1; 13][..]));
+            outbox.pop();
+        }
+        outbox.put(0, b"x").unwrap();
+    }
+}
