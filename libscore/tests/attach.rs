@@ -140,7 +140,8 @@ fn a_board_of_another_version_is_refused_with_both_numbers() {
         let welcome = Reply::Welcome(Box::new(shepherd.greeting(0)));
         shepherd.nodes[0].answer(&welcome, &[&shepherd.board, &shepherd.area]);
     });
-    assert!(line.contains("protocol 99") && line.contains("libscore 1"), "{line}");
+    let own = format!("libscore {}", score_proto::PROTOCOL_VERSION);
+    assert!(line.contains("protocol 99") && line.contains(&own), "{line}");
 }
 
 #[test]
