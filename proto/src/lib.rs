@@ -9,6 +9,7 @@ pub mod frame;
 pub mod message;
 pub mod nodeset;
 pub mod note;
+pub mod order;
 pub mod peer;
 pub mod wire;
 

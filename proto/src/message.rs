@@ -1,6 +1,6 @@
-//! The control messages. One pair of enums serves both hops of a job's stream, scrun <-> scored
-//! and scored <-> shepherd ([`Down`] away from the user, [`Up`] towards the user); [`Call`] and
-//! [`Reply`] travel between a process and its shepherd.
+//! The control messages between scrun and scored ([`Down`] away from the user, [`Up`] towards the
+//! user), and between a process and its shepherd ([`Call`], [`Reply`]). What lies between is in
+//! [`crate::order`].
 //!
 //! Everything here is data: what a sender may send in which state is told in
 //! docs/ARCHITECTURE.md, "A job's life", and checked by the receivers.
@@ -56,13 +56,12 @@ pub enum Up {
         /// The sender's protocol version.
         version: u32,
     },
-    /// The job has been accepted under this number (what `sc_getpid` gives). `dir` is the job's
-    /// directory on this host, which scrun removes if scored dies.
+    /// The job has been accepted under this number (what `sc_getpid` gives); every host is ready.
     Accepted {
         /// Job number, from 1.
         job: u32,
-        /// Absolute path of the job's directory.
-        dir: String,
+        /// Hosts that it runs on.
+        hosts: u32,
     },
     /// Not accepted; nothing was started. `code` is scrun's exit code.
     Refused {
@@ -94,8 +93,8 @@ pub enum Up {
     },
     /// All processes of the job have ended and everything has been reclaimed. Last message.
     Finished(JobEnd),
-    /// Where the job's directory is about to be made. Written before it is made, so that scrun
-    /// can remove it at whatever moment scored dies.
+    /// Where the job's directory on this host is about to be made. Written before it is made, so
+    /// that scrun can remove it at whatever moment scored dies.
     Directory(String),
 }
 

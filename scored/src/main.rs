@@ -2,11 +2,11 @@
 
 #[allow(dead_code, unused_imports, reason = "driven by the daemons' loop, being built")]
 mod cluster;
+mod daemon;
 mod job;
 mod link;
 mod options;
 mod shepherd;
-mod single;
 mod start;
 mod sys;
 
@@ -17,7 +17,7 @@ use options::Command;
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let result = match options::parse(&arguments) {
-        Ok(Command::Single(setting)) => single::run(setting),
+        Ok(Command::Single(setting)) => daemon::run(setting),
         Ok(Command::Shepherd(setting)) => shepherd::run(setting),
         Ok(Command::Try(setting)) => start::trial::run(&setting).map_err(std::io::Error::other),
         Ok(Command::Greet(greeting)) => {

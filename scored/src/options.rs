@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use crate::start::trial;
 use crate::sys::descriptor;
-use crate::{shepherd, single};
+use crate::{daemon, shepherd};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
@@ -48,7 +48,7 @@ const MULTI_USER: &[&str] = &[
 #[derive(Debug)]
 pub enum Command {
     /// `-single`
-    Single(single::Setting),
+    Single(daemon::Setting),
     /// `-shepherd`
     Shepherd(shepherd::Setting),
     /// `-probe`
@@ -72,7 +72,6 @@ struct Words {
     control: Option<OwnedFd>,
     proc_dir: Option<OwnedFd>,
     directory: Option<OsString>,
-    job: u32,
     hosts: Option<String>,
     way: Option<String>,
     links: Vec<(String, String)>,
@@ -105,14 +104,13 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             host: words.host.ok_or("-host is missing")?,
             key: words.key.ok_or("-key is missing")?,
         })),
-        Some("-single") => Ok(Command::Single(single::Setting {
+        Some("-single") => Ok(Command::Single(daemon::Setting {
             control: control(words.control)?,
             no_namespace: words.no_namespace,
         })),
         Some(_) => Ok(Command::Shepherd(shepherd::Setting {
             control: control(words.control)?,
             directory: words.directory.ok_or("-directory is missing")?.into(),
-            job: words.job,
             outer_proc: words.proc_dir,
         })),
         None => Err("say -single, -probe or -help; without configuration scrun starts its own \
@@ -151,13 +149,6 @@ impl Words {
             "-control" => self.control = Some(number(&shown, value()?)?),
             "-proc" => self.proc_dir = Some(number(&shown, value()?)?),
             "-directory" => self.directory = Some(value()?.clone()),
-            "-job" => {
-                let text = value()?;
-                self.job = text
-                    .to_str()
-                    .and_then(|text| text.parse().ok())
-                    .ok_or(format!("-job {}: not a number", text.to_string_lossy()))?;
-            }
             known if MULTI_USER.contains(&known) => {
                 return Err(format!(
                     "{known} belongs to multi-user mode, which comes with many hosts"

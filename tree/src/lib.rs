@@ -5,3 +5,4 @@ pub mod key;
 pub mod link;
 pub mod merge;
 pub mod range;
+pub mod report;

@@ -28,22 +28,18 @@ pub struct Machine {
 ///
 /// # Errors
 /// One line that names what is at fault.
-pub fn check(spec: &JobSpec, machine: &Machine) -> Result<(), String> {
-    if spec.hosts.len() != 1 {
-        return Err(format!(
-            "{} hosts were asked for: this version runs jobs on one host (-nodes=N or -nodes=1xN)",
-            spec.hosts.len()
-        ));
-    }
+pub fn check(spec: &JobSpec) -> Result<(), String> {
     if spec.nodes() == 0 || spec.nodes() > MAX_NODES {
         return Err(format!(
             "{} nodes were asked for: there can be 1 to {MAX_NODES} (PM_MAX_NODE)",
             spec.nodes()
         ));
     }
+    if let Some(idle) = spec.hosts.iter().find(|host| host.procs == 0) {
+        return Err(format!("host {} would have no node of the job", idle.name));
+    }
     check_shape(spec)?;
-    check_strings(spec)?;
-    check_limits(spec, machine)
+    check_strings(spec)
 }
 
 fn check_shape(spec: &JobSpec) -> Result<(), String> {
@@ -112,9 +108,13 @@ fn check_strings(spec: &JobSpec) -> Result<(), String> {
     Ok(())
 }
 
-fn check_limits(spec: &JobSpec, machine: &Machine) -> Result<(), String> {
+/// Whether a host can do its part, which is `nodes` nodes of every parallel process.
+///
+/// # Errors
+/// One line that names what is needed and what there is.
+pub fn check_limits(spec: &JobSpec, nodes: u32, machine: &Machine) -> Result<(), String> {
     let widest = spec.stages.iter().map(|stage| stage.elements.len() as u64).max().unwrap_or(0);
-    let processes = widest * u64::from(spec.nodes());
+    let processes = widest * u64::from(nodes);
     if processes > machine.processes {
         return Err(format!(
             "{processes} processes are needed at once, and this machine allows {} (RLIMIT_NPROC, \
@@ -149,7 +149,7 @@ mod tests {
 
     const ROOMY: Machine = Machine { processes: 1000, descriptors: 20_000, memory: 1 << 40 };
 
-    fn job(procs: u32, elements: usize) -> JobSpec {
+    fn job(nodes: u32, elements: usize) -> JobSpec {
         let word = || OsBytes(b"/bin/prog".to_vec());
         let element = || ElementSpec {
             path: word(),
@@ -159,7 +159,7 @@ mod tests {
             kind: Kind::Plain,
         };
         JobSpec {
-            hosts: vec![HostSpec::this(procs)],
+            hosts: vec![HostSpec::this(nodes)],
             stages: vec![StageSpec { elements: (0..elements).map(|_| element()).collect() }],
             environment: Vec::new(),
             directory: OsBytes(b"/home".to_vec()),
@@ -170,18 +170,22 @@ mod tests {
         }
     }
 
-    fn fault(spec: &JobSpec, machine: &Machine) -> String {
-        check(spec, machine).unwrap_err()
+    fn fault(spec: &JobSpec) -> String {
+        check(spec).unwrap_err()
+    }
+
+    fn limits(spec: &JobSpec, machine: &Machine) -> Result<(), String> {
+        check_limits(spec, spec.nodes(), machine)
     }
 
     #[test]
     fn each_limit_names_what_is_needed_and_what_there_is() {
-        assert_eq!(check(&job(500, 2), &ROOMY), Ok(()));
-        let text = fault(&job(501, 2), &ROOMY);
+        assert_eq!(limits(&job(500, 2), &ROOMY), Ok(()));
+        let text = limits(&job(501, 2), &ROOMY).unwrap_err();
         assert!(text.contains("1002 processes") && text.contains("allows 1000"), "{text}");
-        let text = fault(&job(10, 1), &Machine { descriptors: 103, ..ROOMY });
+        let text = limits(&job(10, 1), &Machine { descriptors: 103, ..ROOMY }).unwrap_err();
         assert!(text.contains("104 descriptors") && text.contains("allows 103"), "{text}");
-        let text = fault(&job(8, 1), &Machine { memory: 1 << 20, ..ROOMY });
+        let text = limits(&job(8, 1), &Machine { memory: 1 << 20, ..ROOMY }).unwrap_err();
         assert!(text.contains("2 MiB") && text.contains("1 MiB are available"), "{text}");
     }
 
@@ -189,30 +193,33 @@ mod tests {
     fn more_options_than_a_process_can_be_told_are_refused() {
         let mut spec = job(1, 1);
         spec.options = vec![("key".to_owned(), Some("x".repeat(OPTION_BYTES - 11)))];
-        assert_eq!(check(&spec, &ROOMY), Ok(()));
+        assert_eq!(check(&spec), Ok(()));
         spec.options.push(("k".to_owned(), None));
-        assert!(fault(&spec, &ROOMY).contains("65545 bytes of options"));
+        assert!(fault(&spec).contains("65545 bytes of options"));
     }
 
     #[test]
     fn what_scrun_would_never_send_is_refused_all_the_same() {
         let mut spec = job(1, 2);
         spec.stages[0].elements[1].input = Input::File(FileName(OsBytes(b"x".to_vec())));
-        assert!(fault(&spec, &ROOMY).contains(":= x: the other end is a pipe"));
+        assert!(fault(&spec).contains(":= x: the other end is a pipe"));
         let mut spec = job(1, 1);
         spec.stages[0].elements[0].args.clear();
-        assert!(fault(&spec, &ROOMY).contains("no name"));
+        assert!(fault(&spec).contains("no name"));
         let mut spec = job(1, 1);
         spec.stages[0].elements[0].args[0].0.push(0);
-        assert!(fault(&spec, &ROOMY).contains("NUL"));
+        assert!(fault(&spec).contains("NUL"));
         let mut spec = job(1, 1);
         spec.stages[0].elements.clear();
-        assert!(fault(&spec, &ROOMY).contains("no program"));
+        assert!(fault(&spec).contains("no program"));
         let mut spec = job(1, 1);
         spec.directory = OsBytes(b"here".to_vec());
-        assert!(fault(&spec, &ROOMY).contains("absolute"));
+        assert!(fault(&spec).contains("absolute"));
         let spec = JobSpec { hosts: Vec::new(), ..job(1, 1) };
-        assert!(fault(&spec, &ROOMY).contains("0 hosts"));
-        assert!(fault(&job(u32::MAX, 1), &ROOMY).contains("4294967295 nodes"));
+        assert!(fault(&spec).contains("0 nodes"));
+        assert!(fault(&job(u32::MAX, 1)).contains("4294967295 nodes"));
+        let idle = HostSpec { name: "lazy".to_owned(), ..HostSpec::this(0) };
+        let spec = JobSpec { hosts: vec![HostSpec::this(1), idle], ..job(1, 1) };
+        assert!(fault(&spec).contains("host lazy would have no node"));
     }
 }

@@ -1,7 +1,7 @@
 //! Exit codes: of a node, of a parallel process, of a pipeline (docs/ARCHITECTURE.md, "The end of
 //! a parallel process").
 
-use crate::sys::process::Status;
+use score_proto::order::Status;
 
 /// What a shell would say of a process.
 pub fn of_status(status: Status) -> u8 {

@@ -1,74 +1,66 @@
-//! The life of a job: stages one after the other, each a pipeline of parallel processes.
+//! The life of a job: stages one after the other, each a pipeline of parallel processes. This is
+//! the job's master: there is one, however many hosts the job has.
 
-use score_proto::message::{Call, JobSpec, Level, OsBytes};
+use std::collections::HashMap;
+
+use score_proto::message::{Down, JobEnd, JobSpec, Kind, Level, NodeUsage, OsBytes, StageSpec, Up};
+use score_proto::nodeset::NodeSet;
+use score_proto::order::{Begin, Order, Placement, Report};
 
 use super::code;
-use super::element::{Element, Step};
-use crate::sys::process::Status;
-
-/// One process of the running stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct At {
-    /// Parallel process in the stage, from 0.
-    pub element: u32,
-    /// Node, from 0.
-    pub node: u32,
-}
+use super::element::Element;
 
 /// What has happened.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Everything is ready: begin.
-    Begin,
-    /// A process is not to be started here (`system -host`): it counts as ended with 0.
-    Skipped(At),
-    /// A process could not be started: exit code and reason.
-    NotStarted(At, u8, String),
-    /// A process has ended.
-    Ended(At, Status),
-    /// A process has called.
-    Called(At, Call),
-    /// A process has written something to its control socket that is no call.
-    Garbage(At, String),
-    /// A parallel process cannot go on: reason.
-    Broken(u32, String),
-    /// The whole job cannot go on: exit code and reason.
-    Lost(u8, String),
-    /// All output that the ended stage left has been read.
-    Drained,
-    /// The user has sent this signal to every process (or, SIGPIPE, closed the output).
-    UserSignal(i32),
-    /// The user has killed the job.
-    Kill,
+    /// scrun has said something.
+    Down(Down),
+    /// Hosts have reported something.
+    Report(Report),
 }
 
-/// What the shell shall do.
+/// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Start every process of this stage.
-    StartStage(usize),
-    /// Do something for a parallel process of the running stage.
-    Element(u32, Step),
-    /// Read what the processes of the stage have left in their pipes, then report
-    /// [`Event::Drained`].
-    Drain,
-    /// A line for the user.
-    Notice(Level, String),
-    /// Reclaim everything and report this exit code.
-    Finish(u8),
+    /// Tell scrun.
+    Up(Up),
+    /// Tell the hosts.
+    Order(Order),
+}
+
+/// How far the job has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    /// The hosts make ready.
+    Starting,
+    /// A stage runs.
+    Running,
+    /// Every process of the stage has ended; what they wrote is being read.
+    Draining,
+    /// The hosts reclaim everything; then scrun is told that the job was refused, or has ended.
+    Finishing { refusal: Option<String>, code: u8 },
+    /// scrun has been told.
+    Over,
 }
 
 /// A job.
 #[derive(Debug)]
 pub struct Job {
-    spec: JobSpec,
+    number: u32,
+    placement: Placement,
+    /// Names and kinds of the programs, by stage.
+    shape: Vec<Vec<(String, Kind)>>,
+    state: State,
     stage: usize,
     elements: Vec<Element>,
-    draining: bool,
-    finished: bool,
-    killed: bool,
+    /// The job ends before its time, with this code at least.
+    killed: Option<u8>,
     /// Signals that the user has sent: dying of them is no news.
     expected: Vec<i32>,
+    /// Flushes that scrun has been asked for: host and its token, by ours.
+    flushes: HashMap<u64, (u32, u64)>,
+    next_flush: u64,
+    usage: Vec<NodeUsage>,
     actions: Vec<Action>,
 }
 
@@ -77,284 +69,223 @@ fn display_name(path: &OsBytes) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
+fn shape(spec: &JobSpec) -> Vec<Vec<(String, Kind)>> {
+    let stage = |stage: &StageSpec| {
+        stage.elements.iter().map(|one| (display_name(&one.path), one.kind)).collect()
+    };
+    spec.stages.iter().map(stage).collect()
+}
+
+/// A line for the user.
+pub(super) fn notice(level: Level, text: String) -> Action {
+    Action::Up(Up::Notice { level, text })
+}
+
 impl Job {
-    /// A job that has been checked (see [`super::check`]) and not begun.
-    pub fn new(spec: JobSpec) -> Self {
-        Self {
-            spec,
+    /// A job that has been checked (see [`super::check`]) and placed, and what its hosts are told
+    /// first.
+    pub fn begin(begin: Begin, placement: Placement) -> (Self, [Order; 2]) {
+        let job = Self {
+            number: begin.job,
+            placement: placement.clone(),
+            shape: shape(&begin.spec),
+            state: State::Starting,
             stage: 0,
             elements: Vec::new(),
-            draining: false,
-            finished: false,
-            killed: false,
+            killed: None,
             expected: Vec::new(),
+            flushes: HashMap::new(),
+            next_flush: 0,
+            usage: Vec::new(),
             actions: Vec::new(),
-        }
+        };
+        (job, [Order::Place(placement), Order::Begin(Box::new(begin))])
     }
 
-    /// What was submitted.
-    pub fn spec(&self) -> &JobSpec {
-        &self.spec
-    }
-
-    /// The running stage.
-    pub fn stage(&self) -> usize {
-        self.stage
+    /// Whether scrun has been told how the job has ended.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
     }
 
     /// One step: what has happened in, what to do out.
     pub fn on(&mut self, event: Event) -> Vec<Action> {
-        if !self.finished {
-            self.apply(event);
-            self.settle();
+        match event {
+            _ if self.is_over() => {}
+            Event::Down(down) => self.told(down),
+            Event::Report(report) => self.reported(report),
         }
+        self.settle();
         std::mem::take(&mut self.actions)
     }
 
-    fn apply(&mut self, event: Event) {
-        let mut steps = Vec::new();
-        let at = match event {
-            Event::Begin => return self.begin_stage(0),
-            Event::Drained => return self.end_stage(),
-            Event::UserSignal(signal) => return self.expected.push(signal),
-            Event::Kill => return self.end_all(code::of_signal(libc::SIGKILL)),
-            Event::Lost(code, reason) => {
-                self.actions.push(Action::Notice(Level::Error, reason));
-                return self.end_all(code);
-            }
-            Event::Garbage(at, what) => {
-                let name = self.name(at.element);
-                let text = format!("node {} of {name}: {what}; the job is ended", at.node);
-                self.actions.push(Action::Notice(Level::Error, text));
-                return self.end_all(1);
-            }
-            Event::Broken(element, reason) => {
-                let text = format!("{}: {reason}", self.name(element));
-                self.actions.push(Action::Notice(Level::Error, text));
-                if let Some(found) = self.elements.get_mut(element as usize) {
-                    found.end(1, &mut steps);
-                }
-                At { element, node: 0 }
-            }
-            Event::Skipped(at) => {
-                self.at(at, |element| element.skipped(at.node));
-                at
-            }
-            Event::NotStarted(at, code, why) => {
-                self.at(at, |element| element.not_started(at.node, code, &why, &mut steps));
-                at
-            }
-            Event::Ended(at, status) => {
-                let expected = std::mem::take(&mut self.expected);
-                self.at(at, |element| element.ended(at.node, status, &expected, &mut steps));
-                self.expected = expected;
-                at
-            }
-            Event::Called(at, call) => {
-                self.at(at, |element| element.called(at.node, call, &mut steps));
-                at
-            }
-        };
-        self.actions.extend(steps.into_iter().map(|step| Action::Element(at.element, step)));
+    fn order(&mut self, order: Order) {
+        self.actions.push(Action::Order(order));
     }
 
-    fn at(&mut self, at: At, act: impl FnOnce(&mut Element)) {
-        if let Some(element) = self.elements.get_mut(at.element as usize) {
-            act(element);
+    fn up(&mut self, up: Up) {
+        self.actions.push(Action::Up(up));
+    }
+
+    fn told(&mut self, down: Down) {
+        match down {
+            // The session's own business, before there is a job.
+            Down::Hello { .. } | Down::Submit(_) => {}
+            Down::Stdin(bytes) => self.order(Order::Stdin(bytes)),
+            Down::StdinEof => self.order(Order::StdinEof),
+            Down::OutputTaken(bytes) => self.order(Order::OutputTaken(bytes)),
+            Down::Flushed(token) => {
+                if let Some((host, token)) = self.flushes.remove(&token) {
+                    self.order(Order::Flushed { host, token });
+                }
+            }
+            Down::OutputClosed(stream) => {
+                self.expected.push(libc::SIGPIPE);
+                self.order(Order::OutputClosed(stream));
+            }
+            Down::Signal(signal) => {
+                self.expected.push(signal);
+                self.order(Order::Signal(signal));
+            }
+            Down::Suspend => self.order(Order::Suspend),
+            Down::Resume => self.order(Order::Resume),
+            Down::Kill => {
+                self.order(Order::Kill);
+                self.end_all(code::of_signal(libc::SIGKILL));
+            }
+        }
+    }
+
+    fn reported(&mut self, report: Report) {
+        match report {
+            Report::Ready if self.state == State::Starting => {
+                let hosts = self.placement.hosts.len() as u32;
+                self.up(Up::Accepted { job: self.number, hosts });
+                self.begin_stage(0);
+            }
+            Report::Refused { code, reason } if self.state == State::Starting => {
+                self.finish(Some(reason), code);
+            }
+            Report::Lost { code, reason } => self.lost(code, reason),
+            Report::HostsGone { code, hosts, reason } => self.hosts_gone(code, hosts, reason),
+            Report::Garbage { element, node, what } => {
+                let name = self.name(element);
+                self.lost(1, format!("node {node} of {name}: {what}; the job is ended"));
+            }
+            Report::Output { stream, bytes, .. } => self.up(Up::Output { stream, bytes }),
+            Report::Notice { level, text } => self.up(Up::Notice { level, text }),
+            Report::StdinWindow(bytes) => self.up(Up::StdinWindow(bytes)),
+            Report::StdinClosed => self.up(Up::StdinClosed),
+            Report::Flush { host, token } => {
+                self.flushes.insert(self.next_flush, (host, token));
+                self.up(Up::Flush(self.next_flush));
+                self.next_flush += 1;
+            }
+            Report::Usage(usage) => self.usage.extend(usage),
+            Report::Drained if self.state == State::Draining => self.end_stage(),
+            Report::Finished { elapsed_ns } => self.finished(elapsed_ns),
+            other => self.of_element(other),
+        }
+    }
+
+    /// What concerns one parallel process of the running stage; anything else is of another state,
+    /// or was the business of the hop that passed it on.
+    fn of_element(&mut self, report: Report) {
+        let element = report.element().and_then(|one| self.elements.get_mut(one as usize));
+        if let Some(element) = element {
+            element.reported(report, &self.expected, &mut self.actions);
         }
     }
 
     fn name(&self, element: u32) -> String {
-        let stage = &self.spec.stages[self.stage];
-        stage.elements.get(element as usize).map_or_else(String::new, |e| display_name(&e.path))
+        let shape = self.shape[self.stage].get(element as usize);
+        shape.map_or_else(String::new, |(name, _)| name.clone())
     }
 
     fn begin_stage(&mut self, stage: usize) {
+        self.state = State::Running;
         self.stage = stage;
-        let nodes = self.spec.nodes();
-        let shapes = &self.spec.stages[stage].elements;
-        let last = shapes.len() - 1;
-        self.elements = shapes
-            .iter()
-            .enumerate()
-            .map(|(at, e)| Element::new(display_name(&e.path), e.kind, nodes, at < last))
+        self.flushes.clear();
+        let nodes = self.placement.nodes();
+        let last = self.shape[stage].len() - 1;
+        self.elements = (0..)
+            .zip(&self.shape[stage])
+            .map(|(at, (name, kind))| {
+                Element::new(at, name.clone(), *kind, nodes, (at as usize) < last)
+            })
             .collect();
-        self.actions.push(Action::StartStage(stage));
+        self.order(Order::StartStage(stage as u32));
+    }
+
+    fn lost(&mut self, code: u8, reason: String) {
+        if self.killed.is_none() {
+            self.actions.push(notice(Level::Error, reason));
+        }
+        self.end_all(code);
+    }
+
+    fn hosts_gone(&mut self, code: u8, hosts: std::ops::Range<u32>, reason: String) {
+        self.actions.push(notice(Level::Error, reason));
+        let places = self.placement.hosts.get(hosts.start as usize..hosts.end as usize);
+        let gone: Vec<_> = places.unwrap_or_default().iter().map(|place| place.range()).collect();
+        self.end_all(code);
+        for range in gone {
+            let nodes = NodeSet::from(range);
+            self.elements.iter_mut().for_each(|element| element.skipped(&nodes));
+        }
     }
 
     fn end_all(&mut self, code: u8) {
-        self.killed = true;
-        for (number, element) in (0..).zip(&mut self.elements) {
-            let mut steps = Vec::new();
-            if !element.is_over() {
-                element.end(code, &mut steps);
+        self.killed.get_or_insert(code);
+        match &mut self.state {
+            State::Starting => self.finish(None, code),
+            State::Running => {
+                for element in &mut self.elements {
+                    element.end(code, &mut self.actions);
+                }
             }
-            self.actions.extend(steps.into_iter().map(|step| Action::Element(number, step)));
-        }
-        if self.elements.is_empty() {
-            self.finish(code);
+            State::Finishing { code: so_far, .. } if *so_far == 0 => *so_far = code,
+            _ => {}
         }
     }
 
     fn settle(&mut self) {
-        let over = !self.elements.is_empty() && self.elements.iter().all(Element::is_over);
-        if over && !self.draining && !self.finished {
-            self.draining = true;
-            self.actions.push(Action::Drain);
+        if self.state == State::Running && self.elements.iter().all(Element::is_over) {
+            self.state = State::Draining;
+            self.order(Order::Drain);
         }
     }
 
     fn end_stage(&mut self) {
-        if !self.draining {
-            return;
-        }
-        self.draining = false;
         let code = code::of_pipeline(self.elements.iter().map(Element::code));
-        if code == 0 && !self.killed && self.stage + 1 < self.spec.stages.len() {
-            self.begin_stage(self.stage + 1);
-        } else {
-            self.finish(if self.killed { code.max(1) } else { code });
+        match self.killed {
+            None if code == 0 && self.stage + 1 < self.shape.len() => {
+                self.begin_stage(self.stage + 1);
+            }
+            None => self.finish(None, code),
+            Some(least) => self.finish(None, if code == 0 { least } else { code }),
         }
     }
 
-    fn finish(&mut self, code: u8) {
-        self.finished = true;
-        self.actions.push(Action::Finish(code));
+    fn finish(&mut self, refusal: Option<String>, code: u8) {
+        self.state = State::Finishing { refusal, code };
+        self.order(Order::Finish);
+    }
+
+    /// Every host has reclaimed everything, or is gone.
+    fn finished(&mut self, elapsed_ns: u64) {
+        let State::Finishing { refusal, code } = std::mem::replace(&mut self.state, State::Over)
+        else {
+            // They were not asked to: somebody up here lost count.
+            return self.up(Up::Finished(JobEnd { code: 1, usage: Vec::new(), elapsed_ns }));
+        };
+        let usage = std::mem::take(&mut self.usage);
+        self.up(match refusal {
+            Some(reason) => Up::Refused { reason, code },
+            None => Up::Finished(JobEnd { code, usage, elapsed_ns }),
+        });
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use score_proto::message::{ElementSpec, Input, Kind, Output, StageSpec};
-
-    const NODES: u32 = 3;
-
-    fn job(shape: &[usize], kind: Kind) -> Job {
-        let word = || OsBytes(b"/bin/prog".to_vec());
-        let element = || ElementSpec {
-            path: word(),
-            args: vec![word()],
-            input: Input::Default,
-            output: Output::Default,
-            kind,
-        };
-        let stage =
-            |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };
-        Job::new(JobSpec {
-            hosts: vec![score_proto::message::HostSpec::this(NODES)],
-            stages: shape.iter().map(stage).collect(),
-            environment: Vec::new(),
-            directory: OsBytes(b"/".to_vec()),
-            umask: 0,
-            options: Vec::new(),
-            statistics: false,
-            stdin: false,
-        })
-    }
-
-    fn everybody(elements: usize) -> impl Iterator<Item = At> {
-        (0..elements as u32).flat_map(|element| (0..NODES).map(move |node| At { element, node }))
-    }
-
-    #[test]
-    fn stages_follow_each_other_and_the_last_code_counts() {
-        let mut job = job(&[2, 1], Kind::Plain);
-        assert_eq!(job.on(Event::Begin), [Action::StartStage(0)]);
-        let mut actions = Vec::new();
-        for at in everybody(2) {
-            assert_eq!(actions, []);
-            actions = job.on(Event::Ended(at, Status::Exited(0)));
-        }
-        assert_eq!(actions, [Action::Drain]);
-        assert_eq!(job.on(Event::Drained), [Action::StartStage(1)]);
-        for at in everybody(1) {
-            actions = job.on(Event::Ended(at, Status::Exited(u8::from(at.node == 0) * 6)));
-        }
-        assert_eq!(actions, [Action::Drain]);
-        assert_eq!(job.on(Event::Drained), [Action::Finish(6)]);
-        assert_eq!(job.on(Event::Kill), []);
-    }
-
-    #[test]
-    fn a_failed_stage_is_the_last() {
-        let mut job = job(&[1, 1], Kind::Plain);
-        job.on(Event::Begin);
-        let at = At { element: 0, node: 1 };
-        let actions = job.on(Event::NotStarted(at, 127, "gone".to_owned()));
-        assert_eq!(actions[0], {
-            let text = "node 1: prog: gone".to_owned();
-            Action::Element(0, Step::Notice(Level::Error, text))
-        });
-        assert_eq!(actions[1], Action::Element(0, Step::End));
-        for node in [0, 2] {
-            job.on(Event::Skipped(At { element: 0, node }));
-        }
-        assert_eq!(job.on(Event::Drained), [Action::Finish(127)]);
-    }
-
-    #[test]
-    fn a_kill_before_anything_runs_finishes_at_once() {
-        assert_eq!(job(&[1], Kind::Plain).on(Event::Kill), [Action::Finish(137)]);
-    }
-
-    fn any_call() -> impl Strategy<Value = Call> {
-        prop_oneof![
-            Just(Call::Attach { version: 1 }),
-            Just(Call::Attach { version: 7 }),
-            (0..4u32).prop_map(|id| Call::Barrier { id }),
-            (0..4u32).prop_map(|id| Call::Flush { id }),
-            (0..4u32, -2..70i32).prop_map(|(id, signal)| Call::SignalBroadcast { id, signal }),
-            any::<i32>().prop_map(|code| Call::Exit { code }),
-            any::<i32>().prop_map(|signal| Call::Inspect { signal, display: None }),
-        ]
-    }
-
-    fn any_event() -> impl Strategy<Value = Event> {
-        let at = || (0..3u32, 0..4u32).prop_map(|(element, node)| At { element, node });
-        let status = prop_oneof![
-            any::<u8>().prop_map(Status::Exited),
-            (1..65i32).prop_map(Status::Signaled)
-        ];
-        prop_oneof![
-            8 => (at(), any_call()).prop_map(|(at, call)| Event::Called(at, call)),
-            4 => (at(), status).prop_map(|(at, status)| Event::Ended(at, status)),
-            1 => at().prop_map(Event::Skipped),
-            1 => at().prop_map(|at| Event::NotStarted(at, 126, "why".to_owned())),
-            1 => at().prop_map(|at| Event::Garbage(at, "what".to_owned())),
-            1 => (1..65i32).prop_map(Event::UserSignal),
-            1 => Just(Event::Drained),
-            1 => Just(Event::Kill),
-            1 => (0..3u32).prop_map(|element| Event::Broken(element, "why".to_owned())),
-        ]
-    }
-
-    proptest! {
-        /// Whatever comes in whatever order, a job never panics; and once every process has ended
-        /// and the pipes are read, it goes on or finishes, and it finishes once.
-        #[test]
-        fn every_job_comes_to_one_end(
-            events in proptest::collection::vec(any_event(), 0..60),
-            stages in proptest::collection::vec(1usize..3, 1..4),
-        ) {
-            let mut job = job(&stages, Kind::Score);
-            let mut finishes = 0;
-            let mut count = |actions: Vec<Action>| {
-                finishes += actions.iter().filter(|a| matches!(a, Action::Finish(_))).count();
-                finishes
-            };
-            count(job.on(Event::Begin));
-            for event in events {
-                count(job.on(event));
-            }
-            for _ in 0..=stages.len() {
-                for at in everybody(2) {
-                    count(job.on(Event::Ended(at, Status::Exited(0))));
-                }
-                count(job.on(Event::Drained));
-            }
-            prop_assert_eq!(count(Vec::new()), 1);
-        }
-    }
-}
+#[path = "life_tests.rs"]
+mod tests;

@@ -1,5 +1,5 @@
-//! The logic of a job, without processes, sockets or clocks: what the shepherd does is decided
-//! here, from events to actions.
+//! The logic of a job, without processes, sockets or clocks: what the hosts do is decided here,
+//! from events to actions.
 
 pub mod check;
 pub mod code;

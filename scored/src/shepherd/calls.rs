@@ -12,7 +12,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
 use score_proto::frame;
 use score_proto::message::{Call, Reply};
 
-use crate::job::life::At;
+use super::work::At;
 
 /// The longest call: sc_inspectme with a display name.
 const LONGEST_CALL: usize = 16 * 1024;
@@ -42,6 +42,8 @@ pub enum Heard {
 #[derive(Debug, Default)]
 pub struct Controls {
     all: Vec<Option<Control>>,
+    /// This host's first node, and how many there are.
+    first: u32,
     nodes: usize,
     ready: VecDeque<usize>,
     scratch: Vec<u8>,
@@ -49,8 +51,8 @@ pub struct Controls {
 
 impl Controls {
     /// Forgets the last stage's sockets and makes room for those of the next.
-    pub fn reset(&mut self, elements: usize, nodes: u32) {
-        self.nodes = nodes as usize;
+    pub fn reset(&mut self, elements: usize, first: u32, nodes: u32) {
+        (self.first, self.nodes) = (first, nodes as usize);
         self.all.clear();
         self.all.resize_with(elements * self.nodes, || None);
         self.ready.clear();
@@ -58,7 +60,7 @@ impl Controls {
     }
 
     fn number(&self, at: At) -> usize {
-        at.element as usize * self.nodes + at.node as usize
+        at.element as usize * self.nodes + (at.node - self.first) as usize
     }
 
     /// Takes our end of a process's control socket.

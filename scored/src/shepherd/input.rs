@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
-use score_proto::message::{STDIN_WINDOW, Up};
+use score_proto::message::STDIN_WINDOW;
+use score_proto::order::Report;
 
-use crate::link::Link;
+use super::reports::Reports;
 use crate::sys::descriptor;
 
 /// The write end of node 0's standard input, and what it has not taken yet.
@@ -32,7 +33,7 @@ impl Input {
     pub fn open(
         &mut self,
         pipe: OwnedFd,
-        link: &mut Link,
+        reports: &mut Reports,
         registry: &Registry,
         token: Token,
     ) -> io::Result<()> {
@@ -41,7 +42,7 @@ impl Input {
         self.pipe = Some(pipe);
         self.writable = true;
         self.granted = STDIN_WINDOW;
-        link.queue(&Up::StdinWindow(STDIN_WINDOW));
+        reports.add(Report::StdinWindow(STDIN_WINDOW));
         Ok(())
     }
 
@@ -77,7 +78,7 @@ impl Input {
     }
 
     /// Writes what the pipe takes and grants as much anew.
-    pub fn pump(&mut self, link: &mut Link) {
+    pub fn pump(&mut self, reports: &mut Reports) {
         let mut written = 0u64;
         while let Some(pipe) = &self.pipe {
             if self.buffer.is_empty() {
@@ -103,12 +104,12 @@ impl Input {
         if self.pipe.is_none() {
             self.buffer = VecDeque::new();
             if !self.told_closed && !self.ended {
-                link.queue(&Up::StdinClosed);
+                reports.add(Report::StdinClosed);
             }
             self.told_closed = true;
         } else if written > 0 && !self.ended {
             self.granted += written;
-            link.queue(&Up::StdinWindow(written));
+            reports.add(Report::StdinWindow(written));
         }
     }
 }

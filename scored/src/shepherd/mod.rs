@@ -1,14 +1,17 @@
 //! The shepherd: one for each job and host. It owns the job's processes, pipes and shared memory,
-//! and dies with them. What is to be done is decided in [`crate::job`]; here it is done.
+//! and dies with them. What is to be done is decided by the job's master ([`crate::job`]); here it
+//! is done.
 
+mod callers;
 mod calls;
 mod ending;
 mod files;
 mod input;
+mod orders;
 mod output;
+mod reports;
 mod segments;
 mod start;
-mod steps;
 mod work;
 
 use std::fs::File;
@@ -22,10 +25,11 @@ use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{Down, Up};
+use score_proto::order::{Order, Report};
 
 use crate::link::Link;
 use crate::sys::{descriptor, process};
+use reports::Reports;
 use work::Work;
 
 const LINK: Token = Token(0);
@@ -40,8 +44,6 @@ pub struct Setting {
     pub control: OwnedFd,
     /// The job's directory.
     pub directory: PathBuf,
-    /// The job's number.
-    pub job: u32,
     /// /proc of the outer PID namespace, when this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,
 }
@@ -62,27 +64,25 @@ pub fn run(setting: Setting) -> io::Result<()> {
         None => process::become_subreaper(),
     }
     let poll = Poll::new()?;
-    let mut link = Link::new(setting.control)?;
-    link.register(poll.registry(), LINK)?;
+    let mut reports = Reports::new(Link::new(setting.control)?);
+    reports.register(poll.registry(), LINK)?;
     let child = SignalFd::with_flags(
         &SigSet::from(Signal::SIGCHLD),
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
     poll.registry().register(&mut SourceFd(&child.as_raw_fd()), CHILD, Interest::READABLE)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    let work = Work::new(work::Ground {
+    let ground = work::Ground {
         directory: setting.directory,
-        job: setting.job,
         outer_proc: setting.outer_proc,
         descriptor_limit,
         null,
-    });
-    Shepherd { poll, link, child, work }.live()
+    };
+    Shepherd { poll, child, work: Work::new(ground, reports) }.live()
 }
 
 struct Shepherd {
     poll: Poll,
-    link: Link,
     child: SignalFd,
     work: Work,
 }
@@ -99,7 +99,7 @@ impl Shepherd {
             let mut reap = false;
             for event in &events {
                 match event.token() {
-                    LINK => self.link.mark_readable(),
+                    LINK => self.work.reports.mark_readable(),
                     CHILD => reap = true,
                     INPUT => self.work.input.mark(event.is_write_closed() || event.is_error()),
                     Token(number) if number % 2 == 0 => {
@@ -109,26 +109,26 @@ impl Shepherd {
                 }
             }
             self.hear_scored();
-            if self.link.is_closed() {
+            if self.work.reports.is_closed() {
                 // scored has gone: nobody is left to run for.
                 return ending::reclaim(Duration::from_secs(2));
             }
             let now = Instant::now();
-            self.work.turn(&mut self.link, self.poll.registry(), now);
+            self.work.turn(self.poll.registry(), now);
             if reap {
                 while matches!(self.child.read_signal(), Ok(Some(_))) {}
-                self.work.reap(&mut self.link, self.poll.registry());
+                self.work.reap(self.poll.registry());
             }
-            self.work.outputs.send_batch(&mut self.link);
-            self.link.flush();
-            if self.work.is_done() && self.link.backlog() == 0 {
+            self.work.outputs.send_batch(false, &mut self.work.reports);
+            self.work.reports.flush();
+            if self.work.is_done() && self.work.reports.is_flushed() {
                 return Ok(());
             }
         }
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.work.is_runnable() || self.link.may_have_more() {
+        if self.work.is_runnable() || self.work.reports.may_have_more() {
             return Some(Duration::ZERO);
         }
         let due = self.work.next_deadline()?;
@@ -138,16 +138,14 @@ impl Shepherd {
 
     fn hear_scored(&mut self) {
         loop {
-            match self.link.receive() {
-                Ok(Some(Down::Hello { version })) => {
-                    self.link.queue(&Up::Hello { version: PROTOCOL_VERSION });
+            match self.work.reports.order() {
+                Ok(Some(Order::Hello { version })) => {
+                    self.work.reports.add(Report::Hello { version: PROTOCOL_VERSION });
                     if version != PROTOCOL_VERSION {
                         std::process::exit(1);
                     }
                 }
-                Ok(Some(message)) => {
-                    self.work.told(message, &mut self.link, self.poll.registry());
-                }
+                Ok(Some(order)) => self.work.ordered(order),
                 Ok(None) => return,
                 Err(_) => std::process::exit(1),
             }

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
-use score_proto::message::{CHUNK, OUTPUT_WINDOW, Stream, Up};
+use score_proto::message::{CHUNK, Stream};
+use score_proto::order::{HOP_WINDOW, Report};
 
+use super::reports::Reports;
 use crate::job::lines::Lines;
-use crate::link::Link;
 use crate::sys::descriptor;
 
 /// Bytes read from one pipe before it is the next one's turn.
@@ -71,7 +72,7 @@ struct Output {
 pub struct Outputs {
     all: Vec<Option<Output>>,
     ready: VecDeque<usize>,
-    /// Sent up and not yet written by scrun.
+    /// Sent up and not yet gone on from there.
     unacknowledged: usize,
     /// The window left too little room for the next read.
     blocked: bool,
@@ -154,7 +155,7 @@ impl Outputs {
         }
     }
 
-    /// scrun has written that many bytes.
+    /// That many bytes have gone on.
     pub fn taken(&mut self, bytes: u64, now: Instant) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.unacknowledged = self.unacknowledged.saturating_sub(bytes);
@@ -200,10 +201,10 @@ impl Outputs {
         }
     }
 
-    /// A drain that is done: everything it waited for has been queued for scrun.
-    pub fn drained(&mut self, link: &mut Link) -> Option<Purpose> {
+    /// A drain that is done: everything it waited for has been sent.
+    pub fn drained(&mut self, reports: &mut Reports) -> Option<Purpose> {
         let at = self.drains.iter().position(|drain| drain.left == 0)?;
-        self.send_batch(link);
+        self.send_batch(false, reports);
         Some(self.drains.remove(at).purpose)
     }
 
@@ -213,21 +214,21 @@ impl Outputs {
     }
 
     /// Reads from the pipes that have something, in turn.
-    pub fn pump(&mut self, link: &mut Link, now: Instant) {
+    pub fn pump(&mut self, reports: &mut Reports, now: Instant) {
         for _ in 0..TURN {
             if self.blocked {
                 break;
             }
             let Some(number) = self.ready.pop_front() else { break };
-            self.read_one(number, link, now);
+            self.read_one(number, reports, now);
         }
     }
 
     fn room(&self) -> usize {
-        (OUTPUT_WINDOW as usize).saturating_sub(self.unacknowledged)
+        (HOP_WINDOW as usize).saturating_sub(self.unacknowledged)
     }
 
-    fn read_one(&mut self, number: usize, link: &mut Link, now: Instant) {
+    fn read_one(&mut self, number: usize, reports: &mut Reports, now: Instant) {
         let room = self.room();
         let Some(output) = &mut self.all[number] else { return };
         let pending = output.lines.pending();
@@ -239,7 +240,7 @@ impl Outputs {
         let wanted = READ_BYTES.min(room - pending);
         output.queued = false;
         match nix::unistd::read(&output.pipe, &mut self.scratch[..wanted]) {
-            Ok(0) | Err(Errno::EIO) => self.end_one(number, link),
+            Ok(0) | Err(Errno::EIO) => self.end_one(number, reports),
             Ok(count) => {
                 output.total += count as u64;
                 output.burst += count;
@@ -250,7 +251,7 @@ impl Outputs {
                     output.seen_empty(now);
                 }
                 self.settle_marks(number, empty);
-                self.emit(number, link);
+                self.emit(number, reports);
                 if !empty {
                     self.mark_ready(number);
                 }
@@ -259,16 +260,16 @@ impl Outputs {
             Err(_) => {
                 output.seen_empty(now);
                 self.settle_marks(number, true);
-                self.emit(number, link);
+                self.emit(number, reports);
             }
         }
     }
 
-    fn end_one(&mut self, number: usize, link: &mut Link) {
+    fn end_one(&mut self, number: usize, reports: &mut Reports) {
         if let Some(output) = &mut self.all[number] {
             output.lines.flush(&mut self.cut);
         }
-        self.emit(number, link);
+        self.emit(number, reports);
         self.remove(number);
     }
 
@@ -299,30 +300,35 @@ impl Outputs {
     }
 
     /// Sends what has been cut from one stream.
-    fn emit(&mut self, number: usize, link: &mut Link) {
+    fn emit(&mut self, number: usize, reports: &mut Reports) {
         let Some(output) = &self.all[number] else { return };
         let stream = output.stream;
         let mut cut = std::mem::take(&mut self.cut);
         self.unacknowledged += cut.len();
         if stream != self.batch_stream {
-            self.send_batch(link);
+            self.send_batch(false, reports);
             self.batch_stream = stream;
         }
-        for piece in cut.chunks(CHUNK) {
-            if self.batch.len() + piece.len() > CHUNK {
-                self.send_batch(link);
-            }
+        if self.batch.len() + cut.len() > CHUNK {
+            self.send_batch(false, reports);
+        }
+        let mut pieces = cut.chunks(CHUNK).peekable();
+        while let Some(piece) = pieces.next() {
             self.batch.extend_from_slice(piece);
+            if pieces.peek().is_some() {
+                self.send_batch(piece.last() != Some(&b'\n'), reports);
+            }
         }
         cut.clear();
         self.cut = cut;
     }
 
-    /// Queues what has been gathered, so that what is queued next comes after it.
-    pub fn send_batch(&mut self, link: &mut Link) {
+    /// Sends what has been gathered, so that what is sent next comes after it. `unfinished`: a line
+    /// goes on in what comes next.
+    pub fn send_batch(&mut self, unfinished: bool, reports: &mut Reports) {
         if !self.batch.is_empty() {
             let bytes = std::mem::take(&mut self.batch);
-            link.queue(&Up::Output { stream: self.batch_stream, bytes });
+            reports.send(&Report::Output { stream: self.batch_stream, bytes, unfinished });
         }
     }
 
@@ -335,7 +341,7 @@ impl Outputs {
     }
 
     /// Lets unfinished lines go whose time has come.
-    pub fn expire(&mut self, link: &mut Link, now: Instant) {
+    pub fn expire(&mut self, reports: &mut Reports, now: Instant) {
         if self.blocked {
             return;
         }
@@ -348,7 +354,7 @@ impl Outputs {
             {
                 output.deadline = None;
                 output.lines.flush(&mut self.cut);
-                self.emit(number, link);
+                self.emit(number, reports);
             }
         }
     }

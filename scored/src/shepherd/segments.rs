@@ -9,6 +9,7 @@ use std::time::Instant;
 use score_pm::{ContextRef, Device};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::order::{HostAddress, Placement};
 
 use crate::sys::memfd::{Published, sealed};
 
@@ -34,18 +35,38 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Makes the memory of one parallel process of `nodes` nodes. `oversubscribed`: the job has
-    /// more processes than this host processors.
+    /// The first node of a parallel process has attached on this host: opens what other hosts need
+    /// to know the address of. Nothing, when there is no other host.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn open(
+        &mut self,
+        _element: u32,
+        placement: &Placement,
+        _secret: u64,
+    ) -> Result<Vec<HostAddress>, String> {
+        match placement.hosts.len() {
+            0 | 1 => Ok(Vec::new()),
+            _ => Err("messages between hosts are not built yet".to_owned()),
+        }
+    }
+
+    /// Makes the memory of one parallel process, every node of which has attached. `peers`: what
+    /// [`Segments::open`] has said on all hosts. `oversubscribed`: this host has more processes of
+    /// the job than processors.
     ///
     /// # Errors
     /// One line for the user.
     pub fn create(
         &mut self,
         element: u32,
-        nodes: u32,
+        placement: &Placement,
+        _peers: &[HostAddress],
         oversubscribed: bool,
         now_ns: u64,
     ) -> Result<(), String> {
+        let nodes = placement.here().map_or(0, |here| here.nodes);
         if self.board.is_none() {
             let page = Published::new(c"score-board", BOARD_BYTES)
                 .map_err(|error| format!("no memory for the board: {error}"))?;
@@ -71,32 +92,32 @@ impl Segments {
         Ok(())
     }
 
-    /// The descriptors that one node's Welcome carries.
+    /// The descriptors that the Welcome of one process of this host carries.
     ///
     /// # Errors
     /// One line for the user.
-    pub fn descriptors(&self, element: u32, node: u32) -> Result<Vec<OwnedFd>, String> {
+    pub fn descriptors(&self, element: u32, process: u32) -> Result<Vec<OwnedFd>, String> {
         let shared = self.shared.get(&element).ok_or("it has no shared memory")?;
         let page = self.board.as_ref().ok_or("the job has no board")?;
         let copy = |result: io::Result<OwnedFd>| {
-            result.map_err(|error| format!("no descriptor left for node {node}: {error}"))
+            result.map_err(|error| format!("no descriptor left for process {process}: {error}"))
         };
         let mut descriptors =
             vec![copy(page.fd().try_clone_to_owned())?, copy(shared.area.try_clone())?];
         if let Some(network) = &shared.network {
-            let context = network.contexts.get(node as usize).ok_or("no such node")?;
+            let context = network.contexts.get(process as usize).ok_or("no such node")?;
             let attach = context.create_attach_fd();
             descriptors
-                .push(attach.map_err(|error| format!("PM context of node {node}: {error}"))?);
+                .push(attach.map_err(|error| format!("PM context of process {process}: {error}"))?);
         }
         Ok(descriptors)
     }
 
-    /// A node's process has ended.
-    pub fn exited(&self, element: u32, node: u32) {
+    /// A process of this host has ended.
+    pub fn exited(&self, element: u32, process: u32) {
         if let Some(Shared { network: Some(network), .. }) = self.shared.get(&element) {
             // It cannot fail for a node that exists; a corrupt segment is its job's own loss.
-            let _ = network.device.mark_exited(node);
+            let _ = network.device.mark_exited(process);
         }
     }
 

@@ -12,9 +12,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::pipe2;
 use score_proto::env;
 use score_proto::message::{ElementSpec, Input, JobSpec, Kind, OsBytes, Output};
+use score_proto::order;
 
 use super::files::Place;
-use crate::job::life::At;
+use super::work::At;
 use crate::sys::spawn::{CONTROL_NUMBER, Fault, Launch, Program, Spawner};
 
 /// What is the same for all processes of one parallel process.
@@ -31,10 +32,12 @@ struct Plan {
 /// The starts of a stage that are still to be made.
 #[derive(Debug, Default)]
 pub struct Starts {
+    /// This host's first node, and how many there are.
+    first: u32,
     nodes: usize,
     plans: Vec<Plan>,
     queue: VecDeque<At>,
-    /// Read end of the pipe from the left-hand neighbour, by node.
+    /// Read end of the pipe from the left-hand neighbour, by node of this host.
     from_left: Vec<Option<OwnedFd>>,
     spawner: Spawner,
 }
@@ -70,6 +73,12 @@ pub enum NotStarted {
 pub struct Ground<'a> {
     /// The job.
     pub spec: &'a JobSpec,
+    /// This host's nodes.
+    pub here: &'a order::Place,
+    /// This host.
+    pub host: u32,
+    /// Hosts of the job.
+    pub hosts: u32,
     /// The job's directory.
     pub directory: &'a Path,
     /// RLIMIT_NOFILE as it was before the shepherd raised its own.
@@ -96,18 +105,23 @@ impl Starts {
     /// As [`Spawner::begin`].
     pub fn begin(&mut self, ground: &Ground<'_>, stage: usize) -> io::Result<()> {
         let elements = &ground.spec.stages[stage].elements;
-        let nodes = ground.spec.nodes();
+        let here = ground.here;
         self.plans = elements.iter().map(|element| Plan::new(ground, element)).collect();
         self.queue = (0..elements.len() as u32)
-            .flat_map(|element| (0..nodes).map(move |node| At { element, node }))
+            .flat_map(|element| here.range().map(move |node| At { element, node }))
             .collect();
-        self.from_left = (0..nodes).map(|_| None).collect();
-        self.nodes = nodes as usize;
+        self.from_left = here.range().map(|_| None).collect();
+        (self.first, self.nodes) = (here.first, here.nodes as usize);
         self.spawner.begin(self.queue.len())
     }
 
+    /// Which of this host's nodes it is.
+    fn process(&self, at: At) -> usize {
+        (at.node - self.first) as usize
+    }
+
     fn number(&self, at: At) -> usize {
-        at.element as usize * self.nodes + at.node as usize
+        at.element as usize * self.nodes + self.process(at)
     }
 
     /// Why a process that has ended was never more than an attempt, if so.
@@ -131,10 +145,10 @@ impl Starts {
         !self.queue.is_empty()
     }
 
-    /// Takes the processes of one element off the list and returns them.
-    pub fn cancel(&mut self, element: u32) -> Vec<At> {
+    /// Takes the processes of one element, or of all, off the list and returns them.
+    pub fn cancel(&mut self, element: Option<u32>) -> Vec<At> {
         let (cancelled, kept): (Vec<At>, Vec<At>) =
-            self.queue.drain(..).partition(|at| at.element == element);
+            self.queue.drain(..).partition(|at| element.is_none_or(|one| one == at.element));
         self.queue = kept.into();
         cancelled
     }
@@ -151,9 +165,10 @@ impl Starts {
     ) -> Result<Started, NotStarted> {
         let elements = &ground.spec.stages[stage].elements;
         let spec = &elements[at.element as usize];
-        let left = self.from_left.get_mut(at.node as usize).and_then(Option::take);
+        let process = self.process(at);
+        let left = self.from_left.get_mut(process).and_then(Option::take);
         let plan = &self.plans[at.element as usize];
-        if plan.per_host && ground.spec.seat(at.node).process > 0 {
+        if plan.per_host && process > 0 {
             return Err(NotStarted::Skipped);
         }
         let (their_in, stdin) = standard_input(ground, stage, at, spec, left)?;
@@ -178,7 +193,7 @@ impl Starts {
             self.spawner.spawn(&launch, self.number(at)).map_err(|fault| plan.explain(fault))?;
         let mut stdout = our_out;
         if !last {
-            self.from_left[at.node as usize] = stdout.take();
+            self.from_left[process] = stdout.take();
         }
         Ok(Started { pid, control, stdin, stdout, stderr })
     }
@@ -209,8 +224,7 @@ fn standard_input(
     spec: &ElementSpec,
     left: Option<OwnedFd>,
 ) -> Result<(OwnedFd, Option<OwnedFd>), NotStarted> {
-    let seat = ground.spec.seat(at.node);
-    let place = Place { directory: ground.directory, processes: seat.procs };
+    let place = Place { directory: ground.directory, processes: ground.here.nodes };
     match &spec.input {
         Input::File(name) => {
             let file = place.open_input(name, at.node).map_err(NotStarted::Job)?;
@@ -240,12 +254,12 @@ fn standard_output(
     spec: &ElementSpec,
     last: bool,
 ) -> Result<(OwnedFd, Option<OwnedFd>), NotStarted> {
-    let seat = ground.spec.seat(at.node);
-    let place = Place { directory: ground.directory, processes: seat.procs };
+    let place = Place { directory: ground.directory, processes: ground.here.nodes };
     match &spec.output {
         Output::File { name, append } if last => {
+            let process = at.node - ground.here.first;
             let file =
-                place.open_output(name, *append, seat.process, at.node).map_err(NotStarted::Job)?;
+                place.open_output(name, *append, process, at.node).map_err(NotStarted::Job)?;
             Ok((file.map_or_else(|| null(ground), Ok)?, None))
         }
         _ => {
@@ -256,7 +270,7 @@ fn standard_output(
 }
 
 fn own_variables(ground: &Ground<'_>, at: At) -> [CString; 2] {
-    let process = ground.spec.seat(at.node).process;
+    let process = at.node - ground.here.first;
     [
         c_string(format!("{}={process}", env::SELF_PROC).as_bytes()),
         c_string(format!("{}={}", env::SELF_NODE, at.node).as_bytes()),
@@ -283,9 +297,9 @@ impl Plan {
         let mut set = vec![
             [env::JOB_DIR.as_bytes(), b"=", job_dir].concat(),
             format!("{}={CONTROL_NUMBER}", env::CONTROL_FD).into_bytes(),
-            format!("{}=0", env::SELF_HOST).into_bytes(),
-            format!("{}={}", env::NUM_PROC, spec.seat(0).procs).into_bytes(),
-            format!("{}={}", env::NUM_HOST, spec.hosts.len()).into_bytes(),
+            format!("{}={}", env::SELF_HOST, ground.host).into_bytes(),
+            format!("{}={}", env::NUM_PROC, ground.here.nodes).into_bytes(),
+            format!("{}={}", env::NUM_HOST, ground.hosts).into_bytes(),
             format!("{}={}", env::NUM_NODE, spec.nodes()).into_bytes(),
         ];
         if moved {

@@ -15,6 +15,8 @@ use super::key_file::KeyFile;
 use super::launch::{self, Launch};
 use super::queue::{Action, Queue};
 use super::way::Way;
+use score_proto::order::Status;
+
 use super::{Host, Order};
 use crate::sys::{descriptor, process, tie};
 
@@ -186,12 +188,12 @@ impl Starter {
     }
 
     /// A child of this process has ended. None: it is none of the launchers.
-    pub fn ended(&mut self, pid: i32, status: process::Status) -> Option<Vec<Failure>> {
+    pub fn ended(&mut self, pid: i32, status: Status) -> Option<Vec<Failure>> {
         let mut one = self.running.remove(&pid)?;
         one.hear(&self.words);
         let how = match status {
-            process::Status::Exited(code) => format!("ended with exit code {code}"),
-            process::Status::Signaled(signal) => format!("killed by signal {signal}"),
+            Status::Exited(code) => format!("ended with exit code {code}"),
+            Status::Signaled(signal) => format!("killed by signal {signal}"),
         };
         let cause = format!("{how}{}", one.last_words());
         let lost = self.queue.ended(one.launch);

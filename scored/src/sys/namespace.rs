@@ -13,7 +13,9 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, Uid, execv, getegid, geteuid, pipe2};
 
-use super::process::{self, Status};
+use score_proto::order::Status;
+
+use super::process;
 
 /// How the processes of a job are held together: the rungs of a ladder, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+use score_proto::order::Status;
 
 /// What is known of a child that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -22,15 +23,6 @@ pub struct Reaped {
     pub system_ns: u64,
     /// Peak resident size, KiB.
     pub max_rss_kib: u64,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// exit or return from main.
-    Exited(u8),
-    /// Killed by this signal.
-    Signaled(i32),
 }
 
 /// What [`reap`] found.

@@ -42,20 +42,20 @@ pub fn file(name: &str) -> FileName {
 }
 
 /// One stage of these elements on so many nodes.
-pub fn job(procs: u32, elements: Vec<ElementSpec>) -> JobSpec {
-    sequence(procs, vec![elements])
+pub fn job(nodes: u32, elements: Vec<ElementSpec>) -> JobSpec {
+    sequence(nodes, vec![elements])
 }
 
-pub fn sequence(procs: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
+pub fn sequence(nodes: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
     JobSpec {
-        hosts: vec![HostSpec::this(procs)],
+        hosts: vec![HostSpec::this(nodes)],
         stages: stages.into_iter().map(|elements| StageSpec { elements }).collect(),
         environment: std::env::vars()
             .map(|(name, value)| bytes(&format!("{name}={value}")))
             .collect(),
         directory: bytes(std::env::current_dir().unwrap().to_str().unwrap()),
         umask: 0o022,
-        options: vec![("nodes".to_owned(), Some(procs.to_string()))],
+        options: vec![("nodes".to_owned(), Some(nodes.to_string()))],
         statistics: false,
         stdin: false,
     }
@@ -226,7 +226,7 @@ impl Driver {
         assert!(self.outcome.end.is_none(), "after Finished came {message:?}");
         match message {
             Up::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
-            Up::Accepted { dir, .. } => self.outcome.dir = dir,
+            Up::Accepted { .. } => {}
             Up::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
             Up::StdinWindow(bytes) => self.window += bytes,
             Up::StdinClosed => {

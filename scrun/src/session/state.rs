@@ -142,11 +142,12 @@ impl Session {
                 let ours = PROTOCOL_VERSION;
                 self.lost(&format!("scored speaks protocol {version}, scrun {ours}"), out);
             }
-            Up::Accepted { job, dir } => {
+            Up::Accepted { job, hosts } => {
                 self.job = Some(job);
-                self.directory = Some(dir);
-                let s = if self.nodes == 1 { "" } else { "s" };
-                let line = format!("job {job}: {} node{s} on 1 host", self.nodes);
+                let s = |count| if count == 1 { "" } else { "s" };
+                let nodes = self.nodes;
+                let line =
+                    format!("job {job}: {nodes} node{} on {hosts} host{}", s(nodes), s(hosts));
                 out.push(Action::Notice(Level::Info, line));
             }
             Up::Refused { reason, code } => {

@@ -24,7 +24,7 @@ fn end(code: u8) -> Event {
 }
 
 fn accepted() -> Event {
-    Event::Up(Up::Accepted { job: 3, dir: "/run/scored/3".into() })
+    Event::Up(Up::Accepted { job: 3, hosts: 1 })
 }
 
 fn send(message: Down) -> Action {
@@ -117,6 +117,7 @@ fn a_full_disk_after_the_end_still_changes_the_code() {
 #[test]
 fn a_lost_daemon_is_named_and_its_directory_removed() {
     let mut session = session();
+    on(&mut session, Event::Up(Up::Directory("/run/scored/3".into())));
     on(&mut session, accepted());
     let actions = on(&mut session, Event::DaemonGone("scored was killed".into()));
     let [Action::Notice(Level::Error, line), Action::RemoveDirectory(dir), Action::Finish(70)] =

@@ -1,0 +1,425 @@
+//! What the master of a job orders, and what the hosts of the job report. Orders go from the
+//! master down the job's tree to every shepherd, reports the same way up; see
+//! docs/ARCHITECTURE.md, "A job on many hosts".
+//!
+//! What can be counted is reported as a set of nodes ([`NodeSet`]), so that one report speaks for
+//! many. Nodes are global numbers everywhere here. Numbers of calls never leave the shepherd.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::{JobSpec, Level, NodeUsage, Stream};
+use crate::nodeset::NodeSet;
+
+/// Output that may be under way on one hop of the job's tree without leave, in bytes.
+pub const HOP_WINDOW: u64 = 1024 * 1024;
+
+/// Towards the shepherds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// First on the socket to a shepherd: [`crate::PROTOCOL_VERSION`].
+    Hello {
+        /// The sender's protocol version.
+        version: u32,
+    },
+    /// Which hosts the job has; once, before [`Order::Begin`].
+    Place(Placement),
+    /// The job; once. Every host answers [`Report::Ready`] or [`Report::Refused`].
+    Begin(Box<Begin>),
+    /// Start every process of this stage.
+    StartStage(u32),
+    /// Kill every node of this element that still lives, and start no further one.
+    End {
+        /// Element of the running stage.
+        element: u32,
+    },
+    /// Every node of the element has attached: answer all of them.
+    Welcome {
+        /// Element of the running stage.
+        element: u32,
+        /// Where the networks of all hosts can be reached, host by host.
+        peers: Vec<HostAddress>,
+    },
+    /// Every node of the element is in sc_barrier: answer all of them.
+    BarrierDone {
+        /// Element of the running stage.
+        element: u32,
+    },
+    /// scrun has written everything before [`Report::Flush`] with this token.
+    Flushed {
+        /// The host that asked.
+        host: u32,
+        /// Its token.
+        token: u64,
+    },
+    /// Send this signal (0: none) to every node of the element; the host of `node` then answers it.
+    Broadcast {
+        /// Element of the running stage.
+        element: u32,
+        /// Who called sc_signal_bcast.
+        node: u32,
+        /// Signal number.
+        signal: i32,
+    },
+    /// Read what the processes of the stage have left in their pipes; then [`Report::Drained`].
+    Drain,
+    /// Bytes for the standard input of node 0; goes to its host only.
+    Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Standard input has ended.
+    StdinEof,
+    /// That many bytes of [`Report::Output`] have gone on from here: for the next hop only.
+    OutputTaken(u64),
+    /// Nobody reads this stream any more: close it at the processes.
+    OutputClosed(Stream),
+    /// The user sends this signal to every process.
+    Signal(i32),
+    /// Stop every process (^Z).
+    Suspend,
+    /// Continue them (fg).
+    Resume,
+    /// The user ends the job: kill every process at once.
+    Kill,
+    /// Reclaim everything; then [`Report::Finished`].
+    Finish,
+}
+
+impl Order {
+    /// The one host that this order is for, if it is not for all.
+    pub fn host(&self) -> Option<u32> {
+        match self {
+            Order::Flushed { host, .. } => Some(*host),
+            Order::Stdin(_) | Order::StdinEof => Some(0),
+            _ => None,
+        }
+    }
+}
+
+/// The job as its hosts get it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
+    /// Job number.
+    pub job: u32,
+    /// What packets of this job's networks carry, so that all others are dropped.
+    pub secret: u64,
+    /// What was submitted.
+    pub spec: JobSpec,
+}
+
+/// The hosts of a job, in order, and which of them the receiver is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The receiver.
+    pub own: u32,
+    /// All hosts.
+    pub hosts: Vec<Place>,
+}
+
+/// One host of a job, with the block of nodes that run there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The host's name.
+    pub name: String,
+    /// Where its daemon listens; none when there is no other host.
+    pub address: Option<SocketAddr>,
+    /// The first node there.
+    pub first: u32,
+    /// Nodes there.
+    pub nodes: u32,
+}
+
+impl Place {
+    /// The nodes there.
+    pub fn range(&self) -> Range<u32> {
+        self.first..self.first.saturating_add(self.nodes)
+    }
+}
+
+impl Placement {
+    /// Hosts in order: name, where the daemon listens, nodes.
+    pub fn new(hosts: impl IntoIterator<Item = (String, Option<SocketAddr>, u32)>) -> Self {
+        let mut next = 0u32;
+        let place = |(name, address, nodes)| {
+            let first = next;
+            next = next.saturating_add(nodes);
+            Place { name, address, first, nodes }
+        };
+        Self { own: 0, hosts: hosts.into_iter().map(place).collect() }
+    }
+
+    /// Nodes of every parallel process.
+    pub fn nodes(&self) -> u32 {
+        self.hosts.last().map_or(0, |last| last.range().end)
+    }
+
+    /// The receiver's own place.
+    pub fn here(&self) -> Option<&Place> {
+        self.hosts.get(self.own as usize)
+    }
+
+    /// The host where a node runs.
+    pub fn host_of(&self, node: u32) -> Option<u32> {
+        let after = self.hosts.partition_point(|place| place.first <= node);
+        let at = after.checked_sub(1)?;
+        self.hosts[at].range().contains(&node).then_some(at as u32)
+    }
+
+    /// Why this cannot be the placement of any job, if so: it came from elsewhere.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let mut next = 0;
+        for place in &self.hosts {
+            if place.first != next || place.nodes == 0 || place.nodes > crate::MAX_NODES {
+                return Err("the hosts' nodes do not follow each other");
+            }
+            next = place.range().end;
+        }
+        match self.here() {
+            Some(_) if next <= crate::MAX_NODES => Ok(()),
+            Some(_) => Err("there are too many nodes"),
+            None => Err("this host is not among the job's"),
+        }
+    }
+}
+
+/// Where the networks of one parallel process can be reached on one host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostAddress {
+    /// The host.
+    pub host: u32,
+    /// What its shepherd's devices say; opaque to everybody on the way.
+    #[serde(with = "serde_bytes")]
+    pub address: Vec<u8>,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Status {
+    /// exit or return from main.
+    Exited(u8),
+    /// Killed by this signal.
+    Signaled(i32),
+}
+
+/// Towards the master.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// Answer to [`Order::Hello`].
+    Hello {
+        /// The sender's protocol version.
+        version: u32,
+    },
+    /// Where a host is about to make the job's directory.
+    Directory {
+        /// The host.
+        host: u32,
+        /// Absolute path.
+        path: String,
+    },
+    /// Everything is there to start processes, here and on all hosts below.
+    Ready,
+    /// A host cannot do its part; no process has been started there.
+    Refused {
+        /// scrun's exit code.
+        code: u8,
+        /// One line that names the host, where there are several.
+        reason: String,
+    },
+    /// score_initialize was called.
+    Attached {
+        /// Element of the running stage.
+        element: u32,
+        /// By these nodes.
+        nodes: NodeSet,
+        /// Of hosts that speak for the first time.
+        addresses: Vec<HostAddress>,
+    },
+    /// sc_barrier was called.
+    InBarrier {
+        /// Element of the running stage.
+        element: u32,
+        /// By these nodes.
+        nodes: NodeSet,
+    },
+    /// Processes have ended.
+    Ended {
+        /// Element of the running stage.
+        element: u32,
+        /// These nodes.
+        nodes: NodeSet,
+        /// How each of them ended.
+        status: Status,
+    },
+    /// Processes were not to be started (`system -host`, or the element ends): they count as ended
+    /// with 0.
+    Skipped {
+        /// Element of the running stage.
+        element: u32,
+        /// These nodes.
+        nodes: NodeSet,
+    },
+    /// The program could not be started.
+    NotStarted {
+        /// Element of the running stage.
+        element: u32,
+        /// On these nodes.
+        nodes: NodeSet,
+        /// Exit code: 126 or 127.
+        code: u8,
+        /// What went wrong.
+        why: String,
+    },
+    /// sc_exit was called.
+    Exit {
+        /// Element of the running stage.
+        element: u32,
+        /// Its argument.
+        code: i32,
+    },
+    /// sc_signal_bcast was called; answered by [`Order::Broadcast`].
+    Broadcast {
+        /// Element of the running stage.
+        element: u32,
+        /// The caller.
+        node: u32,
+        /// Signal number.
+        signal: i32,
+    },
+    /// sc_inspectme was called.
+    Inspect {
+        /// Element of the running stage.
+        element: u32,
+        /// The caller's hint.
+        signal: i32,
+        /// What to tell the user.
+        text: String,
+    },
+    /// sc_flush was called: answer with [`Order::Flushed`] once everything before has been
+    /// written. Keeps its place behind the output.
+    Flush {
+        /// The host that asks.
+        host: u32,
+        /// Its token.
+        token: u64,
+    },
+    /// A process has written something to its control socket that is no call.
+    Garbage {
+        /// Element of the running stage.
+        element: u32,
+        /// The process.
+        node: u32,
+        /// What it has done.
+        what: String,
+    },
+    /// A parallel process cannot go on.
+    Broken {
+        /// Element of the running stage.
+        element: u32,
+        /// Why.
+        reason: String,
+    },
+    /// The job cannot go on.
+    Lost {
+        /// Exit code.
+        code: u8,
+        /// Why.
+        reason: String,
+    },
+    /// These hosts do nothing for the job any more: their shepherd, daemon or link is gone.
+    HostsGone {
+        /// Exit code.
+        code: u8,
+        /// First host and the one after the last.
+        hosts: Range<u32>,
+        /// Why; names the host, where there are several.
+        reason: String,
+    },
+    /// What processes wrote, in whole lines where that is possible.
+    Output {
+        /// Which stream.
+        stream: Stream,
+        /// At most [`crate::message::CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// The next output on this hop goes on in the middle of a line: nothing else may come
+        /// between.
+        unfinished: bool,
+    },
+    /// All output that the ended stage left has come. Keeps its place behind the output.
+    Drained,
+    /// So many more bytes of standard input may be sent.
+    StdinWindow(u64),
+    /// Node 0 has closed its standard input.
+    StdinClosed,
+    /// A line for the user.
+    Notice {
+        /// How loud.
+        level: Level,
+        /// The line.
+        text: String,
+    },
+    /// What processes have used, when statistics were asked for.
+    Usage(Vec<NodeUsage>),
+    /// Nothing of the job is left, here and on all hosts below. The last report.
+    Finished {
+        /// From the start of the first process to the end of the last.
+        elapsed_ns: u64,
+    },
+}
+
+impl Report {
+    /// The element of the running stage that it is about, if it is about one.
+    pub fn element(&self) -> Option<u32> {
+        match self {
+            Report::Attached { element, .. }
+            | Report::InBarrier { element, .. }
+            | Report::Ended { element, .. }
+            | Report::Skipped { element, .. }
+            | Report::NotStarted { element, .. }
+            | Report::Exit { element, .. }
+            | Report::Broadcast { element, .. }
+            | Report::Inspect { element, .. }
+            | Report::Garbage { element, .. }
+            | Report::Broken { element, .. } => Some(*element),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(nodes: &[u32]) -> Placement {
+        Placement::new(nodes.iter().map(|nodes| ("h".to_owned(), None, *nodes)))
+    }
+
+    #[test]
+    fn every_node_has_its_host() {
+        for blocks in [&[1][..], &[9], &[2, 2, 2, 2], &[3, 1, 2], &[1; 100]] {
+            let placement = placement(blocks);
+            assert_eq!((placement.check(), placement.nodes()), (Ok(()), blocks.iter().sum()));
+            for node in 0..placement.nodes() {
+                let host = placement.host_of(node).unwrap();
+                assert!(placement.hosts[host as usize].range().contains(&node));
+            }
+            assert_eq!(placement.host_of(placement.nodes()), None);
+        }
+    }
+
+    #[test]
+    fn a_placement_with_gaps_or_without_the_receiver_is_refused() {
+        let mut absent = placement(&[2, 2, 2]);
+        absent.own = 3;
+        let mut gap = placement(&[2, 2, 2]);
+        gap.hosts[1].first = 3;
+        let mut many = placement(&[2, 2, 2]);
+        many.hosts[2].nodes = u32::MAX;
+        for wrong in [absent, gap, many, placement(&[2, 0, 2]), placement(&[])] {
+            assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+use super::*;
+
+fn one(node: u32) -> NodeSet {
+    NodeSet::one(node)
+}
+
+fn score(nodes: u32) -> Element {
+    Element::new(0, "a.out".to_owned(), Kind::Score, nodes, false)
+}
+
+fn attach(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<Action> {
+    let mut out = Vec::new();
+    element.attached(&nodes.into(), Vec::new(), &mut out);
+    out
+}
+
+fn attached(nodes: u32) -> Element {
+    let mut element = score(nodes);
+    assert_eq!(attach(&mut element, 0..nodes), [welcome()]);
+    element
+}
+
+fn welcome() -> Action {
+    Action::Order(Order::Welcome { element: 0, peers: Vec::new() })
+}
+
+fn end() -> Action {
+    Action::Order(Order::End { element: 0 })
+}
+
+fn barrier(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<Action> {
+    let mut out = Vec::new();
+    element.in_barrier(&nodes.into(), &mut out);
+    out
+}
+
+fn ended(element: &mut Element, nodes: impl Into<NodeSet>, status: Status) -> Vec<Action> {
+    let mut out = Vec::new();
+    element.ended(&nodes.into(), status, &[], &mut out);
+    out
+}
+
+fn text(action: &Action) -> &str {
+    match action {
+        Action::Up(score_proto::message::Up::Notice { text, .. }) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nobody_is_welcomed_before_all_have_attached() {
+    let mut element = score(3);
+    assert_eq!(attach(&mut element, 1..3), []);
+    assert_eq!(attach(&mut element, 1..2), []);
+    assert_eq!(attach(&mut element, 0..1), [welcome()]);
+    assert_eq!(attach(&mut element, 0..1), []);
+}
+
+#[test]
+fn the_addresses_of_all_hosts_go_to_all_with_the_welcome() {
+    let mut element = score(2);
+    let address = |host| HostAddress { host, address: vec![host as u8] };
+    let mut out = Vec::new();
+    element.attached(&one(1), vec![address(1)], &mut out);
+    element.attached(&one(0), vec![address(0)], &mut out);
+    let peers = vec![address(1), address(0)];
+    assert_eq!(out, [Action::Order(Order::Welcome { element: 0, peers })]);
+}
+
+#[test]
+fn a_barrier_is_done_when_all_are_in_it_and_can_be_entered_again() {
+    let mut element = attached(4);
+    for _ in 0..2 {
+        assert_eq!(barrier(&mut element, 1..4), []);
+        let done = Action::Order(Order::BarrierDone { element: 0 });
+        assert_eq!(barrier(&mut element, 0..1), [done]);
+    }
+}
+
+#[test]
+fn who_waits_for_the_dead_is_told_once_whichever_comes_first() {
+    let mut element = attached(3);
+    assert_eq!(barrier(&mut element, 0..1), []);
+    let first = ended(&mut element, 2..3, Status::Exited(0));
+    let mut other = attached(3);
+    assert_eq!(ended(&mut other, 2..3, Status::Exited(0)), []);
+    let second = barrier(&mut other, 0..1);
+    for actions in [first, second] {
+        assert_eq!(
+            text(&actions[0]),
+            "a.out: node 0 waits in sc_barrier() for node 2, which has exited"
+        );
+        assert_eq!(actions[1..], [end()]);
+    }
+    assert_eq!(barrier(&mut other, 1..2), []);
+    assert_eq!(other.code(), 1);
+}
+
+#[test]
+fn only_the_first_death_is_told_and_counted() {
+    let mut element = attached(3);
+    assert_eq!(ended(&mut element, 1..2, Status::Signaled(libc::SIGBUS)).len(), 2);
+    assert_eq!(ended(&mut element, 0..1, Status::Signaled(libc::SIGKILL)), []);
+    assert_eq!(ended(&mut element, 1..3, Status::Exited(9)), []);
+    assert!(element.is_over());
+    assert_eq!(element.code(), 135);
+}
+
+#[test]
+fn a_report_for_many_nodes_counts_each_once_and_takes_the_code_of_node_0() {
+    let mut element = Element::new(0, "sh".to_owned(), Kind::Plain, 5, false);
+    let lines = ended(&mut element, 0..3, Status::Exited(4));
+    let lines: Vec<&str> = lines.iter().map(text).collect();
+    assert_eq!(lines, ["node 1 of sh exited with code 4", "node 2 of sh exited with code 4"]);
+    assert_eq!(ended(&mut element, 2..5, Status::Exited(0)), []);
+    assert_eq!((element.is_over(), element.code()), (true, 4));
+}
+
+#[test]
+fn sigpipe_of_a_piped_element_ends_its_node_only() {
+    let mut element = Element::new(0, "yes".to_owned(), Kind::Plain, 2, true);
+    assert_eq!(ended(&mut element, 0..1, Status::Signaled(libc::SIGPIPE)), []);
+    assert_eq!(ended(&mut element, 1..2, Status::Exited(0)), []);
+    assert_eq!((element.is_over(), element.code()), (true, 0));
+}
+
+#[test]
+fn sc_exit_outranks_everything_that_comes_later() {
+    let mut element = attached(2);
+    let mut out = Vec::new();
+    element.exit(258, &mut out);
+    assert_eq!(out, [end()]);
+    assert_eq!(ended(&mut element, 0..1, Status::Signaled(libc::SIGSEGV)), []);
+    assert_eq!(element.code(), 2);
+}
+
+#[test]
+fn a_program_of_score_that_never_attaches_is_named() {
+    let mut element = score(2);
+    attach(&mut element, 0..1);
+    let actions = ended(&mut element, 0..2, Status::Exited(0));
+    assert_eq!(text(&actions[0]), "node 1 of a.out exited with code 0 before score_initialize()");
+    assert_eq!(element.code(), 1);
+}
+
+#[test]
+fn a_node_number_that_does_not_exist_is_ignored() {
+    let mut element = attached(2);
+    assert_eq!(barrier(&mut element, 7..8), []);
+    assert_eq!(ended(&mut element, 7..9, Status::Exited(1)), []);
+    assert_eq!(ended(&mut element, 1..9, Status::Exited(0)), []);
+    assert!(!element.is_over());
+}

@@ -1,0 +1,197 @@
+use super::*;
+use proptest::prelude::*;
+use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
+use score_proto::order::Status;
+
+const NODES: u32 = 4;
+
+fn job(shape: &[usize], kind: Kind) -> Job {
+    let word = || OsBytes(b"/bin/prog".to_vec());
+    let element = || ElementSpec {
+        path: word(),
+        args: vec![word()],
+        input: Input::Default,
+        output: Output::Default,
+        kind,
+    };
+    let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };
+    let spec = JobSpec {
+        hosts: vec![HostSpec::this(NODES / 2); 2],
+        stages: shape.iter().map(stage).collect(),
+        environment: Vec::new(),
+        directory: OsBytes(b"/".to_vec()),
+        umask: 0,
+        options: Vec::new(),
+        statistics: false,
+        stdin: false,
+    };
+    let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
+    let placement = Placement::new(hosts);
+    Job::begin(Begin { job: 7, secret: 1, spec }, placement).0
+}
+
+fn report(job: &mut Job, report: Report) -> Vec<Action> {
+    job.on(Event::Report(report))
+}
+
+fn started(shape: &[usize], kind: Kind) -> Job {
+    let mut job = job(shape, kind);
+    let actions = report(&mut job, Report::Ready);
+    assert_eq!(actions[0], Action::Up(Up::Accepted { job: 7, hosts: 2 }));
+    assert_eq!(actions[1..], [Action::Order(Order::StartStage(0))]);
+    job
+}
+
+fn ended(element: u32, nodes: std::ops::Range<u32>, code: u8) -> Report {
+    Report::Ended { element, nodes: nodes.into(), status: Status::Exited(code) }
+}
+
+fn finished(code: u8) -> Action {
+    Action::Up(Up::Finished(JobEnd { code, usage: Vec::new(), elapsed_ns: 5 }))
+}
+
+#[test]
+fn stages_follow_each_other_and_the_last_code_counts() {
+    let mut job = started(&[2, 1], Kind::Plain);
+    assert_eq!(report(&mut job, ended(0, 0..4, 0)), []);
+    assert_eq!(report(&mut job, ended(1, 0..2, 0)), []);
+    assert_eq!(report(&mut job, ended(1, 2..4, 0)), [Action::Order(Order::Drain)]);
+    assert_eq!(report(&mut job, Report::Drained), [Action::Order(Order::StartStage(1))]);
+    report(&mut job, ended(0, 1..4, 0));
+    assert_eq!(report(&mut job, ended(0, 0..1, 6)), [Action::Order(Order::Drain)]);
+    assert_eq!(report(&mut job, Report::Drained), [Action::Order(Order::Finish)]);
+    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(6)]);
+    assert_eq!(job.on(Event::Down(Down::Kill)), []);
+}
+
+#[test]
+fn a_failed_stage_is_the_last() {
+    let mut job = started(&[1, 1], Kind::Plain);
+    let why = "gone".to_owned();
+    let failed = Report::NotStarted { element: 0, nodes: NodeSet::one(1), code: 127, why };
+    let text = "node 1: prog: gone".to_owned();
+    let end = Action::Order(Order::End { element: 0 });
+    assert_eq!(report(&mut job, failed), [notice(Level::Error, text), end]);
+    for nodes in [0..1, 2..4] {
+        report(&mut job, Report::Skipped { element: 0, nodes: nodes.into() });
+    }
+    assert_eq!(report(&mut job, Report::Drained), [Action::Order(Order::Finish)]);
+    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(127)]);
+}
+
+#[test]
+fn a_kill_before_anything_runs_finishes_at_once() {
+    let mut job = job(&[1], Kind::Plain);
+    let actions = job.on(Event::Down(Down::Kill));
+    assert_eq!(actions, [Order::Kill, Order::Finish].map(Action::Order));
+    assert_eq!(report(&mut job, Report::Ready), []);
+    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(137)]);
+}
+
+#[test]
+fn what_one_host_refuses_no_host_starts() {
+    let mut job = job(&[1], Kind::Plain);
+    let refusal = || Report::Refused { code: 2, reason: "host right: no room".to_owned() };
+    assert_eq!(report(&mut job, refusal()), [Action::Order(Order::Finish)]);
+    assert_eq!(report(&mut job, refusal()), []);
+    let reason = "host right: no room".to_owned();
+    let actions = report(&mut job, Report::Finished { elapsed_ns: 0 });
+    assert_eq!(actions, [Action::Up(Up::Refused { reason, code: 2 })]);
+}
+
+#[test]
+fn a_host_that_goes_takes_its_nodes_along_and_ends_the_job() {
+    let mut job = started(&[2], Kind::Plain);
+    let reason = "host right is gone".to_owned();
+    let gone = Report::HostsGone { code: 137, hosts: 1..2, reason: reason.clone() };
+    let actions = report(&mut job, gone);
+    let end = |element| Action::Order(Order::End { element });
+    assert_eq!(actions, [notice(Level::Error, reason), end(0), end(1)]);
+    report(&mut job, ended(0, 0..2, 0));
+    let skipped = Report::Skipped { element: 1, nodes: (0..2).into() };
+    assert_eq!(report(&mut job, skipped), [Action::Order(Order::Drain)]);
+    assert_eq!(report(&mut job, Report::Drained), [Action::Order(Order::Finish)]);
+    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(137)]);
+}
+
+#[test]
+fn flushes_are_answered_where_they_came_from() {
+    let mut job = started(&[1], Kind::Score);
+    for (ours, (host, token)) in (0..).zip([(1, 8), (0, 8)]) {
+        let actions = report(&mut job, Report::Flush { host, token });
+        assert_eq!(actions, [Action::Up(Up::Flush(ours))]);
+    }
+    let answer = job.on(Event::Down(Down::Flushed(0)));
+    assert_eq!(answer, [Action::Order(Order::Flushed { host: 1, token: 8 })]);
+    assert_eq!(job.on(Event::Down(Down::Flushed(0))), []);
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let nodes = || (0..5u32, 0..5u32).prop_map(|(from, count)| NodeSet::from(from..from + count));
+    let status =
+        prop_oneof![any::<u8>().prop_map(Status::Exited), (1..65i32).prop_map(Status::Signaled)];
+    let text = || "why".to_owned();
+    let report = prop_oneof![
+        4 => (0..3u32, nodes()).prop_map(|(element, nodes)| {
+            Report::Attached { element, nodes, addresses: Vec::new() }
+        }),
+        4 => (0..3u32, nodes()).prop_map(|(element, nodes)| Report::InBarrier { element, nodes }),
+        4 => (0..3u32, nodes(), status)
+            .prop_map(|(element, nodes, status)| Report::Ended { element, nodes, status }),
+        1 => (0..3u32, nodes()).prop_map(|(element, nodes)| Report::Skipped { element, nodes }),
+        1 => (0..3u32, nodes()).prop_map(move |(element, nodes)| {
+            Report::NotStarted { element, nodes, code: 126, why: text() }
+        }),
+        1 => (0..3u32, any::<i32>()).prop_map(|(element, code)| Report::Exit { element, code }),
+        1 => (0..3u32, any::<i32>())
+            .prop_map(move |(element, signal)| Report::Inspect { element, signal, text: text() }),
+        1 => (0..3u32, 0..5u32)
+            .prop_map(move |(element, node)| Report::Garbage { element, node, what: text() }),
+        1 => (0..3u32).prop_map(move |element| Report::Broken { element, reason: text() }),
+        1 => (0..3u32, 0..3u32)
+            .prop_map(move |(a, b)| Report::HostsGone { code: 1, hosts: a..b, reason: text() }),
+        1 => Just(Report::Drained),
+        1 => Just(Report::Ready),
+        1 => Just(Report::Lost { code: 1, reason: text() }),
+        1 => Just(Report::Refused { code: 2, reason: text() }),
+    ];
+    let down = prop_oneof![
+        (1..65i32).prop_map(Down::Signal),
+        Just(Down::Kill),
+        Just(Down::Suspend),
+        (0..3u64).prop_map(Down::Flushed),
+    ];
+    prop_oneof![12 => report.prop_map(Event::Report), 1 => down.prop_map(Event::Down)]
+}
+
+proptest! {
+    /// Whatever comes in whatever order, a job never panics; and once every process has ended and
+    /// the hosts do what they are told, it comes to one end.
+    #[test]
+    fn every_job_comes_to_one_end(
+        events in proptest::collection::vec(any_event(), 0..60),
+        stages in proptest::collection::vec(1usize..3, 1..4),
+    ) {
+        let mut job = job(&stages, Kind::Score);
+        let mut ends = 0;
+        let mut count = |actions: Vec<Action>| {
+            let is_end = |action: &&Action| {
+                matches!(action, Action::Up(Up::Finished(_) | Up::Refused { .. }))
+            };
+            ends += actions.iter().filter(is_end).count();
+            ends
+        };
+        for event in events {
+            count(job.on(event));
+        }
+        count(report(&mut job, Report::Ready));
+        for _ in 0..=stages.len() {
+            for element in 0..2 {
+                count(report(&mut job, ended(element, 0..NODES, 0)));
+            }
+            count(report(&mut job, Report::Drained));
+        }
+        count(report(&mut job, Report::Finished { elapsed_ns: 0 }));
+        prop_assert_eq!(count(Vec::new()), 1);
+    }
+}

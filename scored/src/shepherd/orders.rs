@@ -1,0 +1,210 @@
+//! Carrying out what the job's master orders, and what a process asks for that needs no master.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use score_proto::message::{Call, NetworkSet, Reply, Welcome};
+use score_proto::order::{Begin, HostAddress, Order, Report};
+
+use super::callers::Step;
+use super::files;
+use super::output::Purpose;
+use super::start;
+use super::work::{At, Known, Work};
+use crate::job::code;
+use crate::sys::process;
+
+impl Work {
+    /// The next order.
+    pub fn ordered(&mut self, order: Order) {
+        match order {
+            Order::Hello { .. } => {}
+            Order::Place(placement) => self.placement = Some(placement),
+            Order::Begin(begin) => self.begin(*begin),
+            Order::StartStage(stage) => {
+                if let Err(error) = self.start_stage(stage as usize) {
+                    self.lost(format!("no memory to start processes: {error}"));
+                }
+            }
+            Order::End { element } => {
+                if let Some(callers) = self.callers.get_mut(element as usize) {
+                    callers.end();
+                }
+                self.signal(Some(element), libc::SIGKILL);
+                self.skip_starts(Some(element));
+            }
+            Order::Welcome { element, peers } => {
+                if let Err(reason) = self.welcome(element, &peers) {
+                    self.reports.add(Report::Broken { element, reason });
+                }
+            }
+            Order::BarrierDone { element } => {
+                let callers = self.callers.get_mut(element as usize);
+                let steps = callers.map(|callers| callers.barrier_done()).unwrap_or_default();
+                self.take_steps(element, steps);
+            }
+            Order::Flushed { token, .. } => {
+                if let Some((at, id)) = self.flushes.remove(&token) {
+                    let callers = self.callers.get_mut(at.element as usize);
+                    let step = callers.and_then(|callers| callers.flushed(at.node, id));
+                    self.take_steps(at.element, step.into_iter().collect());
+                }
+            }
+            Order::Broadcast { element, node, signal } => {
+                if signal != 0 {
+                    self.signal(Some(element), signal);
+                }
+                let callers = self.callers.get_mut(element as usize);
+                let step = callers.and_then(|callers| callers.broadcast_done(node));
+                self.take_steps(element, step.into_iter().collect());
+            }
+            Order::Drain => self.drain(Purpose::StageEnd),
+            Order::Stdin(bytes) => {
+                if !self.input.push(&bytes) {
+                    self.lost("scrun sent more input than it was asked for".to_owned());
+                }
+            }
+            Order::StdinEof => self.input.end(),
+            Order::OutputTaken(bytes) => self.outputs.taken(bytes, Instant::now()),
+            Order::OutputClosed(stream) => self.outputs.close(stream),
+            Order::Signal(signal) => self.signal(None, signal),
+            Order::Suspend => {
+                self.segments.stopped(Instant::now());
+                self.signal_everything(libc::SIGSTOP);
+            }
+            Order::Resume => {
+                self.signal_everything(libc::SIGCONT);
+                self.segments.resumed(Instant::now());
+                self.outputs.restart_clocks(Instant::now());
+            }
+            Order::Kill => self.kill(),
+            Order::Finish => self.begin_to_end(),
+        }
+    }
+
+    fn begin(&mut self, begin: Begin) {
+        let Some(placement) = self.placement.take() else { return };
+        let Some(here) = placement.here().cloned() else { return };
+        process::set_umask(begin.spec.umask);
+        if !start::feeds(&begin.spec, 0, At { element: 0, node: here.first }) {
+            self.input.close();
+        }
+        self.known = Some(Known { begin, placement, here, stage: 0 });
+        self.began = Some(Instant::now());
+    }
+
+    /// A process has called.
+    pub(super) fn called(&mut self, at: At, call: Call) {
+        let Some(callers) = self.callers.get_mut(at.element as usize) else { return };
+        let is_first = callers.is_first_attach();
+        let mut steps = callers.called(at.node, call);
+        for step in &mut steps {
+            if let Step::Report(Report::Attached { addresses, .. }) = step
+                && is_first
+            {
+                match self.open_networks(at.element) {
+                    Ok(found) => *addresses = found,
+                    Err(reason) => {
+                        *step = Step::Report(Report::Broken { element: at.element, reason });
+                    }
+                }
+            }
+        }
+        self.take_steps(at.element, steps);
+    }
+
+    /// The first node of an element has attached here: where its networks can be reached from
+    /// other hosts.
+    fn open_networks(&mut self, element: u32) -> Result<Vec<HostAddress>, String> {
+        let Some(known) = &self.known else { return Ok(Vec::new()) };
+        self.segments.open(element, &known.placement, known.begin.secret)
+    }
+
+    fn take_steps(&mut self, element: u32, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::Answer(node, reply) => {
+                    self.answer(At { element, node }, &reply, Vec::new());
+                }
+                Step::Report(report) => self.reports.add(report),
+                Step::Flush(node, id) => {
+                    let stage = self.known.as_ref().map_or(0, |known| known.stage);
+                    let owner = Some((stage, element));
+                    self.outputs.drain(Purpose::Flush(element, node, id), owner);
+                }
+                Step::Inspect(node, signal, display) => {
+                    let text = self.inspection(At { element, node }, signal, display);
+                    self.reports.add(Report::Inspect { element, signal, text });
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, at: At, reply: &Reply, descriptors: Vec<OwnedFd>) {
+        if !self.controls.answer(at, reply, descriptors) {
+            let what = "it does not read the answers to its calls".to_owned();
+            let At { element, node } = at;
+            self.reports.add(Report::Garbage { element, node, what });
+        }
+    }
+
+    fn welcome(&mut self, element: u32, peers: &[HostAddress]) -> Result<(), String> {
+        let Some(known) = &self.known else { return Ok(()) };
+        let (spec, here) = (known.spec(), &known.here);
+        let elements = spec.stages[known.stage].elements.len();
+        let oversubscribed = elements * here.nodes as usize > super::processors();
+        self.segments.create(
+            element,
+            &known.placement,
+            peers,
+            oversubscribed,
+            super::monotonic_ns(),
+        )?;
+        if let Some(callers) = self.callers.get_mut(element as usize) {
+            callers.welcome();
+        }
+        let networks = match spec.nodes() {
+            1 => Vec::new(),
+            nodes => vec![NetworkSet::one_host(nodes)],
+        };
+        for (process, node) in (0..).zip(here.range()) {
+            let welcome = Welcome {
+                job: known.begin.job,
+                area: process,
+                self_node: node,
+                num_node: spec.nodes(),
+                self_proc: process,
+                num_proc: here.nodes,
+                self_host: known.placement.own,
+                num_host: known.placement.hosts.len() as u32,
+                networks: networks.clone(),
+                options: spec.options.clone(),
+                dir: self.ground.directory.to_string_lossy().into_owned(),
+            };
+            let descriptors = self.segments.descriptors(element, process)?;
+            let at = At { element, node };
+            self.controls.answer(at, &Reply::Welcome(Box::new(welcome)), descriptors);
+        }
+        Ok(())
+    }
+
+    fn inspection(&self, at: At, signal: i32, display: Option<String>) -> String {
+        let host = match &self.known {
+            Some(known) if known.placement.hosts.len() > 1 => known.here.name.clone(),
+            _ => files::host_name(),
+        };
+        let inner = self.pids.get(&at).copied().unwrap_or(0);
+        let pid = match &self.ground.outer_proc {
+            Some(proc_dir) => process::outer_pid(proc_dir.as_fd(), inner, super::own_namespace()),
+            None => Some(inner),
+        };
+        let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+        let signal = code::signal_name(signal);
+        let wanted = display.map_or_else(String::new, |display| format!(" on display {display}"));
+        format!(
+            "node {} on host {host} (process {pid}) called sc_inspectme() for {signal}{wanted}: its \
+             parallel process is ended. To look at such a process while it runs: gdb -p {pid}",
+            at.node
+        )
+    }
+}
