@@ -11,6 +11,7 @@ pub mod options;
 pub mod pmtest;
 pub mod post;
 pub mod scatter;
+pub mod scorehosts;
 pub mod station;
 pub mod tee;
 

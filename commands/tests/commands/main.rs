@@ -5,4 +5,5 @@ mod outside;
 mod pmtest;
 mod running;
 mod scatter;
+mod scorehosts;
 mod system;
