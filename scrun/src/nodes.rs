@@ -126,7 +126,8 @@ mod tests {
     }
 
     fn site() -> Site<'static> {
-        let variable = Some(OsString::from("/etc/db"));
+        let variable: &dyn Fn(&str) -> Option<OsString> =
+            &|name| (name == "SCBDSERV").then(|| "/etc/db".into());
         Site { processors: &|| 8, name: &|| "here.org".into(), variable, read: &read }
     }
 
@@ -218,6 +219,33 @@ mod tests {
         assert_eq!((chosen.nodes(), chosen.layout().as_str()), (3, "1x3"));
         let (chosen, _) = self::chosen("-group=local:2,nodes=9", request).unwrap();
         assert_eq!(chosen.layout(), "5+4");
+    }
+
+    #[test]
+    fn inside_a_batch_job_its_hosts_are_at_hand() {
+        let slurm = |name: &str| match name {
+            "SLURM_JOB_ID" => Some(OsString::from("7")),
+            "SLURM_JOB_NODELIST" => Some("here,n[1-2]".into()),
+            "SLURM_JOB_CPUS_PER_NODE" => Some("2,4(x2)".into()),
+            _ => None,
+        };
+        let site = Site { variable: &slurm, ..site() };
+        let settled = |line: &str| {
+            let (options, _) = Options::parse(&[line.into()], OsStr::new("")).unwrap();
+            settle(&options, &Request::default(), &site, &mut |_| ())
+        };
+        let chosen = settled("-stat").unwrap();
+        assert_eq!((chosen.layout().as_str(), chosen.hosts[2].name.as_str()), ("2+4+4", "n2"));
+        let kinds: Vec<HostKind> = chosen.hosts.iter().map(|host| host.kind).collect();
+        assert_eq!(kinds, [HostKind::This, HostKind::Other, HostKind::Other]);
+        assert_eq!(settled("-nodes=4").unwrap().hosts[0].name, "n1");
+        let refusal = settled("-nodes=11").unwrap_err();
+        assert!(refusal.line.contains("3 hosts with 10 processors at hand"), "{}", refusal.line);
+        assert!(settled("-group=local:2").unwrap().hosts[0].kind == HostKind::Virtual);
+        let odd = |name: &str| slurm(name).map(|_| OsString::from("n[1-"));
+        let site = Site { variable: &odd, ..self::site() };
+        let refusal = settle(&Options::default(), &Request::default(), &site, &mut |_| ());
+        assert!(refusal.unwrap_err().line.starts_with("SLURM_JOB_NODELIST: n[1-: "));
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! Which hosts are at hand in single-user mode (manual, scrun(1), `group`, `file`): this machine,
-//! unless one of those options says which. Then, and only then, files are read.
+//! Which hosts are at hand in single-user mode (manual, scrun(1), `group`, `file`): those that an
+//! option names, else those that a batch system has given, else this machine. No database is read
+//! unless an option asks for it.
 
 use crate::options::{Given, Options};
-use crate::usage::Refusal;
+use crate::usage::{Refusal, USAGE};
 use score_hosts::source::{self, VARIABLE};
-use score_hosts::{Context, Database, Host, Virtual, evaluate, expression};
+use score_hosts::{Context, Database, Host, Virtual, allocation, evaluate, expression};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -14,8 +15,8 @@ pub struct Site<'a> {
     pub processors: &'a dyn Fn() -> u32,
     /// Name of this machine.
     pub name: &'a dyn Fn() -> String,
-    /// The value of SCBDSERV.
-    pub variable: Option<OsString>,
+    /// The environment.
+    pub variable: &'a dyn Fn(&str) -> Option<OsString>,
     /// How files are read.
     pub read: source::Read<'a>,
 }
@@ -23,27 +24,31 @@ pub struct Site<'a> {
 impl Site<'_> {
     /// That of this process.
     pub fn of_process() -> Self {
-        let variable = std::env::var_os(VARIABLE);
+        let variable: &dyn Fn(&str) -> Option<OsString> = &|name| std::env::var_os(name);
         Self { processors: &processors, name: &name, variable, read: &source::disk }
     }
 
     /// One of eight processors and no file, for tests and fuzzing.
     pub fn nowhere() -> Self {
         let read: source::Read<'_> = &|_| Err(std::io::ErrorKind::NotFound.into());
-        Self { processors: &|| 8, name: &|| "here".into(), variable: None, read }
+        Self { processors: &|| 8, name: &|| "here".into(), variable: &|_| None, read }
     }
 
-    /// The hosts that the options name; none when they name none.
+    /// The hosts that options or a batch system name; none when nobody names any.
     ///
     /// # Errors
-    /// An option whose value, or whose file, is wrong.
+    /// An option whose value, or whose file, is wrong; an allocation that makes no sense.
     pub fn at_hand(
         &self,
         options: &Options,
         say: &mut dyn FnMut(&str),
     ) -> Result<Option<Vec<Host>>, Refusal> {
         let (group, file) = (options.get("group"), options.get("file"));
-        let Some(given) = group.or(file) else { return Ok(None) };
+        let Some(given) = group.or(file) else {
+            let allocation = allocation(self.variable, self.read);
+            let allocation = allocation.map_err(|line| Refusal::plain(USAGE, line))?;
+            return Ok(allocation.map(|allocation| allocation.hosts()));
+        };
         let own = file.map(|file| self.load(file, value(file))).transpose()?;
         let list = group.is_none() && own.as_ref().is_some_and(Database::is_bare);
         let database = match own {
@@ -74,7 +79,7 @@ impl Site<'_> {
     /// The database of this host, if there is one.
     fn default(&self, given: &Given) -> Result<Option<Database>, Refusal> {
         let refuse = |line| Refusal::usage(given.place, format!("{}: {line}", given.key));
-        let path = source::locate(None, self.variable.as_deref()).map_err(refuse)?;
+        let path = source::locate(None, (self.variable)(VARIABLE).as_deref()).map_err(refuse)?;
         let load =
             |path| Database::load(path, self.read).map_err(|fault| refuse(fault.to_string()));
         path.as_deref().map(load).transpose()

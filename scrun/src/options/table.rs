@@ -67,6 +67,13 @@ pub const KNOWN: &[Known] = &[
     row("scored", (Value, "=SERVER"), value::anything, NotYet, "log in to a running SCore-D"),
     row("group", (Value, "=HOSTGROUP"), value::anything, Works, "run on these hosts (scorehosts)"),
     row("file", (Value, "=HOSTFILE"), value::anything, Works, "hosts, instead of scorehosts.db"),
+    row(
+        "start",
+        (Value, "=WAY"),
+        value::start,
+        Works,
+        "ssh, slurm, pbs, lsf or sge starts daemons",
+    ),
     row("restart", (Nothing, ""), value::anything, NotYet, "start again after a crash"),
     row("checkpoint", (Perhaps, "[=N[m|h|d]]"), value::interval, NotYet, "save at intervals"),
     row("cpulimit", (Value, "=SECONDS"), value::amount, NotYet, "limit of processor time"),

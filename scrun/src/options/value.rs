@@ -72,6 +72,11 @@ pub fn monitor(text: &str) -> Result<(), String> {
     one_of(text, &["load", "comm", "memory", "disk", "usr0", "usr1", "all", "ALL"])
 }
 
+/// What starts daemons on other hosts (ours; scored(8)).
+pub fn start(text: &str) -> Result<(), String> {
+    one_of(text, &["ssh", "slurm", "pbs", "lsf", "sge"])
+}
+
 /// A type of statistics.
 pub fn statistics(text: &str) -> Result<(), String> {
     one_of(text, &["all", "detail"])
