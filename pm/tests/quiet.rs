@@ -138,3 +138,34 @@ fn polls(count: usize, bed: &Bed) -> bool {
 fn gentle_polls(count: usize, bed: &Bed) -> bool {
     bed.device.set_oversubscribed(true).is_ok() && polls(count, bed)
 }
+
+/// `count` messages each way between two machines of PM/Ethernet, each in turn.
+fn a_machine_day(machines: &mut [reliability::Machine; 2], now: &mut u64, count: usize) {
+    use reliability::{HEADER, Kind};
+    for from in (0..count).flat_map(|_| [0, 1]) {
+        *now += 700;
+        let taken = machines[from].submit(1 - from as u32, 0, 8, Kind::Data);
+        assert!(taken.is_ok(), "{taken:?}");
+        machines[from].expire(*now);
+        while let Some(transmit) = machines[from].poll_transmit(*now) {
+            let mut packet = [0; HEADER + 8];
+            let len = transmit.payload.map_or(0, |(_, len)| usize::from(len));
+            transmit.header.encode(packet.first_chunk_mut().unwrap());
+            machines[1 - from].receive(&packet[..HEADER + len], 0, 0, *now);
+        }
+        let delivery = machines[1 - from].next_delivery().unwrap();
+        machines[1 - from].released(delivery.peer);
+        while machines[1 - from].next_free_slot().is_some() {}
+    }
+}
+
+#[test]
+fn the_reliability_machine_allocates_nothing_once_it_knows_its_peer() {
+    let _alone = alone();
+    let machine = |own| reliability::Machine::new(reliability::Config::new(own, 2, 1, 1));
+    let (mut machines, mut now) = ([machine(0), machine(1)], 1);
+    a_machine_day(&mut machines, &mut now, 100);
+    let before = ALLOCATIONS.with(Cell::get);
+    a_machine_day(&mut machines, &mut now, 100_000);
+    assert_eq!(ALLOCATIONS.with(Cell::get), before);
+}

@@ -132,5 +132,6 @@ fn play(seed: u64, seen: &mut Seen) {
     let done = world.run(600 * SECOND, World::all_done);
     let at = world.now / MS;
     assert!(done, "seed {seed} ({described}) not done at {at} ms:\n{}", world.dump());
+    world.check_nothing_leaked();
     seen.add(&world);
 }

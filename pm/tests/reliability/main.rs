@@ -16,6 +16,7 @@ fn finish(world: &mut World, within: u64) {
     let until = world.now + within;
     let done = world.run(until, World::all_done);
     assert!(done, "not done at {} ms:\n{}", world.now / MS, world.dump());
+    world.check_nothing_leaked();
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct Slot {
 pub struct Node {
     pub machine: Machine,
     pub slab: Vec<Option<Slot>>,
-    free_slots: VecDeque<u32>,
+    pub free_slots: VecDeque<u32>,
     /// Slots that the machine has freed and the process has not yet marked so.
     pub late: VecDeque<(u32, Slot)>,
     buffers: Vec<Vec<u8>>,
@@ -65,6 +65,15 @@ impl Node {
             wake_at: u64::MAX,
             len: 1400,
         }
+    }
+
+    pub fn slots_in_use(&self) -> usize {
+        self.slab.len() - self.free_slots.len()
+    }
+
+    /// Buffers that the machine keeps: neither free nor with the application.
+    pub fn buffers_in_use(&self) -> usize {
+        self.buffers.len() - self.free_buffers.len() - self.held.len()
     }
 
     pub fn hear(&mut self, flight: &Flight, now: u64) {

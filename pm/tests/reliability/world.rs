@@ -204,6 +204,16 @@ impl World {
         })
     }
 
+    /// After all is done, every slot and every buffer is free again.
+    pub fn check_nothing_leaked(&self) {
+        for (own, node) in self.nodes.iter().enumerate() {
+            assert_eq!(node.slots_in_use(), 0, "slots of node {own}\n{}", self.dump());
+            if !node.dead {
+                assert_eq!(node.buffers_in_use(), 0, "buffers of node {own}\n{}", self.dump());
+            }
+        }
+    }
+
     /// The process does its part, and the host sends what is to be sent.
     pub fn step(&mut self, own: u32) {
         let now = self.now;
@@ -328,6 +338,7 @@ impl World {
         let mut pending: Vec<Pending> = Vec::new();
         // What the process had not yet marked free looks as if it were still to be sent.
         for (number, slot) in std::mem::take(&mut node.late) {
+            node.free_slots.retain(|free| *free != number);
             node.slab[number as usize] = Some(slot);
         }
         for (number, slot) in node.slab.iter().enumerate() {

@@ -16,7 +16,8 @@ pub struct Transmit {
     pub payload: Option<(u32, u16)>,
 }
 
-/// A message for the application. Its buffer belongs to the device again.
+/// A message for the application. Its buffer is the device's again; when the application has
+/// done with it, [`super::Machine::released`] moves the window on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The node that sent it.
