@@ -1,7 +1,7 @@
 //! The hosts of a cluster: `scorehosts.db`, expressions over hosts and groups, the choice of hosts
 //! for a job, and the allocations of batch systems. See docs/hosts.md.
 //!
-//! From a file to hosts: [`source`] -> [`preprocess`] and [`macros`] -> [`database`] ->
+//! From a file to hosts: [`source`] -> [`preprocess`] and its macros -> [`database`] ->
 //! [`expression`] -> [`placement`]. Files are read through [`source::Read`] alone; everything else
 //! is pure.
 #![forbid(unsafe_code)]

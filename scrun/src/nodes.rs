@@ -154,6 +154,11 @@ mod tests {
     }
 
     #[test]
+    fn hosts_and_protocol_know_the_same_limit() {
+        assert_eq!(score_hosts::MAX_NODES, MAX_NODES);
+    }
+
+    #[test]
     fn without_the_option_there_is_one_node_per_processor_within_the_request() {
         assert_eq!(with("", asking((1, MAX_NODES), None)), Ok(8));
         assert_eq!(with("", asking((1, 4), None)), Ok(4));

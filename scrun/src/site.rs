@@ -104,14 +104,7 @@ impl Site<'_> {
 
     /// Whether a host is the machine that this process runs on.
     pub fn is_this(&self, host: &Host) -> bool {
-        let name = (self.name)();
-        let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-        let same = |other: &str| {
-            // A name without a domain is a short form of one with it.
-            let short = !other.contains('.') || !name.contains('.');
-            other == name || short && label(other) == label(&name)
-        };
-        !host.is_virtual && (matches!(host.dial(), "localhost" | "127.0.0.1") || same(&host.name))
+        host.is_machine(&(self.name)())
     }
 }
 

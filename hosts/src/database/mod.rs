@@ -59,6 +59,15 @@ impl Host {
     pub fn dial(&self) -> &str {
         self.address.as_deref().unwrap_or(&self.name)
     }
+
+    /// Whether it is the machine that calls itself `hostname`. Of two names of which one has no
+    /// domain, the first labels decide.
+    pub fn is_machine(&self, hostname: &str) -> bool {
+        let label = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+        let short = !self.name.contains('.') || !hostname.contains('.');
+        let same = self.name == hostname || short && label(&self.name) == label(hostname);
+        !self.is_virtual && (matches!(self.dial(), "localhost" | "127.0.0.1") || same)
+    }
 }
 
 /// A network: a device of PM with its settings.

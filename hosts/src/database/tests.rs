@@ -42,6 +42,23 @@ fn a_cluster_as_documented_is_read() {
 }
 
 #[test]
+fn a_host_is_known_by_its_name_with_and_without_domain() {
+    let named = |name: &str| Host { name: name.into(), ..Host::default() };
+    for (name, hostname, same) in [
+        ("comp1.x.org", "comp1.x.org", true),
+        ("comp1.x.org", "comp1", true),
+        ("comp1", "comp1.x.org", true),
+        ("comp1.x.org", "comp1.y.org", false),
+        ("comp1", "comp10", false),
+        ("localhost", "comp1", true),
+    ] {
+        assert_eq!(named(name).is_machine(hostname), same, "{name} {hostname}");
+    }
+    let virtual_one = Host { is_virtual: true, ..named("comp1") };
+    assert!(!virtual_one.is_machine("comp1"));
+}
+
+#[test]
 fn networks_have_settings_for_all_and_for_one_host() {
     let database = parse(CLUSTER).unwrap();
     let fast = database.network("fast").unwrap();
