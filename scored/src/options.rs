@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 
-use crate::start::trial;
+use crate::start::{Wishes, trial};
 use crate::sys::descriptor;
 use crate::{daemon, shepherd};
 
@@ -73,8 +73,7 @@ struct Words {
     proc_dir: Option<OwnedFd>,
     directory: Option<OsString>,
     hosts: Option<String>,
-    way: Option<String>,
-    links: Vec<(String, String)>,
+    wishes: Wishes,
     connect: Option<String>,
     host: Option<String>,
     key: Option<OsString>,
@@ -96,8 +95,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
         Some("-probe") => Ok(Command::Probe { json: words.json }),
         Some("-try") => Ok(Command::Try(trial::Setting {
             hosts: words.hosts.unwrap_or_default(),
-            way: words.way,
-            links: words.links,
+            wishes: words.wishes,
         })),
         Some("-greet") => Ok(Command::Greet(trial::Greeting {
             connect: words.connect.ok_or("-connect is missing")?,
@@ -137,9 +135,9 @@ impl Words {
                 self.mode = Some("-try");
                 self.hosts = Some(text(value()?));
             }
-            "-start" => self.way = Some(text(value()?)),
+            "-start" => self.wishes.way = Some(text(value()?)),
             "-links" | "-mtu" | "-rate" => {
-                self.links.push((shown[1..].to_owned(), text(value()?)));
+                self.wishes.links.push((shown[1..].to_owned(), text(value()?)));
             }
             "-connect" => self.connect = Some(text(value()?)),
             "-host" => self.host = Some(text(value()?)),

@@ -74,7 +74,8 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     }
     let names = job::names(&programs.stages);
     let spec = job::build(&options, programs, chosen, &places)?;
-    session::run(spec, Settings { reporter, statistics: options.statistics(), names })
+    let (statistics, for_scored) = (options.statistics(), options.for_scored());
+    session::run(spec, Settings { reporter, statistics, names, for_scored })
 }
 
 /// Prints and ends; a reader that has gone is no failure, a full disk is one.

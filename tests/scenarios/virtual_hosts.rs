@@ -104,7 +104,7 @@ fn a_launcher_dies_with_the_scored_that_started_it() {
 fn what_cannot_be_is_named() {
     let scene = Scene::new();
     let words: &[(&[&str], &[&str])] = &[
-        (&["local:0"], &["hosts=0"]),
+        (&["local:0"], &["local:0"]),
         (&["local:many"], &["local:many"]),
         (&["local:2", "-rate", "fast"], &["rate=fast"]),
         (&["n1", "-start", "telnet"], &["start=telnet", "ssh, slurm"]),

@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use score_lan::{Fault, Lan, Plan};
 
-use super::Host;
-
 /// Virtual hosts of this machine. Host 0 is where this process is; the others wait for daemons.
 /// The links between them go with this process.
 #[derive(Debug)]
@@ -51,24 +49,13 @@ impl Ground {
         self.notice.as_deref()
     }
 
-    /// The name of host number `host`.
-    pub fn name(&self, host: u32) -> String {
-        self.plan.name(host)
-    }
-
-    /// Its addresses, one for each network.
+    /// The addresses of host number `host`, one for each network.
     pub fn addresses(&self, host: u32) -> Vec<IpAddr> {
         match &self.lan {
             Some(lan) if self.plan.hosts == 1 => vec![lan.address(host).into()],
             Some(_) => (0..self.plan.links).map(|link| Plan::address(host, link).into()).collect(),
             None => vec![loopback(host).into()],
         }
-    }
-
-    /// The hosts that daemons are to be started on: all but host 0, in order.
-    pub fn others(&self) -> Vec<Host> {
-        let host = |number| Host { name: self.name(number), reach: self.name(number) };
-        (1..self.plan.hosts).map(host).collect()
     }
 
     /// Does something on a host: a process started there stays there.

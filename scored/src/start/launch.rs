@@ -18,7 +18,7 @@ const CONNECTING: u32 = 15;
 /// One process that starts daemons.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Positions of the hosts that it is for.
+    /// Indices of the order's hosts that it is for.
     pub hosts: Vec<usize>,
     /// The command line.
     pub words: Vec<OsString>,
@@ -204,7 +204,10 @@ mod tests {
     use super::*;
 
     fn order(names: &[&str]) -> Order {
-        let host = |name: &&str| Host { name: (*name).to_owned(), reach: (*name).to_owned() };
+        let host = |name: &&str| {
+            let name = (*name).to_owned();
+            Host { position: 0, reach: name.clone(), name }
+        };
         let command = ["/opt/score/scored", "-daemon", "-host", HOST, "-key", SECRET];
         Order {
             hosts: names.iter().map(host).collect(),

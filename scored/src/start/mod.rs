@@ -2,8 +2,9 @@
 //! reached by a remote shell, hosts of an allocation of a batch system. docs/launch.md, "Many
 //! hosts: how the daemons start".
 //!
-//! [`Ground`] makes virtual hosts; [`Starter`] starts the same command on every host and tells
-//! what becomes of it. Which of them have arrived is the caller's knowledge: it says so.
+//! [`Site`] makes virtual hosts, or finds the way to others; [`Starter`] starts the same command on
+//! every host and tells what becomes of it. Which of them have arrived is the caller's knowledge:
+//! it says so.
 //!
 //! The secret goes through standard input, never through arguments or environment. Standard input
 //! stays open as long as this process lives: a daemon that reads its end has lost its server.
@@ -13,14 +14,14 @@ mod ground;
 mod key_file;
 mod launch;
 mod queue;
+mod site;
 mod starter;
 pub mod trial;
 mod way;
 
 pub use address::{own_addresses, own_name, position_of};
-pub use ground::Ground;
+pub use site::{Site, Wishes};
 pub use starter::{Failure, Starter};
-pub use way::Way;
 
 use std::ffi::OsString;
 
@@ -37,6 +38,8 @@ pub const SECRET_ON_STDIN: &str = "-";
 /// A host on which a daemon is to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
+    /// Its position among the job's hosts: what the caller calls it.
+    pub position: usize,
     /// Its name in messages, and towards its daemon.
     pub name: String,
     /// What a remote shell or a batch system calls it.

@@ -14,6 +14,7 @@ use super::ground::Ground;
 use super::key_file::KeyFile;
 use super::launch::{self, Launch};
 use super::queue::{Action, Queue};
+use super::site::virtual_number;
 use super::way::Way;
 use score_proto::order::Status;
 
@@ -30,8 +31,8 @@ const LINE: usize = 1024;
 /// A host that has no daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Its position in the order.
-    pub host: usize,
+    /// Its position among the job's hosts.
+    pub position: usize,
     /// One line for the user: host, cause, what to do.
     pub text: String,
 }
@@ -62,23 +63,12 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Daemons on the virtual hosts of `ground`; the hosts of the order are [`Ground::others`].
+    /// Prepares to start an order's daemons; `ground` is for [`Way::Virtual`]. Nothing is started
+    /// before [`Starter::advance`].
     ///
     /// # Errors
-    /// One line: nothing has been started.
-    pub fn on_virtual_hosts(order: Order, ground: Ground) -> Result<Self, String> {
-        Self::new(Way::Virtual, order, Some(ground))
-    }
-
-    /// Daemons on other machines.
-    ///
-    /// # Errors
-    /// One line: nothing has been started.
-    pub fn on_remote_hosts(order: Order, way: Way) -> Result<Self, String> {
-        Self::new(way, order, None)
-    }
-
-    fn new(way: Way, order: Order, ground: Option<Ground>) -> Result<Self, String> {
+    /// One line that names what cannot be.
+    pub(super) fn new(way: Way, order: Order, ground: Option<Ground>) -> Result<Self, String> {
         let environment = |name: &str| std::env::var_os(name);
         let key_file = if launch::hands_on_stdin(way) {
             None
@@ -138,9 +128,11 @@ impl Starter {
         self.queue.deadline()
     }
 
-    /// The daemon of a host has arrived.
-    pub fn arrived(&mut self, host: usize) {
-        self.queue.arrived(host);
+    /// The daemon of the host at this position has arrived.
+    pub fn arrived(&mut self, position: usize) {
+        if let Some(host) = self.hosts.iter().position(|host| host.position == position) {
+            self.queue.arrived(host);
+        }
         self.forget_key();
     }
 
@@ -154,11 +146,6 @@ impl Starter {
     /// Whether every host's daemon has arrived or failed.
     pub fn is_settled(&self) -> bool {
         self.queue.is_settled()
-    }
-
-    /// The virtual hosts, if they are virtual.
-    pub fn ground(&self) -> Option<&Ground> {
-        self.ground.as_ref()
     }
 
     /// Readable when [`Starter::hear`] has something to read.
@@ -226,8 +213,12 @@ impl Starter {
         // A virtual host's daemon cleans up; a launcher takes its connections down with it.
         tie::dies_with_us(&mut command, libc::SIGTERM);
         let mut child = match (&self.ground, hosts.first()) {
-            // Host 0 is where we are.
-            (Some(ground), Some(host)) => ground.on(*host as u32 + 1, || command.spawn())??,
+            (Some(ground), Some(host)) => {
+                let name = &self.hosts[*host].name;
+                let number =
+                    virtual_number(name).ok_or_else(|| io::Error::other("no such host"))?;
+                ground.on(number, || command.spawn())??
+            }
             _ => command.spawn()?,
         };
         let mut stdin = child.stdin.take();
@@ -276,7 +267,7 @@ impl Starter {
             Way::Slurm | Way::Lsf => "; or use start=ssh".to_owned(),
         };
         let text = format!("{name}: no daemon could be started by {} ({cause}){advice}", self.way);
-        Failure { host, text }
+        Failure { position: self.hosts[host].position, text }
     }
 }
 

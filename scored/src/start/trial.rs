@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use score_lan::Plan;
+use score_proto::message::{HostKind, HostSpec};
 
-use super::{Failure, Ground, HOST, Host, Order, SECRET, SECRET_ON_STDIN, Starter, UNKNOWN_HOST};
-use super::{Way, own_addresses, own_name, position_of};
+use super::{Failure, HOST, SECRET, SECRET_ON_STDIN, Site, Starter, UNKNOWN_HOST, Wishes};
+use super::{own_name, position_of};
 use crate::sys::process::{self, Reap};
 
 /// Bytes of the secret, as of a cluster key.
@@ -30,10 +30,8 @@ const GOING: Duration = Duration::from_secs(5);
 pub struct Setting {
     /// `local:N`, or names with commas.
     pub hosts: String,
-    /// `-start WAY`
-    pub way: Option<String>,
-    /// `-links`, `-mtu`, `-rate`, in their order.
-    pub links: Vec<(String, String)>,
+    /// `-start`, `-links`, `-mtu`, `-rate`
+    pub wishes: Wishes,
 }
 
 /// `-greet`
@@ -62,9 +60,6 @@ pub fn run(setting: &Setting) -> Result<(), String> {
 
     let secret = random_bytes().map_err(|error| format!("/dev/urandom: {error}"))?;
     let (mut starter, listener, names) = prepare(setting, &secret)?;
-    if let Some(notice) = starter.ground().and_then(Ground::notice) {
-        println!("{notice}");
-    }
     let begin = Instant::now();
     let mut failed = 0;
     let mut report = |failures: Vec<Failure>| {
@@ -115,45 +110,41 @@ fn prepare(
     setting: &Setting,
     secret: &[u8],
 ) -> Result<(Starter, TcpListener, Vec<String>), String> {
-    let virtual_hosts = setting.hosts.strip_prefix("local:");
-    let ground = match virtual_hosts {
-        None => None,
-        Some(count) => {
-            let fault = |_| format!("{}: not a number of hosts", setting.hosts);
-            let mut plan = Plan::new(count.parse().map_err(fault)?);
-            for (name, value) in &setting.links {
-                plan.set(name, value)?;
-            }
-            Some(Ground::lay(&plan)?)
-        }
-    };
-    let hosts = match &ground {
-        Some(ground) => ground.others(),
-        None => {
-            let names = setting.hosts.split(',').filter(|name| !name.is_empty());
-            names.map(|name| Host { name: name.to_owned(), reach: name.to_owned() }).collect()
-        }
-    };
-    let names = hosts.iter().map(|host| host.name.clone()).collect();
+    let hosts = hosts(&setting.hosts)?;
+    let site = Site::new(&hosts, &setting.wishes)?;
+    if let Some(notice) = site.notice() {
+        println!("{notice}");
+    }
+    if site.hosts().is_empty() {
+        println!("{}: no other host than this", setting.hosts);
+    }
+    let names = hosts.into_iter().map(|host| host.name).collect();
     let listener = TcpListener::bind("0.0.0.0:0").map_err(|error| format!("listen: {error}"))?;
     listener.set_nonblocking(true).map_err(|error| error.to_string())?;
     let port = listener.local_addr().map_err(|error| error.to_string())?.port();
-    let own = ground.as_ref().map_or_else(own_addresses, |ground| ground.addresses(0));
+    let own = site.own_addresses();
     let own: Vec<String> = own.iter().filter(|a| a.is_ipv4()).map(IpAddr::to_string).collect();
     let path = std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
     let mut command = vec![path.into_os_string()];
     let connect = format!("{}:{port}", own.join(","));
     let words = ["-greet", "-connect", &connect, "-host", HOST, "-key", SECRET];
     command.extend(words.map(OsString::from));
-    let order = Order { hosts, command, secret: secret.to_vec() };
-    let starter = match ground {
-        Some(ground) => Starter::on_virtual_hosts(order, ground)?,
-        None => {
-            let way = Way::choose(setting.way.as_deref(), &|name| std::env::var_os(name))?;
-            Starter::on_remote_hosts(order, way)?
-        }
+    Ok((site.starter(command, secret.to_vec())?, listener, names))
+}
+
+/// The hosts that the words of `-try` name.
+fn hosts(words: &str) -> Result<Vec<HostSpec>, String> {
+    let host = |name: String, kind| {
+        let (address, processors) = (String::new(), 0);
+        HostSpec { name, address, kind, processors, procs: 1 }
     };
-    Ok((starter, listener, names))
+    let Some(count) = words.strip_prefix("local:") else {
+        let names = words.split(',').filter(|name| !name.is_empty());
+        return Ok(names.map(|name| host(name.to_owned(), HostKind::Other)).collect());
+    };
+    let count = count.parse::<u16>().ok().filter(|count| *count > 0);
+    let count = count.ok_or_else(|| format!("{words}: not a number of hosts"))?;
+    Ok((0..count).map(|number| host(format!("local{number}"), HostKind::Virtual)).collect())
 }
 
 fn random_bytes() -> io::Result<Vec<u8>> {

@@ -135,6 +135,13 @@ impl Options {
         self.get(key).is_some()
     }
 
+    /// The words of scored's command line for the options that are its own.
+    pub fn for_scored(&self) -> Vec<String> {
+        let given = table::FOR_SCORED.iter().filter_map(|name| self.get(name));
+        let words = given.filter_map(|one| Some([format!("-{}", one.key), one.value.clone()?]));
+        words.flatten().collect()
+    }
+
     /// The least level of notices that `message` lets through.
     pub fn level(&self) -> Level {
         match self.get("message").and_then(|given| given.value.as_deref()) {

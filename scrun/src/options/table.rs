@@ -1,4 +1,5 @@
-//! Every option of the manual (scrun(1)), by name: what value it takes, and whether it works yet.
+//! Every option of the manual (scrun(1)) and ours, by name: what value it takes, and whether it
+//! works yet.
 
 use super::value;
 
@@ -85,9 +86,15 @@ pub const KNOWN: &[Known] = &[
     row("noidle", (Nothing, ""), value::anything, NotYet, "do not give up idle slices"),
     row("hetero", (Nothing, ""), value::anything, Works, "permit hosts of different kinds"),
     row("heterogeneous", (Nothing, ""), value::anything, Works, "the same"),
+    row("links", (Value, "=L"), value::amount, NotYet, "networks of virtual hosts (for tests)"),
+    row("mtu", (Value, "=BYTES"), value::amount, NotYet, "their largest packet (for tests)"),
+    row("rate", (Value, "=200mbit"), value::anything, NotYet, "their limit (for tests)"),
     row("help", (Nothing, ""), value::anything, Works, "this text"),
     row("version", (Nothing, ""), value::anything, Works, "the version"),
 ];
+
+/// Options that are scored's: it gets those that are given, with a minus before them.
+pub const FOR_SCORED: &[&str] = &["start", "links", "mtu", "rate"];
 
 /// The row of this name.
 pub fn find(name: &str) -> Option<&'static Known> {

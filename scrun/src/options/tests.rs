@@ -142,6 +142,13 @@ fn each_option_without_effect_is_named_once() {
 }
 
 #[test]
+fn scoreds_own_options_are_handed_on() {
+    let (options, _) = parse("-rate=200mbit,nodes=2 -links=2,start=ssh", "start=slurm").unwrap();
+    assert_eq!(options.for_scored().join(" "), "-start ssh -links 2 -rate 200mbit");
+    assert!(parse("-start=telnet", "").is_err());
+}
+
+#[test]
 fn stat_and_statistics_are_one_option() {
     let of = |line: &str| parse(line, "").unwrap().0.statistics();
     assert_eq!(of(""), Statistics::Off);

@@ -25,13 +25,13 @@ fn binary() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("scored"))
 }
 
-/// Starts `scored -single`, and gives it with our end of its control socket.
+/// Starts `scored -single` with `options`, and gives it with our end of its control socket.
 ///
 /// It gets a process group of its own, since only scrun handles the terminal's signals.
 ///
 /// # Errors
 /// What the system said, with the name of the binary.
-pub fn start() -> Result<(Child, UnixStream), String> {
+pub fn start(options: &[String]) -> Result<(Child, UnixStream), String> {
     let path = binary();
     let named = |error: io::Error| format!("{}: {error}", path.display());
     let (ours, theirs) = pair().map_err(|error| format!("socketpair: {error}"))?;
@@ -39,6 +39,7 @@ pub fn start() -> Result<(Child, UnixStream), String> {
         .arg("-single")
         .arg("-control")
         .arg(theirs.as_raw_fd().to_string())
+        .args(options)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .process_group(0)

@@ -46,6 +46,8 @@ pub struct Settings {
     pub statistics: Statistics,
     /// The programs by stage, for `stat`.
     pub names: Vec<Vec<String>>,
+    /// More words for scored's command line.
+    pub for_scored: Vec<String>,
 }
 
 struct Loop {
@@ -82,7 +84,7 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
         })?;
     }
     let signals = signals::take().map_err(|errno| lost(&errno))?;
-    let (child, socket) = daemon::start().map_err(|error| lost(&error))?;
+    let (child, socket) = daemon::start(&settings.for_scored).map_err(|error| lost(&error))?;
     let run = || -> io::Result<(Poll, Loop)> {
         socket.set_nonblocking(true)?;
         let mut socket = mio::net::UnixStream::from_std(socket);
