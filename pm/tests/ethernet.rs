@@ -10,6 +10,7 @@ mod hosts;
 use bed::*;
 use hosts::*;
 use score_pm::*;
+use std::time::{Duration, Instant};
 
 /// Not a test of its own: what another process does.
 #[test]
@@ -19,6 +20,26 @@ fn role() {
     let node = given.join();
     match role.as_str() {
         "echo" => echo(&node.end),
+        "blocking echo" => blocking_echo(&node.end),
+        "leave" => {
+            last_words(&node.end);
+            let Node { end, ethernet, .. } = node;
+            end.remove_node(0).unwrap();
+            end.remove_node(1).unwrap();
+            drop(end);
+            ethernet.detach().unwrap();
+        }
+        "exit at once" => {
+            last_words(&node.end);
+            // SAFETY: ends the process without any handler.
+            unsafe { libc::_exit(0) };
+        }
+        "die" => {
+            last_words(&node.end);
+            // SAFETY: kills this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        "compute" => compute(&node.end),
         other => panic!("no role {other}"),
     }
 }
@@ -32,6 +53,191 @@ fn echo(end: &Context) {
             return;
         }
     }
+}
+
+/// Messages that a node sends before its end.
+const LAST: u32 = 300;
+
+/// Sends many messages as fast as there is room, and never polls again.
+fn last_words(end: &Context) {
+    for i in 0..LAST {
+        send_surely(end, 0, &[&i.to_le_bytes()[..], &vec![7; i as usize * 3]].concat());
+    }
+}
+
+/// Figure 3.4 of the manual.
+fn blocking_receive(end: &Context) -> Vec<u8> {
+    let mut fds = [-1];
+    end.get_fds(&mut fds).unwrap();
+    loop {
+        end.before_select().unwrap();
+        match receive(end) {
+            Ok(message) => {
+                end.after_select().unwrap();
+                return message;
+            }
+            Err(Error::NoBuffers) => {}
+            Err(error) => panic!("{error}"),
+        }
+        let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, as said.
+        let ready = unsafe { libc::poll(&mut poll, 1, 30_000) };
+        assert_eq!(ready, 1, "nobody rang for 30 s");
+        end.after_select().unwrap();
+    }
+}
+
+fn blocking_echo(end: &Context) {
+    loop {
+        let message = blocking_receive(end);
+        send_surely(end, 0, &message);
+        if message == b"end" {
+            return;
+        }
+    }
+}
+
+/// Calls no function of PM between a greeting and the end.
+fn compute(end: &Context) {
+    send_surely(end, 0, b"computing");
+    let end_of_it = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end_of_it {
+        std::hint::spin_loop();
+    }
+    let mut got = 0;
+    while got < 200 {
+        let message = receive_surely(end);
+        assert_eq!(message, [got as u8; 700]);
+        got += 1;
+    }
+    send_surely(end, 0, b"all there");
+}
+
+/// What the machine and the wires of a context have counted.
+fn dump(context: &Context) -> String {
+    let mut text = Vec::new();
+    context.dump(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn whatever_was_sent_before_an_end_arrives_over_a_link_that_loses_packets() {
+    let _dog = Watchdog::new(100);
+    let loss = ["-loss", "drop=0.1,duplicate=0.02,reorder=0.05,seed=3"];
+    for role in ["leave", "exit at once", "die"] {
+        let hosts = Hosts::new(&[1, 1], &loss);
+        let here = hosts.give(0).join();
+        let child = hosts.start(1, role);
+        let mut got = 0;
+        while got < 5 {
+            assert_eq!(receive_surely(&here.end)[..4], (got as u32).to_le_bytes(), "{role}");
+            got += 1;
+        }
+        child.ends();
+        hosts.exited(1);
+        hosts.serve_while(|| {
+            while let Ok(message) = receive(&here.end) {
+                assert_eq!(message[..4], (got as u32).to_le_bytes(), "{role}");
+                assert_eq!(message.len(), 4 + got * 3);
+                got += 1;
+            }
+            got < LAST as usize || !hosts.hosts[1].ethernet.is_quiet().unwrap()
+        });
+        assert_eq!(hosts.sums(), (LAST.into(), LAST.into()), "{role}");
+        // From now on what is sent there is dropped.
+        for _ in 0..2000 {
+            send(&here.end, 1, b"nobody").unwrap();
+        }
+        assert_eq!(here.end.is_send_done(), Ok(()));
+        assert_eq!(hosts.sums(), (2000 + u64::from(LAST), 2000 + u64::from(LAST)), "{role}");
+    }
+}
+
+#[test]
+fn a_process_that_computes_takes_what_comes_and_acknowledges_it() {
+    let _dog = Watchdog::new(100);
+    let hosts = Hosts::new(&[1, 1], &[]);
+    let here = hosts.give(0).join();
+    let child = hosts.start(1, "compute");
+    assert_eq!(receive_surely(&here.end), b"computing");
+    let start = Instant::now();
+    for i in 0..200u32 {
+        send_surely(&here.end, 1, &[i as u8; 700]);
+    }
+    while here.end.is_send_done() == Err(Error::Busy) {
+        std::thread::yield_now();
+    }
+    assert!(start.elapsed() < Duration::from_millis(1900), "{:?}", start.elapsed());
+    assert_eq!(receive_surely(&here.end), b"all there");
+    assert!(child.ends().success());
+}
+
+#[test]
+fn a_blocked_receiver_wakes_for_messages_of_both_devices() {
+    let _dog = Watchdog::new(100);
+    let hosts = Hosts::new(&[2, 1], &["-loss", "drop=0.02,seed=5"]);
+    let here = hosts.give(0).join();
+    let children: Vec<_> = (1..3).map(|node| hosts.start(node, "blocking echo")).collect();
+    for round in 0..40u32 {
+        for node in 1..3 {
+            send_surely(&here.end, node, &round.to_le_bytes());
+            assert_eq!(blocking_receive(&here.end), round.to_le_bytes());
+        }
+        std::thread::sleep(Duration::from_millis(u64::from(round % 4) * 7));
+    }
+    for node in 1..3 {
+        send_surely(&here.end, node, b"end");
+        assert_eq!(blocking_receive(&here.end), b"end");
+    }
+    assert!(children.into_iter().all(|child| child.ends().success()), "{}", dump(&here.end));
+}
+
+#[test]
+fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
+    let _dog = Watchdog::new(100);
+    let hosts = Hosts::new(&[1, 1], &[]);
+    let here = hosts.give(0).join();
+    let child = hosts.start(1, "echo");
+    send_surely(&here.end, 1, b"before");
+    assert_eq!(receive_surely(&here.end), b"before");
+    // SAFETY: a signal to our child.
+    let signal = |signal| unsafe { libc::kill(child.id(), signal) };
+    signal(libc::SIGSTOP);
+    send_surely(&here.end, 1, b"while it is stopped");
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        assert_eq!(receive(&here.end), Err(Error::NoBuffers));
+        assert_eq!(here.end.is_send_done(), Err(Error::Busy));
+    }
+    signal(libc::SIGCONT);
+    assert_eq!(receive_surely(&here.end), b"while it is stopped");
+    send_surely(&here.end, 1, b"end");
+    assert_eq!(receive_surely(&here.end), b"end");
+    assert!(child.ends().success());
+}
+
+#[test]
+fn packets_of_another_job_are_dropped_and_counted() {
+    let _dog = Watchdog::new(100);
+    let hosts = Hosts::new(&[1, 1], &[]);
+    let here = hosts.give(0).join();
+    // Everything that such a device sends lands at the ports of the first job.
+    let stranger = Device::open(
+        "ethernet",
+        &["-nodes", "2", "-first", "1", "-local", "1", "-link", "127.0.0.1", "-secret", "bad"],
+    )
+    .unwrap();
+    let theirs = hosts.hosts[0].ethernet.addresses().unwrap();
+    stranger.set_peers(&[theirs, stranger.addresses().unwrap()].concat()).unwrap();
+    let context = stranger.open_context(0).unwrap();
+    context.bind_channel(0, 1).unwrap();
+    send(&context, 0, b"forged").unwrap();
+    let end = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < end {
+        assert_eq!(receive(&here.end), Err(Error::NoBuffers));
+    }
+    assert!(dump(&here.end).contains("refused: wrong secret"), "{}", dump(&here.end));
+    assert_eq!(context.is_send_done(), Err(Error::Busy));
 }
 
 #[test]

@@ -106,7 +106,7 @@ impl Hosts {
     }
 
     /// Serves the dead for as long as `wait` says.
-    pub fn serve_while(&self, wait: impl Fn() -> bool) {
+    pub fn serve_while(&self, mut wait: impl FnMut() -> bool) {
         let end = Instant::now() + Duration::from_secs(60);
         while wait() {
             self.hosts.iter().for_each(|host| host.ethernet.serve().unwrap());
