@@ -42,6 +42,14 @@ pub enum Order {
         /// Where the networks of all hosts can be reached, host by host.
         peers: Vec<HostAddress>,
     },
+    /// These nodes have ended: what is sent to them is dropped from now on. Only where there are
+    /// several hosts.
+    Gone {
+        /// Element of the running stage.
+        element: u32,
+        /// The nodes, on whichever host.
+        nodes: NodeSet,
+    },
     /// Every node of the element is in sc_barrier: answer all of them.
     BarrierDone {
         /// Element of the running stage.

@@ -47,6 +47,16 @@ impl Element {
         }
     }
 
+    /// Its place in the stage.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Whether it has a network and nodes that may use it.
+    pub fn is_communicating(&self) -> bool {
+        self.welcomed && !self.is_over()
+    }
+
     /// Whether every node has ended.
     pub fn is_over(&self) -> bool {
         self.gone.len() == self.nodes

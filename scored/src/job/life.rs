@@ -191,8 +191,16 @@ impl Job {
     /// or was the business of the hop that passed it on.
     fn of_element(&mut self, report: Report) {
         let element = report.element().and_then(|one| self.elements.get_mut(one as usize));
-        if let Some(element) = element {
-            element.reported(report, &self.expected, &mut self.actions);
+        let Some(element) = element else { return };
+        let ended = match &report {
+            Report::Ended { nodes, .. } if self.placement.hosts.len() > 1 => Some(nodes.clone()),
+            _ => None,
+        };
+        element.reported(report, &self.expected, &mut self.actions);
+        // Who sends to them from another host must not wait for them.
+        if let Some(nodes) = ended.filter(|_| element.is_communicating()) {
+            let gone = Order::Gone { element: element.number(), nodes };
+            self.actions.push(Action::Order(gone));
         }
     }
 

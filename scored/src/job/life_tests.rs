@@ -195,3 +195,19 @@ proptest! {
         prop_assert_eq!(count(Vec::new()), 1);
     }
 }
+
+#[test]
+fn a_node_that_has_ended_is_told_to_all_hosts_while_others_of_its_element_communicate() {
+    let mut job = started(&[1], Kind::Score);
+    let attached = |nodes: std::ops::Range<u32>| Report::Attached {
+        element: 0,
+        nodes: nodes.into(),
+        addresses: Vec::new(),
+    };
+    report(&mut job, attached(0..2));
+    report(&mut job, attached(2..4));
+    let gone = Order::Gone { element: 0, nodes: (1..2).into() };
+    assert_eq!(report(&mut job, ended(0, 1..2, 0)), [Action::Order(gone)]);
+    let rest = report(&mut job, ended(0, 0..4, 0));
+    assert_eq!(rest, [Action::Order(Order::Drain)]);
+}

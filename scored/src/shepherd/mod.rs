@@ -7,6 +7,7 @@ mod calls;
 mod ending;
 mod files;
 mod input;
+mod networks;
 mod orders;
 mod output;
 mod reports;
@@ -35,6 +36,7 @@ use work::Work;
 const LINK: Token = Token(0);
 const CHILD: Token = Token(1);
 const INPUT: Token = Token(2);
+const NETWORKS: Token = Token(3);
 const FIRST: usize = 8;
 
 /// What scored tells its shepherd on the command line.
@@ -101,6 +103,7 @@ impl Shepherd {
                 match event.token() {
                     LINK => self.work.reports.mark_readable(),
                     CHILD => reap = true,
+                    NETWORKS => self.work.serve_networks(),
                     INPUT => self.work.input.mark(event.is_write_closed() || event.is_error()),
                     Token(number) if number % 2 == 0 => {
                         self.work.outputs.mark_ready((number - FIRST) / 2);

@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use score_proto::message::{Call, NetworkSet, Reply, Welcome};
+use score_proto::message::{Call, Reply, Welcome};
 use score_proto::order::{Begin, HostAddress, Order, Report};
 
 use super::callers::Step;
 use super::files;
+use super::networks::Networks;
 use super::output::Purpose;
 use super::start;
 use super::work::{At, Known, Work};
@@ -38,6 +39,7 @@ impl Work {
                     self.reports.add(Report::Broken { element, reason });
                 }
             }
+            Order::Gone { element, nodes } => self.segments.gone(element, &nodes),
             Order::BarrierDone { element } => {
                 let callers = self.callers.get_mut(element as usize);
                 let steps = callers.map(|callers| callers.barrier_done()).unwrap_or_default();
@@ -163,10 +165,7 @@ impl Work {
         if let Some(callers) = self.callers.get_mut(element as usize) {
             callers.welcome();
         }
-        let networks = match spec.nodes() {
-            1 => Vec::new(),
-            nodes => vec![NetworkSet::one_host(nodes)],
-        };
+        let networks = Networks::sets(&known.placement);
         for (process, node) in (0..).zip(here.range()) {
             let welcome = Welcome {
                 job: known.begin.job,

@@ -6,22 +6,20 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use score_pm::{ContextRef, Device};
+use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Placement};
 
+use super::networks::{Label, Networks};
 use crate::sys::memfd::{Published, sealed};
 
 /// What one parallel process shares.
 struct Shared {
-    area: OwnedFd,
-    network: Option<Network>,
-}
-
-struct Network {
-    device: Device,
-    contexts: Vec<ContextRef>,
+    /// Made when all have attached.
+    area: Option<OwnedFd>,
+    networks: Networks,
 }
 
 /// All shared memory of the job on this host.
@@ -29,6 +27,8 @@ struct Network {
 pub struct Segments {
     board: Option<Published>,
     shared: HashMap<u32, Shared>,
+    /// Stages that were begun.
+    stage: u32,
     stopped_since: Option<Instant>,
     stopped_ns: u64,
     stops: u64,
@@ -42,14 +42,14 @@ impl Segments {
     /// One line for the user.
     pub fn open(
         &mut self,
-        _element: u32,
+        element: u32,
         placement: &Placement,
-        _secret: u64,
+        secret: u64,
     ) -> Result<Vec<HostAddress>, String> {
-        match placement.hosts.len() {
-            0 | 1 => Ok(Vec::new()),
-            _ => Err("messages between hosts are not built yet".to_owned()),
-        }
+        let mut networks = Networks::default();
+        let addresses = networks.open(placement, Label { secret, stage: self.stage, element })?;
+        self.shared.insert(element, Shared { area: None, networks });
+        Ok(addresses)
     }
 
     /// Makes the memory of one parallel process, every node of which has attached. `peers`: what
@@ -62,7 +62,7 @@ impl Segments {
         &mut self,
         element: u32,
         placement: &Placement,
-        _peers: &[HostAddress],
+        peers: &[HostAddress],
         oversubscribed: bool,
         now_ns: u64,
     ) -> Result<(), String> {
@@ -81,15 +81,9 @@ impl Segments {
         }
         let area = sealed(c"score-area", AREA_BYTES as u64 * u64::from(nodes))
             .map_err(|error| format!("no memory for the C-Area: {error}"))?;
-        let network = match nodes {
-            1 => None,
-            _ => Some(
-                Network::open(nodes, oversubscribed)
-                    .map_err(|error| format!("no shmem device for {nodes} nodes: {error}"))?,
-            ),
-        };
-        self.shared.insert(element, Shared { area, network });
-        Ok(())
+        let shared = self.shared.get_mut(&element).ok_or("nobody has attached")?;
+        shared.area = Some(area);
+        shared.networks.join(placement, peers, oversubscribed)
     }
 
     /// The descriptors that the Welcome of one process of this host carries.
@@ -98,32 +92,47 @@ impl Segments {
     /// One line for the user.
     pub fn descriptors(&self, element: u32, process: u32) -> Result<Vec<OwnedFd>, String> {
         let shared = self.shared.get(&element).ok_or("it has no shared memory")?;
+        let area = shared.area.as_ref().ok_or("not all have attached")?;
         let page = self.board.as_ref().ok_or("the job has no board")?;
         let copy = |result: io::Result<OwnedFd>| {
             result.map_err(|error| format!("no descriptor left for process {process}: {error}"))
         };
-        let mut descriptors =
-            vec![copy(page.fd().try_clone_to_owned())?, copy(shared.area.try_clone())?];
-        if let Some(network) = &shared.network {
-            let context = network.contexts.get(process as usize).ok_or("no such node")?;
-            let attach = context.create_attach_fd();
-            descriptors
-                .push(attach.map_err(|error| format!("PM context of process {process}: {error}"))?);
-        }
+        let mut descriptors = vec![copy(page.fd().try_clone_to_owned())?, copy(area.try_clone())?];
+        descriptors.extend(shared.networks.descriptors(process)?);
         Ok(descriptors)
     }
 
     /// A process of this host has ended.
     pub fn exited(&self, element: u32, process: u32) {
-        if let Some(Shared { network: Some(network), .. }) = self.shared.get(&element) {
-            // It cannot fail for a node that exists; a corrupt segment is its job's own loss.
-            let _ = network.device.mark_exited(process);
+        if let Some(shared) = self.shared.get(&element) {
+            shared.networks.exited(process);
         }
+    }
+
+    /// Nodes have ended, on whichever host: what is sent to them is dropped.
+    pub fn gone(&self, element: u32, nodes: &NodeSet) {
+        if let Some(shared) = self.shared.get(&element) {
+            shared.networks.gone(nodes);
+        }
+    }
+
+    /// Has `token` told when [`Segments::serve`] has something to do.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.shared.values_mut().try_for_each(|shared| shared.networks.register(registry, token))
+    }
+
+    /// Goes on with sending what processes that have ended have left.
+    pub fn serve(&self) {
+        self.shared.values().for_each(|shared| shared.networks.serve());
     }
 
     /// The parallel processes of a stage have ended.
     pub fn clear(&mut self) {
         self.shared.clear();
+        self.stage = self.stage.wrapping_add(1);
     }
 
     /// The job is stopped.
@@ -155,19 +164,5 @@ impl Segments {
             page.store_u64(board::STOPPED_NS, self.stopped_ns);
             page.store_u64(board::STOP_COUNT, self.stops);
         }
-    }
-}
-
-impl Network {
-    fn open(nodes: u32, oversubscribed: bool) -> score_pm::Result<Self> {
-        let device = Device::open("shmem", &["-nodes", &nodes.to_string()])?;
-        device.set_oversubscribed(oversubscribed)?;
-        let mut contexts = Vec::with_capacity(nodes as usize);
-        for node in 0..nodes {
-            let context = device.open_context(node as usize)?;
-            context.bind_channel(0, node)?;
-            contexts.push(context);
-        }
-        Ok(Self { device, contexts })
     }
 }

@@ -18,7 +18,7 @@ use super::output::{Outputs, Purpose};
 use super::reports::Reports;
 use super::segments::Segments;
 use super::start::{self, NotStarted, Starts};
-use super::{FIRST, INPUT, ending};
+use super::{FIRST, INPUT, NETWORKS, ending};
 use crate::job::code;
 use crate::sys::process::{self, Reap, Reaped};
 
@@ -152,6 +152,9 @@ impl Work {
 
     /// One turn of the loop: everything that is ready, a bounded amount of each.
     pub fn turn(&mut self, registry: &Registry, now: Instant) {
+        if let Err(error) = self.segments.register(registry, NETWORKS) {
+            self.lost(format!("the networks cannot be watched: {error}"));
+        }
         self.start_some(registry);
         self.outputs.pump(&mut self.reports, now);
         if !self.segments.is_stopped() {
@@ -172,6 +175,13 @@ impl Work {
                 Some(purpose) => self.drained(purpose),
                 None => break,
             }
+        }
+    }
+
+    /// What processes that have ended have sent is on its way still.
+    pub fn serve_networks(&self) {
+        if !self.segments.is_stopped() {
+            self.segments.serve();
         }
     }
 
