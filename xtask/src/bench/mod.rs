@@ -3,6 +3,7 @@
 //! ratio with its spread.
 
 mod calls;
+mod ethernet;
 mod figures;
 mod latency;
 mod launch;
@@ -26,6 +27,7 @@ usage: cargo xtask bench [-quick] [-rounds N] [NAME...]
   silent          2 processes alone, and among 62 silent ones
   launch          4 and 256 x true: scrun, mpiexec, and a bare spawn-and-wait
   oversubscribed  4 pairs on 2 cores
+  ethernet        8 B on each wire beside TCP, bandwidth beside iperf3 (needs root)
   proof           system calls and instructions of a message (strace, callgrind)
 
 All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
@@ -40,12 +42,13 @@ const WORK: &str = "bench-results/work";
 type Rows = Result<Vec<Row>, String>;
 type Measurement = fn(&Bench) -> Rows;
 
-const ALL: [(&str, Measurement); 6] = [
+const ALL: [(&str, Measurement); 7] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
     ("launch", launch::launch),
     ("oversubscribed", latency::oversubscribed),
+    ("ethernet", ethernet::ethernet),
     ("proof", proof::proof),
 ];
 

@@ -47,6 +47,8 @@ pub struct Peers {
     pub mpis: Vec<Mpi>,
     /// Whether ucx_perftest is there.
     pub ucx: bool,
+    /// Whether iperf3 is there.
+    pub iperf3: bool,
     /// A line about each, for the head of the result.
     pub lines: Vec<String>,
 }
@@ -90,8 +92,8 @@ impl Mpi {
 impl Peers {
     /// Looks for them; compiles the ping-pong into `folder`.
     pub fn find(folder: &Path) -> Self {
-        let mut peers =
-            Self { mpis: Vec::new(), ucx: run::have("ucx_perftest"), lines: Vec::new() };
+        let (ucx, iperf3) = (run::have("ucx_perftest"), run::have("iperf3"));
+        let mut peers = Self { mpis: Vec::new(), ucx, iperf3, lines: Vec::new() };
         for mpi in [OPEN_MPI, MPICH] {
             match mpi.settle(folder) {
                 Ok((mpi, line)) => {
@@ -107,6 +109,12 @@ impl Peers {
             format!("UCX: {}", version.trim_start_matches('#').trim())
         } else {
             "UCX: not installed; apt-get install ucx-utils".into()
+        });
+        peers.lines.push(if peers.iperf3 {
+            let version = output(&words("iperf3 --version")).unwrap_or_default();
+            version.lines().next().unwrap_or("iperf3, version unknown").to_owned()
+        } else {
+            "iperf3: not installed; apt-get install iperf3".into()
         });
         peers
     }

@@ -76,9 +76,14 @@ impl Hosts {
 
 /// Enters a host and binds itself to a processor.
 pub fn enter(path: &str, core: usize) -> Result<()> {
-    setns(File::open(path)?.as_fd(), CloneFlags::CLONE_NEWNET)?;
+    enter_net(path)?;
     let mut set = nix::sched::CpuSet::new();
     set.set(core)?;
     sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?;
     Ok(())
+}
+
+/// Enters a host.
+pub fn enter_net(path: &str) -> Result<()> {
+    Ok(setns(File::open(path)?.as_fd(), CloneFlags::CLONE_NEWNET)?)
 }

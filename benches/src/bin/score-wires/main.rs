@@ -1,14 +1,16 @@
 //! The wires of PM/Ethernet beside TCP: two processes in two network namespaces joined by veth,
-//! each spinning on a processor of its own. `cargo xtask bench ethernet` runs it and compares; by hand:
+//! each spinning on a processor of its own. `cargo xtask bench ethernet` compares; by hand:
 //!
 //! ```text
 //! score-wires latency [-mtu N] [-cores A,B] [-seconds S]     ns one way of 8 bytes, median and low
 //! score-wires bandwidth [-mtu N] [-cores A,B] [-seconds S]   Gbit/s of payload, one line a wire
+//! score-wires cost                                           processor ns of a message and of a poll
 //! score-wires hosts [-mtu N] PROGRAM A B                     runs any program, see below
 //! ```
 //! `hosts` starts `PROGRAM A` on the first and `PROGRAM B` on the second host and shows what the
 //! second one says (iperf3, for one). Needs root.
 
+mod cost;
 mod end;
 mod hosts;
 mod pass;
@@ -66,6 +68,7 @@ fn run(words: &[String]) -> Result<()> {
             }
             Ok(())
         }
+        ("cost", []) => cost::run(&hosts),
         ("hosts", [program, one, other]) => hosts.both(&options.cores, program, [one, other]),
         _ => Err(format!("there is no {command} with these words").into()),
     }

@@ -35,18 +35,21 @@ pub fn run(measures: bool, time: Duration) -> Result<()> {
     Ok(())
 }
 
-fn set_up(stream: TcpStream) -> Result<TcpStream> {
+/// A connection for spinning.
+pub fn set_up(stream: TcpStream) -> Result<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     Ok(stream)
 }
 
-fn write(stream: &mut TcpStream) -> Result<()> {
+/// Sends the message.
+pub fn write(stream: &mut TcpStream) -> Result<()> {
     // A socket buffer has room for 8 bytes.
     Ok(stream.write_all(&[1; SIZE])?)
 }
 
-fn read(stream: &mut TcpStream) -> Result<()> {
+/// Takes it.
+pub fn read(stream: &mut TcpStream) -> Result<()> {
     let (mut buffer, mut have) = ([0; SIZE], 0);
     while have < SIZE {
         match stream.read(&mut buffer[have..]) {
@@ -57,4 +60,9 @@ fn read(stream: &mut TcpStream) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Looks once, finding nothing.
+pub fn poll(stream: &mut TcpStream) {
+    let _ = stream.read(&mut [0; SIZE]);
 }

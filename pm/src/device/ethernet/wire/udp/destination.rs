@@ -4,6 +4,7 @@
 #![expect(unsafe_code)]
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 /// A peer's socket address as the kernel wants it, and what its way carries.
 pub struct Destination {
@@ -14,6 +15,8 @@ pub struct Destination {
     pub mtu: usize,
     /// Whether the kernel segments datagrams on this way.
     pub segments: bool,
+    /// A socket that sends here alone.
+    pub connected: Option<OwnedFd>,
 }
 
 impl Destination {
@@ -40,7 +43,8 @@ impl Destination {
                 size_of::<libc::sockaddr_in6>()
             }
         };
-        Destination { name, name_len: name_len as libc::socklen_t, mtu, segments: true }
+        let name_len = name_len as libc::socklen_t;
+        Destination { name, name_len, mtu, segments: true, connected: None }
     }
 
     /// For the kernel, which only reads it: valid as long as this lives and does not move.

@@ -1,6 +1,9 @@
 //! The UDP wire (`agent-udp` in the manual's table of devices): one socket per process and link.
 //! Runs of packets of equal size to one peer go out as one datagram that the kernel or the NIC
 //! segments (UDP_SEGMENT), and come in as one (UDP_GRO).
+//!
+//! Before each packet its length stands in 2 bytes, big-endian; packets that share a datagram are
+//! padded so that the next one's length stands a multiple of 16 bytes behind.
 
 mod destination;
 mod receive;
@@ -16,11 +19,11 @@ use destination::Destination;
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, SockaddrStorage,
-    bind, getsockname, socket,
+    bind, connect, getsockname, socket,
 };
 use receive::Segments;
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Bytes of IP and UDP headers.
@@ -28,10 +31,28 @@ fn overhead(ip: IpAddr) -> usize {
     if ip.is_ipv4() { 28 } else { 48 }
 }
 
+/// Bytes of the length before a packet.
+const PREFIX: usize = 2;
+/// Bytes before a datagram in its buffer, so that packets begin at multiples of 16.
+const LEAD: usize = 16 - PREFIX;
+
+/// From one packet's length to the next one's.
+fn stride(len: usize) -> usize {
+    (PREFIX + len).next_multiple_of(16)
+}
+
+/// The longest packet on a way that carries datagrams of `room` bytes: one that needs no padding.
+fn packet_mtu(room: usize) -> usize {
+    (room.min(PACKET_MAX + 16) / 16 * 16).saturating_sub(PREFIX).min(PACKET_MAX)
+}
+
 /// Receive buffers. A datagram that is not longer than a small one is copied there, so that a
 /// short message which is kept does not keep 64 KiB.
 const SMALL: Class = Class { size: 2048, count: 2048 };
 const LARGE: Class = Class { size: 64 << 10, count: 128 };
+
+/// How many peers get a socket of their own to be sent to: those that are added first.
+const CONNECTED: usize = 64;
 
 /// Opens and binds a socket.
 pub(super) fn open(link: Option<&str>, address: Option<IpAddr>) -> Result<Opened, WireError> {
@@ -56,7 +77,7 @@ pub(super) fn open(link: Option<&str>, address: Option<IpAddr>) -> Result<Opened
     set_up(&socket, ip).map_err(refused)?;
     let port = own_port(&socket).map_err(refused)?;
     let link_mtu = link::mtu(socket.as_fd(), &link)?;
-    let mtu = link_mtu.saturating_sub(overhead(ip)).min(PACKET_MAX);
+    let mtu = packet_mtu(link_mtu.saturating_sub(overhead(ip)));
     let address = Address { mtu: mtu as u16, place: Place::Udp(ip, port) };
     Ok(Opened { kind: Kind::Udp, link, link_mtu, address, descriptors: vec![socket] })
 }
@@ -81,6 +102,34 @@ fn set_up(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
     }
 }
 
+/// A socket that sends to one peer: the kernel looks its way up once and not for each packet.
+fn connected(own: IpAddr, to: SocketAddr, neighbour: bool) -> nix::Result<OwnedFd> {
+    let family = if own.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp)?;
+    let fd = socket.as_fd();
+    // Nobody is told its port; what comes there nevertheless is not kept.
+    let _ = sockopt::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &1);
+    match (own, to) {
+        (IpAddr::V4(own), SocketAddr::V4(to)) => {
+            if neighbour {
+                // Nothing on the way can find a packet too long, and it needs no number.
+                let how = libc::IP_PMTUDISC_DO;
+                sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &how)?;
+            }
+            bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(own, 0)))?;
+            connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
+        }
+        (IpAddr::V6(own), SocketAddr::V6(to)) => {
+            let own = SocketAddrV6::new(own, 0, 0, to.scope_id());
+            bind(socket.as_raw_fd(), &SockaddrIn6::from(own))?;
+            connect(socket.as_raw_fd(), &SockaddrIn6::from(to))?;
+        }
+        _ => return Err(Errno::EAFNOSUPPORT),
+    }
+    Ok(socket)
+}
+
 fn own_port(socket: &OwnedFd) -> nix::Result<u16> {
     let own: SockaddrStorage = getsockname(socket.as_raw_fd())?;
     let four = own.as_sockaddr_in().map(SockaddrIn::port);
@@ -99,8 +148,8 @@ pub(super) struct Udp {
     waiting: VecDeque<Segments>,
     /// Large buffers that are ready to be received into.
     landing: Vec<u32>,
-    /// The last receive found something, so several may wait.
-    busy: bool,
+    /// How many calls in a row found something.
+    streak: u32,
     fault: Option<Fault>,
     stats: Stats,
 }
@@ -121,7 +170,7 @@ impl Udp {
             pool: Pool::new(SMALL, LARGE)?,
             waiting: VecDeque::new(),
             landing: Vec::new(),
-            busy: false,
+            streak: 0,
             fault: None,
             stats: Stats::default(),
         })
@@ -136,8 +185,9 @@ impl Udp {
             return Err(WireError::new(format!("{ip} is not of the IP version of {own}")));
         }
         let mut mtu = self.mtu.min(address.mtu.into());
-        if !link::is_neighbour(&self.link, ip) {
-            mtu = mtu.min(ROUTED_MAX);
+        let neighbour = link::is_neighbour(&self.link, ip);
+        if !neighbour {
+            mtu = mtu.min(packet_mtu(ROUTED_MAX));
         }
         let to = match SocketAddr::new(ip, port) {
             SocketAddr::V6(to) if is_link_local(ip) => {
@@ -147,7 +197,11 @@ impl Udp {
             }
             to => to,
         };
-        self.peers.push(Destination::new(to, mtu));
+        let mut peer = Destination::new(to, mtu);
+        if self.peers.len() < CONNECTED {
+            peer.connected = connected(self.own, to, neighbour).ok();
+        }
+        self.peers.push(peer);
         Ok(Peer { number: self.peers.len() as u32 - 1, mtu })
     }
 

@@ -3,7 +3,7 @@
 // UNSAFETY: sendmsg and sendmmsg that gather from the send slab.
 #![expect(unsafe_code)]
 
-use super::{Destination, Udp};
+use super::{Destination, PREFIX, Udp, stride};
 use crate::device::ethernet::wire::{Packet, Slab};
 use nix::errno::Errno;
 use std::mem::MaybeUninit;
@@ -64,33 +64,43 @@ impl Udp {
             return 1;
         }
         let Some(payload) = slab.slice(packet.at, packet.len) else { return 1 };
-        let (name, name_len) = self.peers[packet.to as usize].name();
-        let total = packet.total();
-        self.stats.send_calls += 1;
-        let socket = self.socket.as_raw_fd();
-        let code = if total <= FLAT {
-            let mut flat = [MaybeUninit::<u8>::uninit(); FLAT];
-            let to = flat.as_mut_ptr().cast::<u8>();
-            // SAFETY: header and payload fit `flat` by the line above; both are readable, the
-            // payload by the slab's promise; the name lives in the peer.
+        let prefix = prefix(packet);
+        let (mut flat, mut parts) = ([MaybeUninit::<u8>::uninit(); FLAT], [part(&[]); 3]);
+        let gathered = [&prefix[..], packet.header];
+        let used = if PREFIX + packet.total() <= FLAT {
+            let begin = flat.as_mut_ptr().cast::<u8>();
+            let mut to = begin;
+            // SAFETY: all three fit `flat` by the line above; the payload is readable by the
+            // slab's promise.
             unsafe {
-                to.copy_from_nonoverlapping(packet.header.as_ptr(), packet.header.len());
-                to.add(packet.header.len()).copy_from_nonoverlapping(payload, packet.len);
-                libc::sendto(socket, to.cast(), total, libc::MSG_DONTWAIT, name.cast(), name_len)
+                for one in gathered {
+                    to.copy_from_nonoverlapping(one.as_ptr(), one.len());
+                    to = to.add(one.len());
+                }
+                to.copy_from_nonoverlapping(payload, packet.len);
             }
+            parts[0] = raw_part(begin, PREFIX + packet.total());
+            1
         } else {
-            let mut parts =
-                [part(packet.header.as_ptr(), packet.header.len()), part(payload, packet.len)];
-            let mut message = message(name, name_len, &mut parts);
-            message.msg_iovlen = 2;
-            // SAFETY: the message points to the two parts, readable as above, and to the name.
-            unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) }
+            parts = [part(&prefix), part(packet.header), raw_part(payload, packet.len)];
+            3
         };
-        if code >= 0 {
-            self.stats.sent += 1;
-            return 1;
+        let peer = &self.peers[packet.to as usize];
+        let mut sent = false;
+        if let Some(own) = &peer.connected {
+            self.stats.send_calls += 1;
+            // What this socket refuses, the common one may take, and it tells why if not.
+            sent = send_parts(own.as_raw_fd(), None, &mut parts[..used]).is_ok();
         }
-        self.failed(Errno::last(), 1)
+        if !sent {
+            self.stats.send_calls += 1;
+            let socket = self.socket.as_raw_fd();
+            if let Err(errno) = send_parts(socket, Some(peer), &mut parts[..used]) {
+                return self.failed(errno, 1);
+            }
+        }
+        self.stats.sent += 1;
+        1
     }
 
     /// How many packets of a failed call are done with.
@@ -157,10 +167,10 @@ impl Udp {
     fn run(&self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
         let first = &batch[0];
         let Some(peer) = self.peers.get(first.to as usize) else { return 0 };
-        let size = first.total();
+        let size = stride(first.total());
         let valid =
             |packet: &Packet<'_>| packet.total() > 0 && slab.slice(packet.at, packet.len).is_some();
-        if size > peer.mtu || !valid(first) {
+        if first.total() > peer.mtu || !valid(first) {
             return 0;
         }
         if !peer.segments {
@@ -170,12 +180,12 @@ impl Udp {
         let mut packets = 1;
         while packets < most && packets < batch.len() {
             let next = &batch[packets];
-            if next.to != first.to || next.total() > size || !valid(next) {
+            if next.to != first.to || stride(next.total()) > size || !valid(next) {
                 break;
             }
             packets += 1;
             // Only the last segment may be shorter.
-            if next.total() < size {
+            if stride(next.total()) < size {
                 break;
             }
         }
@@ -183,7 +193,9 @@ impl Udp {
     }
 
     fn send_runs(&mut self, slab: &Slab, batch: &[Packet<'_>], runs: &[Run]) -> nix::Result<usize> {
-        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; 2 * PACKETS];
+        const ZERO: [u8; 16] = [0; 16];
+        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; 4 * PACKETS];
+        let prefixes: [_; PACKETS] = std::array::from_fn(|k| batch.get(k).map_or([0; 2], prefix));
         let mut controls = [Control([0; 32]); RUNS];
         // SAFETY: plain data; all zero is an empty message.
         let mut messages: [libc::mmsghdr; RUNS] = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -191,12 +203,19 @@ impl Udp {
         for ((run, to), control) in runs.iter().zip(&mut messages).zip(&mut controls) {
             let packets = &batch[run.first..run.first + run.packets];
             let begin = used;
-            for packet in packets {
+            for (packet, prefix) in packets.iter().zip(&prefixes[run.first..]) {
                 let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
-                parts[used].write(part(packet.header.as_ptr(), packet.header.len()));
-                parts[used + 1].write(part(payload, packet.len));
-                // A part of no bytes is none.
-                used += if packet.len > 0 { 2 } else { 1 };
+                let padding = stride(packet.total()) - PREFIX - packet.total();
+                let all = [
+                    part(prefix),
+                    part(packet.header),
+                    raw_part(payload, packet.len),
+                    part(&ZERO[..if run.packets > 1 { padding } else { 0 }]),
+                ];
+                for one in all.into_iter().filter(|one| one.iov_len > 0) {
+                    parts[used].write(one);
+                    used += 1;
+                }
             }
             let peer: &Destination = &self.peers[packets[0].to as usize];
             let (name, name_len) = peer.name();
@@ -205,7 +224,7 @@ impl Udp {
             to.msg_hdr.msg_iov = parts[begin].as_mut_ptr();
             to.msg_hdr.msg_iovlen = (used - begin) as _;
             if run.packets > 1 {
-                segment(&mut to.msg_hdr, control, packets[0].total() as u16);
+                segment(&mut to.msg_hdr, control, stride(packets[0].total()) as u16);
             }
         }
         self.stats.send_calls += 1;
@@ -219,17 +238,40 @@ impl Udp {
     }
 }
 
-fn part(at: *const u8, len: usize) -> libc::iovec {
+fn prefix(packet: &Packet<'_>) -> [u8; PREFIX] {
+    (packet.total() as u16).to_be_bytes()
+}
+
+fn raw_part(at: *const u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len }
 }
 
-fn message(name: *mut libc::c_void, len: u32, parts: &mut [libc::iovec; 2]) -> libc::msghdr {
-    // SAFETY: plain data; all zero is an empty message.
-    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_name = name;
-    message.msg_namelen = len;
-    message.msg_iov = parts.as_mut_ptr();
-    message
+fn part(bytes: &[u8]) -> libc::iovec {
+    raw_part(bytes.as_ptr(), bytes.len())
+}
+
+/// One datagram of one or several parts, which the callers have found readable.
+fn send_parts(
+    socket: libc::c_int,
+    to: Option<&Destination>,
+    parts: &mut [libc::iovec],
+) -> nix::Result<()> {
+    let (name, name_len) = to.map_or((std::ptr::null_mut(), 0), Destination::name);
+    let code = if let [one] = parts {
+        let (at, len) = (one.iov_base.cast_const(), one.iov_len);
+        // SAFETY: a readable part, and a name in its peer or none.
+        unsafe { libc::sendto(socket, at, len, libc::MSG_DONTWAIT, name.cast(), name_len) }
+    } else {
+        // SAFETY: plain data; all zero is an empty message.
+        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        message.msg_name = name;
+        message.msg_namelen = name_len;
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len() as _;
+        // SAFETY: the message points to readable parts, and to a name in its peer or none.
+        unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) }
+    };
+    Errno::result(code).map(drop)
 }
 
 /// Asks for segments of that length.

@@ -1,0 +1,67 @@
+//! What a message and an empty poll cost the processor, both ends in one thread: the processor's own
+//! time, which other programs on a busy machine hardly change.
+
+use crate::hosts::{self, ADDRESSES, Hosts};
+use crate::pass::{End, SIZE};
+use crate::{Result, tcp};
+use nix::time::{ClockId, clock_gettime};
+use score_pm::device::ethernet::wire::{Choice, Endpoint, Options};
+use std::net::{TcpListener, TcpStream};
+
+const BATCHES: usize = 60;
+const MESSAGES: u32 = 300;
+
+/// One line for each wire.
+pub fn run(hosts: &Hosts) -> Result<()> {
+    hosts::enter_net(&hosts.path(1))?;
+    let listener = TcpListener::bind((ADDRESSES[1], 0))?;
+    hosts::enter_net(&hosts.path(0))?;
+    let mut near = tcp::set_up(TcpStream::connect(listener.local_addr()?)?)?;
+    let mut far = tcp::set_up(listener.accept()?.0)?;
+    let message = least(|| {
+        tcp::write(&mut near)?;
+        tcp::read(&mut far)?;
+        tcp::write(&mut far)?;
+        tcp::read(&mut near)
+    })? / 2.0;
+    let poll = least(|| Ok(tcp::poll(&mut near)))?;
+    println!("tcp message {message:.0} poll {poll:.0}");
+    for wire in ["udp", "packet", "xdp"] {
+        let open = |k: usize| {
+            hosts::enter_net(&hosts.path(k))?;
+            let options = Options::over(Choice::parse(wire)?, hosts::LINK);
+            End::attach(Endpoint::open(&options)?)
+        };
+        let (mut near, mut far) = (open(0)?, open(1)?);
+        far.meet(&near.address())?;
+        hosts::enter_net(&hosts.path(0))?;
+        near.meet(&far.address())?;
+        let message = least(|| {
+            near.send(1, SIZE)?;
+            far.receive().ok_or("nothing came")?;
+            far.send(1, SIZE)?;
+            near.receive().map(drop).ok_or_else(|| "nothing came".into())
+        })? / 2.0;
+        let poll = least(|| Ok(near.poll()))?;
+        println!("{wire} message {message:.0} poll {poll:.0}");
+    }
+    Ok(())
+}
+
+/// The least of many batches, in ns of this thread.
+fn least(mut step: impl FnMut() -> Result<()>) -> Result<f64> {
+    let mut least = f64::INFINITY;
+    for _ in 0..BATCHES {
+        let begin = now()?;
+        for _ in 0..MESSAGES {
+            step()?;
+        }
+        least = least.min((now()? - begin) / f64::from(MESSAGES));
+    }
+    Ok(least)
+}
+
+fn now() -> Result<f64> {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+    Ok(time.tv_sec() as f64 * 1e9 + time.tv_nsec() as f64)
+}
