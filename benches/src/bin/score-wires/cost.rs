@@ -1,4 +1,4 @@
-//! What a message and an empty poll cost the processor, both ends in one thread: the processor's own
+//! What a message and an empty poll cost the processor, both ends in one thread: the thread's own
 //! time, which other programs on a busy machine hardly change.
 
 use crate::hosts::{self, ADDRESSES, Hosts};
@@ -24,7 +24,7 @@ pub fn run(hosts: &Hosts) -> Result<()> {
         tcp::write(&mut far)?;
         tcp::read(&mut near)
     })? / 2.0;
-    let poll = least(|| Ok(tcp::poll(&mut near)))?;
+    let poll = least(|| tcp::poll(&mut near))?;
     println!("tcp message {message:.0} poll {poll:.0}");
     for wire in ["udp", "packet", "xdp"] {
         let open = |k: usize| {
@@ -42,7 +42,7 @@ pub fn run(hosts: &Hosts) -> Result<()> {
             far.send(1, SIZE)?;
             near.receive().map(drop).ok_or_else(|| "nothing came".into())
         })? / 2.0;
-        let poll = least(|| Ok(near.poll()))?;
+        let poll = least(|| near.poll())?;
         println!("{wire} message {message:.0} poll {poll:.0}");
     }
     Ok(())

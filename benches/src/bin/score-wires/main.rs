@@ -4,7 +4,7 @@
 //! ```text
 //! score-wires latency [-mtu N] [-cores A,B] [-seconds S]     ns one way of 8 bytes, median and low
 //! score-wires bandwidth [-mtu N] [-cores A,B] [-seconds S]   Gbit/s of payload, one line a wire
-//! score-wires cost                                           processor ns of a message and of a poll
+//! score-wires cost                                           processor ns of a message and a poll
 //! score-wires hosts [-mtu N] PROGRAM A B                     runs any program, see below
 //! ```
 //! `hosts` starts `PROGRAM A` on the first and `PROGRAM B` on the second host and shows what the

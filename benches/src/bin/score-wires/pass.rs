@@ -62,8 +62,11 @@ impl End {
     }
 
     /// Looks once, finding nothing.
-    pub fn poll(&mut self) {
-        self.wire.receive(&mut [Received::default(); 1]);
+    pub fn poll(&mut self) -> Result<()> {
+        match self.wire.receive(&mut [Received::default(); 1]) {
+            0 => Ok(()),
+            _ => Err("not empty".into()),
+        }
     }
 
     /// The first word of the next packet; None when nothing came for a long time.

@@ -63,6 +63,9 @@ pub fn read(stream: &mut TcpStream) -> Result<()> {
 }
 
 /// Looks once, finding nothing.
-pub fn poll(stream: &mut TcpStream) {
-    let _ = stream.read(&mut [0; SIZE]);
+pub fn poll(stream: &mut TcpStream) -> Result<()> {
+    match stream.read(&mut [0; SIZE]) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        other => Err(format!("not empty: {other:?}").into()),
+    }
 }
