@@ -25,6 +25,8 @@ use crate::sys::{descriptor, process, tie};
 const LIMIT: Duration = Duration::from_secs(30);
 /// What is kept of the words of a launcher that may yet fail.
 const TAIL: usize = 2048;
+/// Reads of all that have something to say, in one turn.
+const ROUNDS: usize = 16;
 /// Longest line that is passed on.
 const LINE: usize = 1024;
 
@@ -59,6 +61,7 @@ pub struct Starter {
     running: HashMap<i32, Running>,
     /// What launchers say on standard error.
     words: Epoll,
+    more: bool,
     key_file: Option<KeyFile>,
 }
 
@@ -93,6 +96,7 @@ impl Starter {
             queue: Queue::new(hosts, LIMIT),
             running: HashMap::new(),
             words,
+            more: false,
             key_file,
         })
     }
@@ -153,12 +157,22 @@ impl Starter {
         self.words.0.as_fd()
     }
 
+    /// Whether [`Starter::hear`] stopped before all was read: somebody talks without end.
+    pub fn may_have_more(&self) -> bool {
+        self.more
+    }
+
     /// Reads what launchers and daemons say on standard error. Lines of those that are up are for
     /// the user, with the host's name; what the others say is kept, should they fail.
     pub fn hear(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut events = [EpollEvent::empty(); 32];
-        while let Ok(count @ 1..) = self.words.wait(&mut events, EpollTimeout::ZERO) {
+        self.more = true;
+        for _ in 0..ROUNDS {
+            let Ok(count @ 1..) = self.words.wait(&mut events, EpollTimeout::ZERO) else {
+                self.more = false;
+                break;
+            };
             for event in &events[..count] {
                 let pid = event.data() as i32;
                 let Some(one) = self.running.get_mut(&pid) else { continue };
@@ -227,10 +241,14 @@ impl Starter {
             let _ = stdin.write_all(&self.secret);
         }
         let pid = child.id() as i32;
-        let stderr = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+        let mut stderr = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
         if let Some(pipe) = &stderr {
-            descriptor::set_nonblocking(pipe.as_fd())?;
-            self.words.add(pipe, EpollEvent::new(EpollFlags::EPOLLIN, pid as u64))?;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, pid as u64);
+            let heard = descriptor::set_nonblocking(pipe.as_fd());
+            if heard.is_err() || self.words.add(pipe, event).is_err() {
+                // It runs all the same; nobody will read its words.
+                stderr = None;
+            }
         }
         self.running.insert(pid, Running { launch, stdin, stderr, said: Vec::new() });
         Ok(())

@@ -75,6 +75,7 @@ pub fn run(setting: &Setting) -> Result<(), String> {
             break;
         }
         let left = starter.deadline().map_or(LINE_TIME, |end| end.saturating_duration_since(now));
+        let left = if starter.may_have_more() { Duration::ZERO } else { left };
         wait(&signals, &listener, &starter, left).map_err(|error| error.to_string())?;
         for line in starter.hear() {
             println!("{line}");
