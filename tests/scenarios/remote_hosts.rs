@@ -1,5 +1,5 @@
-//! Daemons on other machines: by ssh, and inside an allocation of Slurm by srun. Both are the real
-//! ones, on a virtual LAN. A host that cannot be had is named with what its launcher said.
+//! Daemons on other machines: by ssh, inside an allocation of Slurm by srun, inside a parallel
+//! environment of Grid Engine by qrsh. All are the real ones, on a virtual LAN. A host that cannot be had is named with what its launcher said.
 
 use score_tests::testbed::Testbed;
 use score_tests::{Scene, binaries};
@@ -78,4 +78,16 @@ fn a_node_outside_the_allocation_is_refused_with_sruns_words() {
         assert!(text.contains(&wanted), "{outcome}");
     }
     assert!(text.contains("srun: error:") && text.contains("start=ssh"), "{outcome}");
+}
+
+#[test]
+fn qrsh_brings_a_stand_in_to_every_host_of_a_parallel_environment() {
+    let scene = Scene::new();
+    let Some(bed) = Testbed::grid_engine(&scene, 2) else { return };
+    let line = format!("{} -try local1,local2", scored());
+    let outcome = bed.run(&scene, 3, &line).run().expect(0);
+    for host in 1..=2 {
+        let wanted = format!("local{host}: up after");
+        assert!(outcome.text().contains(&wanted), "{outcome}");
+    }
 }

@@ -1,5 +1,5 @@
-//! Systems that bring daemons to other hosts, run for real on a virtual LAN: sshd and Slurm. The
-//! scripts are in tests/testbeds; programs that are not installed are looked for where
+//! Systems that bring daemons to other hosts, run for real on a virtual LAN: sshd, Slurm and Grid
+//! Engine. The scripts are in tests/testbeds; programs that are not installed are looked for where
 //! `cargo xtask test` has unpacked their packages.
 
 use std::fs;
@@ -114,14 +114,39 @@ impl Testbed {
             .expect("/dev/urandom can be read");
         fs::write(&key, bytes).expect("the folder can be written");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+        for node in 1..=nodes {
+            let _ = fs::create_dir(bed.folder.join(format!("spool/local{node}")));
+        }
+        bed.file_of_hosts(nodes);
+        bed.file("slurm.conf", &bed.slurm_conf(nodes));
+        Some(bed)
+    }
+
+    /// A Grid Engine cluster with a host `local1`, `local2` … on each host but the first.
+    pub fn grid_engine(scene: &Scene, nodes: u32) -> Option<Self> {
+        if !geteuid().is_root() {
+            skip("grid_engine_testbed", "its daemons are for root");
+            return None;
+        }
+        let bed = Self::new(scene, "grid_engine", &[("", &["sge_qmaster"]), ("", &["sge_execd"])])?;
+        bed.file_of_hosts(nodes);
+        bed.file(
+            "parallel",
+            "pe_name score\nslots 99\nuser_lists NONE\nxuser_lists NONE\nstart_proc_args NONE\n\
+             stop_proc_args NONE\nallocation_rule 1\ncontrol_slaves TRUE\n\
+             job_is_first_task FALSE\nurgency_slots min\naccounting_summary FALSE\n\
+             qsort_args NONE\n",
+        );
+        Some(bed)
+    }
+
+    /// What the resolver shall know.
+    fn file_of_hosts(&self, nodes: u32) {
         let mut hosts = "127.0.0.1 localhost\n".to_owned();
         for node in 0..=nodes {
             hosts += &format!("10.77.0.{} local{node}\n", node + 1);
-            let _ = fs::create_dir(bed.folder.join(format!("spool/local{node}")));
         }
-        bed.file("hosts", &hosts);
-        bed.file("slurm.conf", &bed.slurm_conf(nodes));
-        Some(bed)
+        self.file("hosts", &hosts);
     }
 
     fn slurm_conf(&self, nodes: u32) -> String {

@@ -103,6 +103,17 @@ const TESTBEDS: &[(&[&str], &[&str])] = &[
             "libnuma1",
         ],
     ),
+    (
+        &["sge_qmaster", "sge_execd"],
+        &[
+            "gridengine-master",
+            "gridengine-exec",
+            "gridengine-client",
+            "gridengine-common",
+            "libjemalloc2",
+            "libmunge2",
+        ],
+    ),
 ];
 
 /// Unpacks the packages of testbeds that are neither installed nor unpacked. What cannot be had is

@@ -1,0 +1,99 @@
+# A Grid Engine cluster on a virtual LAN: the queue master on the first host, a host localN on each
+# other one, a parallel environment with control_slaves; $LINE runs as a job in it, on all of them.
+# Run by score-lan, as root. $BED: a private folder with what tests/src/testbed.rs put there.
+# $TOOLS: where Debian packages were unpacked, if Grid Engine is not installed.
+set -u
+if [ -z "${IN_MOUNTS-}" ]; then
+    # In this mount namespace the resolver knows the hosts, and unpacked programs, which look for
+    # their parts in /usr/lib/gridengine, find them there.
+    IN_MOUNTS=1
+    export IN_MOUNTS
+    exec unshare --mount sh -c 'mount --bind "$BED/hosts" /etc/hosts &&
+        { [ -d /usr/lib/gridengine ] ||
+          mount -t overlay overlay -o "lowerdir=$TOOLS/usr/lib:/usr/lib" /usr/lib; } &&
+        exec sh "$0"' "$0"
+fi
+cd "$BED" || exit 125
+programs=/usr/lib/gridengine
+share=/usr/share/gridengine
+[ -d "$share" ] || share=$TOOLS$share
+SGE_ROOT=$BED/root
+SGE_CELL=default
+SGE_QMASTER_PORT=6444
+SGE_EXECD_PORT=6445
+SGE_ND=1
+LD_LIBRARY_PATH=$TOOLS/usr/lib/x86_64-linux-gnu:$programs
+PATH=$programs:$PATH
+export SGE_ROOT SGE_CELL SGE_QMASTER_PORT SGE_EXECD_PORT SGE_ND LD_LIBRARY_PATH PATH
+# Waits for a command to succeed: at most 20 s.
+until_true() {
+    tries=0
+    until "$@" > refused 2>&1; do
+        tries=$((tries + 1))
+        if [ "$tries" -ge 200 ]; then
+            cat refused log.* >&2
+            return 1
+        fi
+        sleep 0.1
+    done
+}
+if [ "$LAN_HOST" -gt 0 ]; then
+    until_true test -e ready || exit 125
+    exec timeout 90 "$programs/sge_execd" > "log.$LAN_HOST" 2>&1
+fi
+mkdir -p root/bin root/lib root/utilbin root/default/common root/master/job_scripts root/hosts tmp
+for folder in bin lib utilbin; do ln -s "$programs" "root/$folder/lx-amd64"; done
+ln -s "$share/util" root/util
+echo local0 > root/default/common/act_qmaster
+sed "s/sgeadmin/none/; s/^ignore_fqdn.*/ignore_fqdn true/; s/berkeleydb/classic/; s/libspoolb/libspoolc/
+    s#^spooling_params.*#spooling_params $BED/root/default/common;$BED/root/master#
+    s#^binary_path.*#binary_path $BED/root/bin#; s#^qmaster_spool_dir.*#qmaster_spool_dir $BED/root/master#" \
+    "$share/default-bootstrap" > root/default/common/bootstrap
+sed "s#^execd_spool_dir.*#execd_spool_dir $BED/root/hosts#; s/^min_uid.*/min_uid 0/; s/^min_gid.*/min_gid 0/" \
+    "$share/default-configuration" > configuration
+{
+    "$programs/spoolinit" classic libspoolc "$BED/root/default/common;$BED/root/master" init
+    "$programs/spooldefaults.bin" configuration "$BED/configuration"
+    "$programs/spooldefaults.bin" complexes "$share/util/resources/centry"
+    "$programs/spooldefaults.bin" usersets "$share/util/resources/usersets"
+    "$programs/spooldefaults.bin" managers root
+} > log.spool 2>&1
+timeout 90 "$programs/sge_qmaster" > log.master 2>&1 &
+master=$!
+until_true qconf -sh
+hosts=""
+host=1
+while [ "$host" -lt "$LAN_HOSTS" ]; do
+    hosts="$hosts local$host"
+    qconf -ah "local$host" > log.setup 2>&1
+    host=$((host + 1))
+done
+{
+    qconf -as local0
+    qconf -Ap parallel
+    qconf -sq | sed "s/^qname.*/qname all.q/; s/^hostlist.*/hostlist$hosts/; s/^pe_list.*/pe_list score/
+        s/^slots.*/slots 2/; s/^load_thresholds.*/load_thresholds NONE/; s#^tmpdir.*#tmpdir $BED/tmp#" > queue
+    qconf -Aq queue
+    qconf -ssconf | sed 's/^schedule_interval.*/schedule_interval 0:0:1/' > scheduler
+    qconf -Msconf scheduler
+} >> log.setup 2>&1
+: > ready
+{
+    # What qsub does not hand on.
+    echo "PATH='$PATH' LD_LIBRARY_PATH='$LD_LIBRARY_PATH'"
+    echo "export PATH LD_LIBRARY_PATH"
+    echo "cd '$BED/..'"
+    echo "sh -c \"\$LINE\" > '$BED/out' 2> '$BED/error'"
+    echo "echo \$? > '$BED/code'"
+} > job
+qsub -V -pe score $((LAN_HOSTS - 1)) -o "$BED/log.job" -j y -S /bin/sh job >> log.setup 2>&1
+until_true test -s code
+cat out
+cat error >&2
+{
+    qconf -ke all
+    sleep 0.5
+    qconf -km
+} >> log.setup 2>&1
+wait "$master"
+exit "$(cat code)"
