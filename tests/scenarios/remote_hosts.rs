@@ -1,5 +1,6 @@
 //! Daemons on other machines: by ssh, inside an allocation of Slurm by srun, inside a parallel
-//! environment of Grid Engine by qrsh. All are the real ones, on a virtual LAN. A host that cannot be had is named with what its launcher said.
+//! environment of Grid Engine by qrsh. All are the real ones, on a virtual LAN. A host that cannot
+//! be had is named with what its launcher said.
 
 use score_tests::testbed::Testbed;
 use score_tests::{Scene, binaries};

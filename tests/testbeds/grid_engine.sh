@@ -17,7 +17,7 @@ cd "$BED" || exit 125
 programs=/usr/lib/gridengine
 share=/usr/share/gridengine
 [ -d "$share" ] || share=$TOOLS$share
-SGE_ROOT=$BED/root
+SGE_ROOT=$BED/engine
 SGE_CELL=default
 SGE_QMASTER_PORT=6444
 SGE_EXECD_PORT=6445
@@ -41,18 +41,18 @@ if [ "$LAN_HOST" -gt 0 ]; then
     until_true test -e ready || exit 125
     exec timeout 90 "$programs/sge_execd" > "log.$LAN_HOST" 2>&1
 fi
-mkdir -p root/bin root/lib root/utilbin root/default/common root/master/job_scripts root/hosts tmp
-for folder in bin lib utilbin; do ln -s "$programs" "root/$folder/lx-amd64"; done
-ln -s "$share/util" root/util
-echo local0 > root/default/common/act_qmaster
+mkdir -p engine/bin engine/lib engine/utilbin engine/default/common engine/master/job_scripts engine/hosts tmp
+for folder in bin lib utilbin; do ln -s "$programs" "engine/$folder/lx-amd64"; done
+ln -s "$share/util" engine/util
+echo local0 > engine/default/common/act_qmaster
 sed "s/sgeadmin/none/; s/^ignore_fqdn.*/ignore_fqdn true/; s/berkeleydb/classic/; s/libspoolb/libspoolc/
-    s#^spooling_params.*#spooling_params $BED/root/default/common;$BED/root/master#
-    s#^binary_path.*#binary_path $BED/root/bin#; s#^qmaster_spool_dir.*#qmaster_spool_dir $BED/root/master#" \
-    "$share/default-bootstrap" > root/default/common/bootstrap
-sed "s#^execd_spool_dir.*#execd_spool_dir $BED/root/hosts#; s/^min_uid.*/min_uid 0/; s/^min_gid.*/min_gid 0/" \
+    s#^spooling_params.*#spooling_params $BED/engine/default/common;$BED/engine/master#
+    s#^binary_path.*#binary_path $BED/engine/bin#; s#^qmaster_spool_dir.*#qmaster_spool_dir $BED/engine/master#" \
+    "$share/default-bootstrap" > engine/default/common/bootstrap
+sed "s#^execd_spool_dir.*#execd_spool_dir $BED/engine/hosts#; s/^min_uid.*/min_uid 0/; s/^min_gid.*/min_gid 0/" \
     "$share/default-configuration" > configuration
 {
-    "$programs/spoolinit" classic libspoolc "$BED/root/default/common;$BED/root/master" init
+    "$programs/spoolinit" classic libspoolc "$BED/engine/default/common;$BED/engine/master" init
     "$programs/spooldefaults.bin" configuration "$BED/configuration"
     "$programs/spooldefaults.bin" complexes "$share/util/resources/centry"
     "$programs/spooldefaults.bin" usersets "$share/util/resources/usersets"
