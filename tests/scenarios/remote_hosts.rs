@@ -56,6 +56,30 @@ fn an_ssh_that_would_ask_a_question_fails_at_once() {
 }
 
 #[test]
+fn what_ssh_has_started_ends_when_its_scored_is_killed() {
+    let scene = Scene::new();
+    let Some(bed) = Testbed::ssh(&scene) else { return };
+    // The second host is not there, so that scored still waits for it when the first has come.
+    let line = format!(
+        "SCORE_RSH=\"$SCORE_RSH -o ConnectionAttempts=100\"; export SCORE_RSH\n\
+         {} -try 10.77.0.2,10.77.0.9 > said & scored=$!\n\
+         tries=0; until grep 'up after' said || [ $tries = 400 ]; do \
+         tries=$((tries + 1)); sleep 0.05; done\n\
+         ps ax | grep -c '[s]cored -greet -connect .* -host 10.77.0.2'\n\
+         kill -KILL $scored; wait $scored; tries=0\n\
+         while ps ax | grep '[s]cored -greet' > left && [ $tries -lt 100 ]; do \
+         tries=$((tries + 1)); sleep 0.05; done; wc -l < left",
+        scored()
+    );
+    let outcome = bed.run(&scene, 2, &line).run().expect(0);
+    let lines: Vec<String> = outcome.text().lines().map(str::to_owned).collect();
+    assert!(lines[0].starts_with("10.77.0.2: up after"), "{outcome}");
+    // A shell may still stand before the stand-in, and ssh has its words, too.
+    assert!(lines[1].trim().parse::<u32>().is_ok_and(|count| count >= 1), "{outcome}");
+    assert_eq!(lines[2].trim(), "0", "still there: {outcome}");
+}
+
+#[test]
 fn srun_brings_a_stand_in_to_every_node_of_an_allocation() {
     let scene = Scene::new();
     let Some(bed) = Testbed::slurm(&scene, 3) else { return };
