@@ -27,12 +27,12 @@ fn messages_of_every_length_arrive_whole_and_in_order() {
             let len = if round < 200 { 1 + round } else { 1 + round * 2741 % mtu };
             let message: Vec<u8> = (0..len).map(|i| (i * 7 + round) as u8).collect();
             send(&bed.ends[0], 1, &message).unwrap();
-            assert_eq!(receive(&bed.ends[1]).unwrap(), message);
+            assert_eq!(receive_surely(&bed.ends[1]), message);
         }
         send(&bed.ends[0], 1, &vec![3; mtu]).unwrap();
-        assert_eq!(receive(&bed.ends[1]).unwrap(), vec![3; mtu]);
-        assert_eq!(bed.device.counters(0).unwrap().sent, 3001);
-        assert_eq!(bed.device.counters(1).unwrap().received, 3001);
+        assert_eq!(receive_surely(&bed.ends[1]), vec![3; mtu]);
+        assert_eq!(bed.counters(0).sent, 3001);
+        assert_eq!(bed.counters(1).received, 3001);
     });
 }
 
@@ -43,7 +43,7 @@ fn buffers_are_aligned_to_16_bytes() {
             let buffer = bed.ends[0].get_send_buffer(1, len).unwrap();
             assert_eq!(buffer as usize % 16, 0);
             bed.ends[0].send().unwrap();
-            assert_eq!(bed.ends[1].receive().unwrap().0 as usize % 16, 0);
+            assert_eq!(take_surely(&bed.ends[1]).0 as usize % 16, 0);
             bed.ends[1].release_receive_buffer().unwrap();
         }
     });
@@ -91,7 +91,7 @@ fn truncate_shortens_and_never_lengthens() {
             bed.ends[0].truncate(sent).unwrap();
             assert_eq!(bed.ends[0].truncate(sent + 1), Err(Error::Invalid));
             bed.ends[0].send().unwrap();
-            assert_eq!(receive(&bed.ends[1]).unwrap(), message);
+            assert_eq!(receive_surely(&bed.ends[1]), message);
         }
         works(bed);
     });
@@ -106,13 +106,13 @@ fn a_held_buffer_locks_its_own_direction_only() {
         assert_eq!(a.get_multicast_buffer(&[1], 4), Err(Error::Busy));
         assert_eq!(a.receive(), Err(Error::NoBuffers));
         send(b, 0, b"over").unwrap();
-        assert_eq!(bytes(a.receive().unwrap()), b"over");
+        assert_eq!(bytes(take_surely(a)), b"over");
         assert_eq!(a.receive(), Err(Error::Busy));
         a.send().unwrap();
         send(a, 1, b"more").unwrap();
         a.release_receive_buffer().unwrap();
-        assert_eq!(receive(b).unwrap(), b"held");
-        assert_eq!(receive(b).unwrap(), b"more");
+        assert_eq!(receive_surely(b), b"held");
+        assert_eq!(receive_surely(b), b"more");
         works(bed);
     });
 }
@@ -122,26 +122,24 @@ fn a_message_is_invisible_until_it_is_sent() {
     on_every_kind(2, |bed| {
         fill(bed.ends[0].get_send_buffer(1, 4).unwrap(), b"wait");
         assert_eq!(bed.ends[1].receive(), Err(Error::NoBuffers));
-        assert_eq!(bed.device.counters(0).unwrap().sent, 0);
+        assert_eq!(bed.counters(0).sent, 0);
         bed.ends[0].send().unwrap();
-        assert_eq!(receive(&bed.ends[1]).unwrap(), b"wait");
+        assert_eq!(receive_surely(&bed.ends[1]), b"wait");
     });
 }
 
 #[test]
 fn a_full_destination_is_enobufs_and_stops_no_other() {
     on_every_kind(3, |bed| {
-        let mut sent = 0u32;
-        while send(&bed.ends[0], 1, &sent.to_le_bytes()).is_ok() {
-            sent += 1;
-            assert!(sent < 100_000, "a ring without end");
-        }
-        assert_eq!(send(&bed.ends[0], 1, b"no room"), Err(Error::NoBuffers));
+        let sent = bed.fill_up(0, 1, |i| i.to_le_bytes().to_vec());
         assert_eq!(send(&bed.ends[0], 2, b"but here"), Ok(()));
-        assert_eq!(receive(&bed.ends[2]).unwrap(), b"but here");
-        assert_eq!(bed.ends[1].queue_status().unwrap().receive, sent as usize);
+        assert_eq!(receive_surely(&bed.ends[2]), b"but here");
+        let there = bed.ends[1].queue_status().unwrap().receive;
+        let here = bed.ends[0].queue_status().unwrap().send;
+        let all = if bed.is_immediate() { there } else { 16.max(there) };
+        assert!(there >= 16 && all >= 16 && there <= sent as usize, "{}: {there} {here}", bed.kind);
         for expected in 0..sent {
-            assert_eq!(receive(&bed.ends[1]).unwrap(), expected.to_le_bytes());
+            assert_eq!(receive_surely(&bed.ends[1]), expected.to_le_bytes());
         }
         assert_eq!(receive(&bed.ends[1]), Err(Error::NoBuffers));
         works(bed);
@@ -150,7 +148,7 @@ fn a_full_destination_is_enobufs_and_stops_no_other() {
 
 #[test]
 fn credit_comes_back_with_every_release() {
-    on_every_kind(2, |bed| {
+    on_local_kinds(2, |bed| {
         for len in [8, 48, 49, 1024, bed.ends[0].mtu(1).unwrap()] {
             while send(&bed.ends[0], 1, &vec![1; len]).is_ok() {}
             for _ in 0..500 {
@@ -165,6 +163,25 @@ fn credit_comes_back_with_every_release() {
 }
 
 #[test]
+fn a_full_destination_takes_more_when_it_has_received() {
+    on_every_kind(2, |bed| {
+        for len in [8, 1024] {
+            let mut left = bed.fill_up(0, 1, |_| vec![1; len]) as usize;
+            for _ in 0..2000 {
+                receive_surely(&bed.ends[1]);
+                left -= 1;
+                if send(&bed.ends[0], 1, &vec![1; len]).is_ok() {
+                    left += 1;
+                }
+            }
+            assert!(left > 0, "{}: nothing was taken any more", bed.kind);
+            (0..left).for_each(|_| drop(receive_surely(&bed.ends[1])));
+        }
+        works(bed);
+    });
+}
+
+#[test]
 fn a_multicast_reaches_all_or_none() {
     on_every_kind(4, |bed| {
         let end = &bed.ends[0];
@@ -173,19 +190,19 @@ fn a_multicast_reaches_all_or_none() {
             fill(end.get_multicast_buffer(&[3, 1, 2], len).unwrap(), &message);
             end.send().unwrap();
             for to in 1..4 {
-                assert_eq!(receive(&bed.ends[to]).unwrap(), message);
+                assert_eq!(receive_surely(&bed.ends[to]), message);
             }
         }
-        assert_eq!(bed.device.counters(0).unwrap().sent, 9);
+        assert_eq!(bed.counters(0).sent, 9);
         fill(end.get_multicast_buffer(&[1, 2], 900).unwrap(), b"short");
         end.truncate(5).unwrap();
         end.send().unwrap();
-        assert_eq!(receive(&bed.ends[1]).unwrap(), b"short");
-        assert_eq!(receive(&bed.ends[2]).unwrap(), b"short");
+        assert_eq!(receive_surely(&bed.ends[1]), b"short");
+        assert_eq!(receive_surely(&bed.ends[2]), b"short");
         for bad in [&[][..], &[1, 1], &[1, 2, 1], &[1, 0], &[1, 4], &[1, 2, 3, 1, 2]] {
             assert_eq!(end.get_multicast_buffer(bad, 8), Err(Error::Invalid), "{bad:?}");
         }
-        while send(end, 2, &[0; 8]).is_ok() {}
+        bed.fill_up(0, 2, |_| vec![0; 8]);
         assert_eq!(end.get_multicast_buffer(&[1, 2, 3], 8), Err(Error::NoBuffers));
         assert_eq!(receive(&bed.ends[1]), Err(Error::NoBuffers));
         assert_eq!(receive(&bed.ends[3]), Err(Error::NoBuffers));
@@ -201,11 +218,13 @@ fn the_queue_status_drops_at_receive_and_send_is_done_at_once() {
         for _ in 0..3 {
             send(&bed.ends[0], 1, b"x").unwrap();
         }
+        bed.settle();
         assert_eq!(b.queue_status().unwrap().receive, 3);
         b.receive().unwrap();
         assert_eq!(b.queue_status().unwrap().receive, 2);
         b.release_receive_buffer().unwrap();
         assert_eq!(b.queue_status().unwrap().receive, 2);
+        bed.settle();
         assert_eq!(bed.ends[0].queue_status(), Ok(QueueStatus::default()));
         assert_eq!(bed.ends[0].is_send_done(), Ok(()));
         assert_eq!(bed.sums(), (3, 1));
@@ -216,16 +235,16 @@ fn the_queue_status_drops_at_receive_and_send_is_done_at_once() {
 fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
     on_every_kind(2, |bed| {
         send(&bed.ends[0], 1, b"x").unwrap();
-        assert_eq!(bed.device.counters(0).unwrap().sent, 1);
-        bed.ends[1].receive().unwrap();
-        assert_eq!(bed.device.counters(1).unwrap().received, 0);
+        assert_eq!(bed.counters(0).sent, 1);
+        take_surely(&bed.ends[1]);
+        assert_eq!(bed.counters(1).received, 0);
         bed.ends[1].release_receive_buffer().unwrap();
-        assert_eq!(bed.device.counters(1).unwrap().received, 1);
-        let epoch = bed.device.counters(1).unwrap().poll_epoch;
+        assert_eq!(bed.counters(1).received, 1);
+        let epoch = bed.counters(1).poll_epoch;
         for _ in 0..10 {
             assert_eq!(bed.ends[1].receive(), Err(Error::NoBuffers));
         }
-        assert_eq!(bed.device.counters(1).unwrap().poll_epoch, epoch + 10);
+        assert_eq!(bed.counters(1).poll_epoch, epoch + 10);
         assert_eq!(bed.device.counters(2), Err(Error::Invalid));
     });
 }
@@ -234,27 +253,30 @@ fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
 fn the_configuration_tells_the_truth() {
     on_every_kind(3, |bed| {
         let config = bed.ends[1].config().unwrap();
-        assert_eq!(config.kind, bed.kind);
+        assert_eq!(config.kind, bed.end_kind());
         assert_eq!((config.number, config.nodes), (1, 3));
-        assert_eq!(config.mtu, bed.ends[1].mtu(0).unwrap());
+        assert!(config.mtu >= MIN_MTU && config.mtu <= bed.ends[1].mtu(0).unwrap());
         assert_eq!(config.option, 0);
         assert!(config.size > 3 * 3 * 4096);
         assert_eq!(bed.ends[1].self_node(), Ok(1));
         let device = bed.device.config().unwrap();
-        assert_eq!((device.kind, device.nodes, device.contexts), ("shmem", 3, 3));
+        assert_eq!(
+            (device.kind, device.nodes, device.contexts),
+            (if bed.is_immediate() { "shmem" } else { "ethernet" }, 3, 3)
+        );
         assert_eq!(bed.device.node_list(), Ok(0..3));
         assert_eq!(bed.device.is_reachable(2), Ok(true));
         assert_eq!(bed.device.is_reachable(3), Err(Error::Invalid));
         let mut text = Vec::new();
         bed.ends[1].dump(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains(bed.kind) && text.contains("node 1 of 3"), "{text}");
+        assert!(text.contains(bed.end_kind()) && text.contains("node 1 of 3"), "{text}");
     });
 }
 
 #[test]
 fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
-    on_every_kind(8, |bed| {
+    on_local_kinds(8, |bed| {
         // All are active; then node 1 floods, and node 7 sends one message at some time.
         for k in 1..8 {
             send(&bed.ends[k], 0, b"hello").unwrap();
@@ -289,7 +311,7 @@ fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
 
 #[test]
 fn a_source_that_is_new_is_heard_while_another_floods() {
-    on_every_kind(3, |bed| {
+    on_local_kinds(3, |bed| {
         send(&bed.ends[1], 0, b"flood").unwrap();
         receive_surely(&bed.ends[0]);
         while send(&bed.ends[1], 0, b"flood").is_ok() {}
@@ -304,8 +326,28 @@ fn a_source_that_is_new_is_heard_while_another_floods() {
 }
 
 #[test]
+fn no_flood_of_one_node_keeps_another_from_being_heard() {
+    // The nodes' parity decides which device reaches them in a composite of both.
+    for (flooder, quiet) in [(1, 2), (2, 1), (1, 3)] {
+        on_every_kind(4, |bed| {
+            for round in 0..20u32 {
+                let flood = || while send(&bed.ends[flooder], 0, b"flood").is_ok() {};
+                flood();
+                send_surely(&bed.ends[quiet], 0, &round.to_le_bytes());
+                let mut before = 0;
+                while receive_surely(&bed.ends[0]) != round.to_le_bytes() {
+                    before += 1;
+                    flood();
+                    assert!(before <= 4096, "{}: {before} messages came first", bed.kind);
+                }
+            }
+        });
+    }
+}
+
+#[test]
 fn a_cold_source_is_found_within_few_polls() {
-    on_every_kind(64, |bed| {
+    on_local_kinds(64, |bed| {
         for k in 1..64 {
             send(&bed.ends[k], 0, b"hello").unwrap();
         }
@@ -368,7 +410,7 @@ fn another_thread_finds_a_held_context_busy() {
         });
         assert_eq!(other, Err(Error::Busy));
         bed.ends[0].send().unwrap();
-        bed.ends[1].receive().unwrap();
+        take_surely(&bed.ends[1]);
         let other =
             std::thread::scope(|s| s.spawn(|| bed.ends[1].receive().map(drop)).join().unwrap());
         assert_eq!(other, Err(Error::Busy));
@@ -383,8 +425,9 @@ fn reset_drops_what_is_held_and_queued_and_keeps_the_binding() {
         for _ in 0..5 {
             send(&bed.ends[1], 0, &[7; 500]).unwrap();
         }
+        bed.settle();
         let end = &bed.ends[0];
-        end.receive().unwrap();
+        take_surely(end);
         end.get_send_buffer(1, 8).unwrap();
         end.reset().unwrap();
         assert_eq!(end.send(), Err(Error::Io));
@@ -402,18 +445,20 @@ fn what_is_sent_to_a_node_that_has_gone_is_dropped_and_counted() {
         for _ in 0..4 {
             send(&bed.ends[0], 1, b"unread").unwrap();
         }
-        bed.device.mark_exited(1).unwrap();
+        bed.settle();
+        bed.mark_exited(1);
         assert_eq!(bed.sums(), (4, 4));
-        bed.device.mark_exited(1).unwrap();
+        bed.mark_exited(1);
         assert_eq!(bed.sums(), (4, 4));
-        assert_eq!(bed.device.counters(1).unwrap().door, 2);
+        assert_eq!(bed.counters(1).door, 2);
         // Far more than a ring holds, of every kind.
         for i in 0..2000 {
             send(&bed.ends[0], 1, &vec![1; 1 + i % 1024]).unwrap();
         }
         fill(bed.ends[0].get_multicast_buffer(&[1, 2], 3).unwrap(), b"all");
         bed.ends[0].send().unwrap();
-        assert_eq!(receive(&bed.ends[2]).unwrap(), b"all");
+        assert_eq!(receive_surely(&bed.ends[2]), b"all");
+        bed.settle();
         assert_eq!(bed.sums(), (2006, 2006));
         assert_eq!(bed.ends[0].is_send_done(), Ok(()));
         assert_eq!(bed.device.mark_exited(3), Err(Error::Invalid));
@@ -439,12 +484,12 @@ fn select_descriptors_follow_the_man_page() {
     });
 }
 
-fn is_readable(context: &Context) -> bool {
+fn is_readable(context: &Context, within: i32) -> bool {
     let mut fds = [-1];
     context.get_fds(&mut fds).unwrap();
     let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, as said.
-    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    unsafe { libc::poll(&mut poll, 1, within) == 1 }
 }
 
 #[test]
@@ -452,47 +497,60 @@ fn an_armed_receiver_is_rung_once_and_never_for_nothing() {
     on_every_kind(3, |bed| {
         let end = &bed.ends[0];
         send(&bed.ends[1], 0, b"not armed").unwrap();
-        assert!(!is_readable(end));
+        assert!(!is_readable(end, 0));
         end.before_select().unwrap();
-        assert_eq!(receive(end).unwrap(), b"not armed");
+        assert_eq!(receive_surely(end), b"not armed");
         assert_eq!(receive(end), Err(Error::NoBuffers));
-        assert!(!is_readable(end));
+        assert!(!is_readable(end, 0));
         for _ in 0..3 {
             send(&bed.ends[1], 0, b"ring").unwrap();
             send(&bed.ends[2], 0, b"ring").unwrap();
-            assert!(is_readable(end));
-            assert_eq!(receive(end).unwrap(), b"ring");
-            assert_eq!(receive(end).unwrap(), b"ring");
+            // A packet may have to be sent again.
+            assert!(is_readable(end, if bed.is_immediate() { 0 } else { 5000 }), "{}", bed.kind);
+            assert_eq!(receive_surely(end), b"ring");
+            assert_eq!(receive_surely(end), b"ring");
             assert_eq!(receive(end), Err(Error::NoBuffers));
-            assert!(!is_readable(end), "the bell is silenced by the poll that finds nothing");
+            if bed.is_immediate() {
+                assert!(!is_readable(end, 0), "the poll that finds nothing silences the bell");
+            }
+            assert!((0..9).any(|_| receive(end).is_err() && !is_readable(end, 0)));
         }
         end.after_select().unwrap();
         send(&bed.ends[1], 0, b"quiet").unwrap();
-        assert!(!is_readable(end));
-        assert_eq!(receive(end).unwrap(), b"quiet");
+        bed.settle();
+        assert!(!is_readable(end, 0));
+        assert_eq!(receive_surely(end), b"quiet");
     });
 }
 
 #[test]
 fn saved_messages_come_back_in_another_segment() {
     let _dog = Watchdog::new(60);
+    ["shmem", "ethernet"].into_iter().for_each(save_and_restore);
+}
+
+fn save_and_restore(kind: &str) {
     let owner = |device: &Device| {
         let contexts: Vec<_> = (0..3).map(|k| device.open_context(k).unwrap()).collect();
         contexts.iter().enumerate().for_each(|(k, c)| c.bind_channel(0, k as u32).unwrap());
         contexts
     };
-    let device = Device::open("shmem", &["-nodes", "3"]).unwrap();
+    let device = Device::open(kind, &["-nodes", "3"]).unwrap();
     let from = owner(&device);
     let messages: Vec<Vec<u8>> = (1..30).map(|i| vec![i as u8; i * 37 % 900 + 1]).collect();
     for (i, message) in messages.iter().enumerate() {
         send(&from[1 + i % 2], 0, message).unwrap();
+    }
+    let done = || from[1..].iter().all(|context| context.is_send_stable().is_ok());
+    while !done() {
+        let _ = from[0].queue_status();
     }
     let size = from[0].save_size().unwrap();
     let mut saved = vec![0; size];
     assert_eq!(from[0].save(&mut saved[1..]), Err(Error::NoSpace));
     assert_eq!(from[0].save(&mut saved), Ok(size));
 
-    let other = Device::open("shmem", &["-nodes", "3"]).unwrap();
+    let other = Device::open(kind, &["-nodes", "3"]).unwrap();
     let to = owner(&other);
     send(&to[1], 0, b"replaced").unwrap();
     for bad in [&saved[..size - 1], &saved[1..], &[], &[0; 64]] {
@@ -507,7 +565,7 @@ fn saved_messages_come_back_in_another_segment() {
     sorted.sort();
     assert_eq!(got, sorted);
     send(&to[1], 0, b"after").unwrap();
-    assert_eq!(receive(&to[0]).unwrap(), b"after");
+    assert_eq!(receive_surely(&to[0]), b"after");
 }
 
 #[test]
@@ -531,17 +589,27 @@ fn a_composite_of_opened_contexts_saves_and_restores_its_members() {
 #[test]
 fn control_messages_go_beside_the_others() {
     let _dog = Watchdog::new(60);
-    for kind in KINDS {
+    for kind in EVERY {
         let bed = Bed::new(kind, 3);
         let (mut buffer, mut len) = ([0; CONTROL_MTU], 0);
         assert_eq!(bed.ends[1].control_receive(&mut buffer, &mut len), Err(Error::NoBuffers));
         send(&bed.ends[0], 1, b"message").unwrap();
         bed.opened[0].control_send(1, b"control").unwrap();
         bed.opened[2].control_send(1, &[9; CONTROL_MTU]).unwrap();
-        assert_eq!(bed.ends[1].control_receive(&mut buffer[..3], &mut len), Err(Error::NoSpace));
+        let read = |buffer: &mut [u8], len: &mut usize| {
+            loop {
+                let _ = bed.ends[0].queue_status();
+                let _ = bed.ends[2].queue_status();
+                match bed.ends[1].control_receive(buffer, len) {
+                    Err(Error::NoBuffers) => {}
+                    other => return other,
+                }
+            }
+        };
+        assert_eq!(read(&mut buffer[..3], &mut len), Err(Error::NoSpace));
         let mut got = HashSet::new();
         for _ in 0..2 {
-            let from = bed.ends[1].control_receive(&mut buffer, &mut len).unwrap();
+            let from = read(&mut buffer, &mut len).unwrap();
             got.insert((from, buffer[..len].to_vec()));
         }
         assert_eq!(got, HashSet::from([(0, b"control".to_vec()), (2, vec![9; CONTROL_MTU])]));
@@ -551,8 +619,8 @@ fn control_messages_go_beside_the_others() {
         }
         let sent = (0..100).take_while(|_| bed.opened[0].control_send(2, b"x").is_ok()).count();
         assert!((1..100).contains(&sent));
-        assert_eq!(bed.opened[0].control_send(2, b"x"), Err(Error::NoBuffers));
-        assert_eq!(receive(&bed.ends[1]).unwrap(), b"message");
+        assert!((0..100).any(|_| bed.opened[0].control_send(2, b"x") == Err(Error::NoBuffers)));
+        assert_eq!(receive_surely(&bed.ends[1]), b"message");
         assert_eq!(bed.sums(), (1, 1));
     }
 }

@@ -66,7 +66,7 @@ fn next(seed: &mut u64) -> u64 {
 
 #[test]
 fn a_corrupt_slot_is_eio_once_and_that_peer_is_gone_for_good() {
-    on_every_kind(3, |bed| {
+    on_local_kinds(3, |bed| {
         let segment = Segment::steal(bed);
         send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
         let header = segment.find(0x5c0_4e11) - 2;

@@ -2,18 +2,27 @@
 
 #![allow(unsafe_code, dead_code)]
 
-use score_pm::{Context, ContextRef, Device, Error, Result};
+use score_pm::{Context, ContextRef, Counters, Device, Error, Result};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The kinds of context that the suite runs on.
+/// Kinds of context whose messages arrive at once: within one host.
 pub const KINDS: [&str; 2] = ["shmem", "composite"];
+
+/// The kinds of context that the suite runs on. `both`: composites of shmem and ethernet, where
+/// nodes an odd number apart reach each other by ethernet. `lossy`: wires that drop, duplicate and
+/// reorder packets.
+pub const EVERY: [&str; 6] = ["shmem", "composite", "ethernet", "both", "lossy", "both lossy"];
+
+const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.03,reorder=0.05,seed=11"];
 
 /// Nodes of one channel, all in this process.
 pub struct Bed {
     pub kind: &'static str,
+    /// The device that is tested, or that reaches some of the nodes; shmem for the others.
     pub device: Device,
-    /// The owner's contexts.
+    pub second: Option<Device>,
+    /// The owner's contexts, of `device`.
     pub opened: Vec<ContextRef>,
     /// The members of composites; the ends themselves on shmem.
     pub attached: Vec<ContextRef>,
@@ -22,38 +31,131 @@ pub struct Bed {
     pub ends: Vec<ContextRef>,
 }
 
+fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>, Vec<ContextRef>) {
+    let count = nodes.to_string();
+    let device = Device::open(kind, &[&["-nodes", &count][..], options].concat()).unwrap();
+    let opened: Vec<_> = (0..nodes).map(|k| device.open_context(k).unwrap()).collect();
+    let attach = |(k, context): (usize, &ContextRef)| {
+        context.bind_channel(0, k as u32).unwrap();
+        Context::attach(kind, context.create_attach_fd().unwrap()).unwrap()
+    };
+    let attached = opened.iter().enumerate().map(attach).collect();
+    (device, opened, attached)
+}
+
 impl Bed {
     pub fn new(kind: &'static str, nodes: usize) -> Bed {
-        let count = nodes.to_string();
-        let device = Device::open("shmem", &["-nodes", &count]).unwrap();
-        let opened: Vec<_> = (0..nodes).map(|k| device.open_context(k).unwrap()).collect();
-        let attach = |(k, context): (usize, &ContextRef)| {
-            context.bind_channel(0, k as u32).unwrap();
-            Context::attach("shmem", context.create_attach_fd().unwrap()).unwrap()
-        };
-        let attached: Vec<_> = opened.iter().enumerate().map(attach).collect();
-        let composite = Device::open("composite", &["-nodes", &count]).unwrap();
-        let all: Vec<_> = (0..nodes as u32).map(|k| (k, k)).collect();
+        let loss = if kind.contains("lossy") { &LOSS[..] } else { &[] };
+        let network = if KINDS.contains(&kind) { "shmem" } else { "ethernet" };
+        let (device, opened, attached) = open(network, nodes, loss);
+        let second = kind.contains("both").then(|| open("shmem", nodes, &[]));
+        let composite = Device::open("composite", &["-nodes", &nodes.to_string()]).unwrap();
         let join = |(k, member): (usize, &ContextRef)| {
             let end = composite.open_context(k).unwrap();
-            end.associate_nodes(member, &all).unwrap();
+            for to in 0..nodes {
+                let near = second.as_ref().filter(|_| (k + to).is_multiple_of(2));
+                let member = near.map_or(member, |(_, _, attached)| &attached[k]);
+                end.add_node(to as u32, member, to as u32).unwrap();
+            }
             end
         };
         let ends = match kind {
-            "composite" => attached.iter().enumerate().map(join).collect(),
+            "composite" | "both" | "both lossy" => attached.iter().enumerate().map(join).collect(),
             _ => attached.clone(),
         };
-        Bed { kind, device, opened, attached, composite, ends }
+        let second = second.map(|(device, ..)| device);
+        Bed { kind, device, second, opened, attached, composite, ends }
+    }
+
+    /// Whether what is sent is there at once.
+    pub fn is_immediate(&self) -> bool {
+        KINDS.contains(&self.kind)
+    }
+
+    /// The type of the ends.
+    pub fn end_kind(&self) -> &'static str {
+        match self.kind {
+            "lossy" => "ethernet",
+            "both" | "both lossy" => "composite",
+            kind => kind,
+        }
+    }
+
+    /// A node's counters, over both devices.
+    pub fn counters(&self, node: u32) -> Counters {
+        let mut sum = self.device.counters(node).unwrap();
+        if let Some(second) = &self.second {
+            let more = second.counters(node).unwrap();
+            sum.sent += more.sent;
+            sum.received += more.received;
+            assert_eq!(sum.door, more.door);
+        }
+        sum
     }
 
     /// Sum of sent and sum of received.
     pub fn sums(&self) -> (u64, u64) {
-        let counters = (0..self.ends.len() as u32).map(|k| self.device.counters(k).unwrap());
+        let counters = (0..self.ends.len() as u32).map(|k| self.counters(k));
         counters.fold((0, 0), |(s, r), c| (s + c.sent, r + c.received))
+    }
+
+    pub fn mark_exited(&self, node: u32) {
+        [Some(&self.device), self.second.as_ref()]
+            .into_iter()
+            .flatten()
+            .for_each(|device| device.mark_exited(node).unwrap());
+    }
+
+    /// Until everything that was sent has arrived, or cannot for want of room.
+    pub fn settle(&self) {
+        if self.is_immediate() {
+            return;
+        }
+        let mut last = Vec::new();
+        let mut since = Instant::now();
+        loop {
+            let now: Vec<_> = self.ends.iter().map(|end| end.queue_status().unwrap()).collect();
+            let done = now.iter().all(|queues| queues.send == 0);
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            // Longer than the time-outs of a few losses in a row.
+            if done || since.elapsed() > Duration::from_millis(300) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Sends until there is no room, and none comes; answers how many.
+    pub fn fill_up(&self, from: usize, to: u32, message: impl Fn(u32) -> Vec<u8>) -> u32 {
+        let mut sent = 0;
+        loop {
+            while send(&self.ends[from], to, &message(sent)).is_ok() {
+                sent += 1;
+                assert!(sent < 100_000, "room without end");
+            }
+            self.settle();
+            match send(&self.ends[from], to, &message(sent)) {
+                Ok(()) => sent += 1,
+                Err(error) => {
+                    assert_eq!(error, Error::NoBuffers);
+                    return sent;
+                }
+            }
+        }
     }
 }
 
 pub fn on_every_kind(nodes: usize, test: impl Fn(&Bed)) {
+    let _dog = Watchdog::new(120);
+    for kind in EVERY {
+        test(&Bed::new(kind, nodes));
+    }
+}
+
+/// As `on_every_kind`, for what is promised within one host alone.
+pub fn on_local_kinds(nodes: usize, test: impl Fn(&Bed)) {
     let _dog = Watchdog::new(120);
     for kind in KINDS {
         test(&Bed::new(kind, nodes));
@@ -97,9 +199,16 @@ pub fn receive(context: &Context) -> Result<Vec<u8>> {
 
 /// Receives, however long the sender takes.
 pub fn receive_surely(context: &Context) -> Vec<u8> {
+    let message = bytes(take_surely(context));
+    context.release_receive_buffer().unwrap();
+    message
+}
+
+/// As `receive_surely`, without release.
+pub fn take_surely(context: &Context) -> (*mut u8, usize) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        match receive(context) {
+        match context.receive() {
             Ok(message) => return message,
             Err(Error::NoBuffers | Error::Busy) => std::thread::yield_now(),
             Err(error) => panic!("receive: {error}"),

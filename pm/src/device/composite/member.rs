@@ -219,6 +219,10 @@ impl<'a> Member<'a> {
     pub(super) fn held(self) -> Option<&'a Source> {
         self.shmem()?.held()
     }
+    /// Whether `source` is one of its own.
+    pub(super) fn feeds(self, source: &Source) -> bool {
+        self.shmem().is_some_and(|endpoint| endpoint.feeds(source))
+    }
     /// Whether there is no source but the hot one.
     #[inline(always)]
     pub(super) fn is_alone(self) -> bool {

@@ -168,6 +168,13 @@ impl Composite {
         receive.hot.store(hot, Ordering::Release);
     }
 
+    /// The member whose message is held.
+    pub(super) fn held_by(&self) -> u64 {
+        let of = |source| self.members().find(|(_, member)| member.feeds(source));
+        let place = self.held_short().and_then(of).map(|(place, _)| place);
+        place.unwrap_or(self.receive.held.get())
+    }
+
     #[inline(always)]
     pub(super) fn release_held(&self) {
         if let Some(source) = self.held_short() {

@@ -16,10 +16,12 @@ const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMCMP\x01");
 impl Composite {
     pub(super) fn sum_of_queues(&self, held: bool) -> QueueStatus {
         let mut sum = QueueStatus::default();
-        for (_, member) in self.members() {
-            sum.receive += member.queue_status(false).receive;
+        for (place, member) in self.members() {
+            let queues = member.queue_status(held && place == self.held_by());
+            sum.receive += queues.receive;
+            sum.send += queues.send;
+            sum.read += queues.read;
         }
-        sum.receive = sum.receive.saturating_sub(held.into());
         sum
     }
 

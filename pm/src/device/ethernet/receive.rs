@@ -111,11 +111,16 @@ impl Endpoint {
         self.lanes.released.push(held);
     }
 
+    /// How many messages wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.lanes.delivered.len() + self.receive.restored().len()
+    }
+
     /// Both locks: drops what is held and what waits.
     pub(super) fn drop_received(&self) {
         self.release();
         // Bounded: more may come.
-        for _ in 0..self.lanes.delivered.len() + self.receive.restored().len() {
+        for _ in 0..self.waiting() {
             if self.take().is_err() {
                 return;
             }

@@ -11,15 +11,18 @@ use super::slab::Content;
 use crate::debug;
 use crate::error::{Error, Result};
 use crate::sync::{Local, Ordering};
+use std::time::Instant;
 
 /// The pending slot of a message that goes nowhere: its receiver has gone.
 const NOWHERE: u64 = u64::MAX - 1;
 /// The pending slot of a multicast.
 const MANY: u64 = u64::MAX;
 
-/// Messages in a row, with no poll between, that go out each at once. Who sends more is streaming:
-/// then packets go out in runs.
+/// Messages in a row, with no poll and no pause between, that go out each at once. Who sends more
+/// is streaming: then packets go out in runs.
 const AT_ONCE: u64 = 4;
+/// What makes a pause, in nanoseconds.
+const PAUSE: u64 = 10_000;
 /// The longest run.
 const RUN: usize = 32;
 
@@ -35,6 +38,9 @@ pub(super) struct Sender {
     /// Slots that a multicast has been promised, and under which stamp.
     promised: Local,
     promised_to: Local,
+    /// When a message in a row was sent last, in nanoseconds from the start.
+    start: Instant,
+    last: Local,
     /// The slot that was given back unsent by a reset.
     unused: Local,
 }
@@ -56,6 +62,8 @@ impl Sender {
             stamp: Local::default(),
             promised: Local::default(),
             promised_to: Local::default(),
+            start: Instant::now(),
+            last: Local::default(),
             unused: Local::new(NONE),
         }
     }
@@ -257,13 +265,29 @@ impl Endpoint {
         self.lanes
             .submitted
             .push(Submitted { slot: slot as u32, to: node, len: len as u32 }.word());
-        let burst = self.lanes.burst.get() + 1;
-        self.lanes.burst.set(burst);
-        // Whoever gave nothing up may be sent again.
         sender.slot.set(NOWHERE);
-        if burst <= AT_ONCE || self.lanes.submitted.len() >= RUN {
+        if !self.is_streaming() || self.lanes.submitted.len() >= RUN {
             self.serve(false);
         }
+    }
+
+    /// Whether more is likely to be sent at once. What a stream leaves behind goes out with the
+    /// next poll of the application, or of the thread.
+    #[inline(always)]
+    fn is_streaming(&self) -> bool {
+        let burst = self.lanes.burst.get() + 1;
+        self.lanes.burst.set(burst);
+        if burst < AT_ONCE {
+            return false;
+        }
+        let now = self.send.start.elapsed().as_nanos() as u64;
+        let before = self.send.last.get();
+        self.send.last.set(now);
+        if burst > AT_ONCE && now.wrapping_sub(before) > PAUSE {
+            self.lanes.burst.set(1);
+            return false;
+        }
+        burst > AT_ONCE
     }
 
     #[cold]

@@ -31,10 +31,9 @@ impl Endpoint {
     /// `held` is not among what waits here.
     pub(crate) fn queue_status(&self, _held: bool) -> QueueStatus {
         self.poll();
-        let restored = self.receive.restored().len();
         let waiting = self.lanes.submitted.len() as u64;
         let send = waiting + self.lanes.outstanding.load(Ordering::Acquire);
-        QueueStatus { receive: self.lanes.delivered.len() + restored, send: send as usize, read: 0 }
+        QueueStatus { receive: self.waiting(), send: send as usize, read: 0 }
     }
 
     pub(crate) fn reset(&self) {
@@ -73,7 +72,7 @@ impl Endpoint {
     fn messages(&self) -> Vec<(u32, Vec<u8>)> {
         let mut all = Vec::new();
         let mut keep = VecDeque::new();
-        for _ in 0..self.lanes.delivered.len() + self.receive.restored().len() {
+        for _ in 0..self.waiting() {
             let Some(from) = self.peek() else { break };
             let Ok((at, len)) = self.take() else { break };
             // SAFETY: what was taken is readable until it is released, below.

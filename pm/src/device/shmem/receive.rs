@@ -288,6 +288,11 @@ impl Endpoint {
         source.consumer.release(held.next.get(), (data_end != NO_DATA).then_some(data_end));
     }
 
+    /// Whether `source` is one of ours.
+    pub(crate) fn feeds(&self, source: &Source) -> bool {
+        self.receive.sources.as_ptr_range().contains(&std::ptr::from_ref(source))
+    }
+
     /// The source whose message is held.
     #[inline(always)]
     pub(crate) fn held(&self) -> Option<&Source> {
