@@ -91,6 +91,8 @@ pub enum Order {
     Kill,
     /// Reclaim everything; then [`Report::Finished`].
     Finish,
+    /// End everything at once; nobody wants to hear of it any more.
+    Abandon,
 }
 
 impl Order {

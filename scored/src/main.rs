@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let result = match options::parse(&arguments) {
         Ok(Command::Single(setting)) => daemon::run(setting),
+        Ok(Command::Daemon(setting)) => daemon::run_host(setting),
         Ok(Command::Shepherd(setting)) => shepherd::run(setting),
         Ok(Command::Try(setting)) => start::trial::run(&setting).map_err(std::io::Error::other),
         Ok(Command::Greet(greeting)) => {

@@ -49,6 +49,8 @@ const MULTI_USER: &[&str] = &[
 pub enum Command {
     /// `-single`
     Single(daemon::Setting),
+    /// `-daemon`: what a server starts on other hosts.
+    Daemon(daemon::HostSetting),
     /// `-shepherd`
     Shepherd(shepherd::Setting),
     /// `-probe`
@@ -102,6 +104,12 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             host: words.host.ok_or("-host is missing")?,
             key: words.key.ok_or("-key is missing")?,
         })),
+        Some("-daemon") => Ok(Command::Daemon(daemon::HostSetting {
+            connect: words.connect.ok_or("-connect is missing")?,
+            host: words.host.ok_or("-host is missing")?,
+            key: words.key.ok_or("-key is missing")?,
+            no_namespace: words.no_namespace,
+        })),
         Some("-single") => Ok(Command::Single(daemon::Setting {
             control: control(words.control)?,
             no_namespace: words.no_namespace,
@@ -131,6 +139,7 @@ impl Words {
             "-single" => self.mode = Some("-single"),
             "-shepherd" => self.mode = Some("-shepherd"),
             "-greet" => self.mode = Some("-greet"),
+            "-daemon" => self.mode = Some("-daemon"),
             "-try" => {
                 self.mode = Some("-try");
                 self.hosts = Some(text(value()?));

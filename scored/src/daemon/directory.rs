@@ -7,6 +7,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
@@ -14,6 +15,8 @@ use nix::unistd::geteuid;
 /// Where SCore keeps the directories of jobs when it runs as root (manual, scatter(6)).
 const OF_ROOT: &str = "/var/scored";
 const PREFIX: &str = "job-";
+/// How long the removal of another daemon's directory is tried.
+const ABANDONED: Duration = Duration::from_millis(500);
 
 /// A job's directory. Locked as long as this lives, so that nobody takes it for a leftover.
 #[derive(Debug)]
@@ -105,6 +108,26 @@ impl JobDirectory {
             let _ = fs::remove_dir(&self.base);
         }
         Ok(())
+    }
+}
+
+/// Removes the directory of a job whose daemon was killed, unless somebody still holds it. Its
+/// processes are dying: tried for a moment.
+pub fn remove_abandoned(path: &str) {
+    let path = Path::new(path);
+    let named = path.file_name().and_then(OsStr::to_str).is_some_and(|n| n.starts_with(PREFIX));
+    let end = Instant::now() + ABANDONED;
+    while named && path.is_dir() && Instant::now() < end {
+        if let Some(_held) = lock(path)
+            && remove_tree(path).is_ok()
+        {
+            if let Some(base) = path.parent().filter(|base| *base != Path::new(OF_ROOT)) {
+                // Refused while other jobs are in it.
+                let _ = fs::remove_dir(base);
+            }
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

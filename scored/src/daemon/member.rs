@@ -1,5 +1,6 @@
 //! What a host does for one job: its directory, its shepherd, and its place in the job's tree.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mio::{Registry, Token};
@@ -10,7 +11,7 @@ use score_proto::order::{Begin, Order, Placement, Report, Status};
 use super::directory::JobDirectory;
 use super::machine;
 use super::relay::{Relay, SHEPHERD};
-use super::shepherd::Shepherd;
+use super::shepherd::{Family, Shepherd};
 use crate::job::{check, code};
 use crate::sys::process;
 
@@ -18,9 +19,22 @@ use crate::sys::process;
 const REFUSED: u8 = 2;
 const FAILED: u8 = 1;
 
+/// Who is above a host in a job's tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Above {
+    /// The master, in this very daemon.
+    Master,
+    /// Another host's daemon, over this link.
+    Peer(usize),
+}
+
 /// A job on this host.
 #[derive(Debug)]
 pub struct Member {
+    /// Who is above.
+    pub above: Above,
+    /// The links to the hosts right below, by source.
+    pub below: BTreeMap<usize, usize>,
     /// Its place in the job's tree.
     pub relay: Relay,
     /// Its shepherd, while it lives.
@@ -36,14 +50,30 @@ pub struct Start<'a> {
     pub registry: &'a Registry,
     /// As what.
     pub token: Token,
+    /// The other children of this process.
+    pub family: Family,
     /// Who is told where the directory will be, before it is there.
     pub announce: &'a mut dyn FnMut(&str),
 }
 
 impl Member {
     /// This host's place in a job that has not begun.
-    pub fn new(placement: Placement) -> Self {
-        Self { relay: Relay::new(placement), shepherd: None, directory: None }
+    pub fn new(placement: Placement, above: Above) -> Self {
+        Self::at(Relay::new(placement), above)
+    }
+
+    /// The place above the first host of a job.
+    pub fn above_all(placement: Placement) -> Self {
+        Self::at(Relay::above_all(placement), Above::Master)
+    }
+
+    fn at(relay: Relay, above: Above) -> Self {
+        Self { above, below: BTreeMap::new(), relay, shepherd: None, directory: None }
+    }
+
+    /// The source that reports over a link.
+    pub fn source(&self, link: usize) -> Option<usize> {
+        self.below.iter().find(|(_, one)| **one == link).map(|(source, _)| *source)
     }
 
     /// Begins the job here; what comes of it is reported.
@@ -74,10 +104,10 @@ impl Member {
             .map_err(|reason| (REFUSED, reason))?;
         let failed = |reason: String| (FAILED, reason);
         let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
-        let directory = JobDirectory::create(runtime_dir.as_deref(), start.announce);
+        let directory = JobDirectory::create(runtime_dir.as_deref(), &mut *start.announce);
         let directory = self.directory.insert(directory.map_err(failed)?);
         let path = directory.path().to_string_lossy();
-        let shepherd = Shepherd::start(&path, start.no_namespace, start.registry, start.token);
+        let shepherd = Shepherd::start(&path, start);
         let shepherd = shepherd
             .map_err(|error| failed(format!("the job's shepherd cannot be started: {error}")))?;
         let shepherd = self.shepherd.insert(shepherd);

@@ -1,38 +1,57 @@
-//! The loop of a daemon: sessions of scruns, the jobs that it leads, and its part in the jobs that
-//! run on its host. What is decided is decided in [`crate::job`] and [`relay`]; here it is moved.
+//! The loop of a daemon: sessions of scruns, links to other daemons, the jobs that it leads, and
+//! its part in the jobs that run on its host. What is decided is decided in [`crate::job`] and
+//! [`relay`]; here it is moved.
 
 mod directory;
+mod jobs;
 mod machine;
 mod member;
+mod muster;
+mod peers;
 mod relay;
 mod session;
 mod shepherd;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use score_proto::message::{JobSpec, Level, Up};
-use score_proto::order::{Begin, Order, Placement};
+use score_proto::message::{Down, HostKind, JobSpec, Level, Up};
+use score_proto::peer::{Join, Peer};
 
-use crate::job::check;
-use crate::job::life::{Action, Event, Job};
-use crate::sys::{descriptor, process};
-use member::{Member, Start};
-use relay::{Out, SHEPHERD};
+use crate::job::life::Event;
+use crate::job::{check, code};
+use crate::sys::descriptor;
+use crate::sys::process::{self, Reap};
+use jobs::{Lead, Post};
+use member::Member;
+use muster::{Muster, News};
+use peers::{Heard, Peers};
 use session::{Said, Session};
+use shepherd::Family;
 
 const SIGNALS: Token = Token(0);
-/// The first token that is given to sessions and shepherds.
+const LISTENER: Token = Token(1);
+/// What daemons and their launchers say.
+const WORDS: Token = Token(2);
+/// The standard input of a daemon that was started by another: its end is the server's.
+const LIFELINE: Token = Token(3);
+/// The first token that is given to sessions, shepherds and links.
 const FIRST: usize = 8;
 
-/// scrun's exit code for a job that is refused.
+/// How long daemons of other hosts may take to go.
+const LEAVING: Duration = Duration::from_millis(800);
+
+/// scrun's exit codes: a job that is refused, hosts that do not come up.
 const REFUSED: u8 = 2;
+const FAILED: u8 = 1;
 
 /// What scrun tells on the command line.
 #[derive(Debug)]
@@ -43,20 +62,66 @@ pub struct Setting {
     pub no_namespace: bool,
 }
 
+/// What a server tells the daemon of another host on its command line.
+#[derive(Debug)]
+pub struct HostSetting {
+    /// Where the server listens.
+    pub connect: String,
+    /// What the server calls this host.
+    pub host: String,
+    /// Where the key of the cluster is.
+    pub key: OsString,
+    /// `-nonamespace`
+    pub no_namespace: bool,
+}
+
 /// Serves one scrun, and goes with it.
 ///
 /// # Errors
 /// What the system refused before the job began.
 pub fn run(setting: Setting) -> io::Result<()> {
-    process::leave_session();
-    process::default_and_block_signals()?;
+    settle_in()?;
+    let mut daemon = Daemon::new(setting.no_namespace)?;
     // scrun's death is seen on the socket; this also works when somebody else holds that open.
     process::die_with_parent(libc::SIGTERM);
-    process::become_subreaper();
-    descriptor::close_on_exec_from(3);
-    let mut daemon = Daemon::new(setting.no_namespace)?;
     daemon.admit(setting.control)?;
     daemon.live()
+}
+
+/// The daemon of another host: serves the server that has started it, and goes with it.
+///
+/// # Errors
+/// A server that cannot be reached, or what the system refused.
+pub fn run_host(setting: HostSetting) -> io::Result<()> {
+    settle_in()?;
+    let key = muster::read_key(&setting.key).map_err(io::Error::other)?;
+    let unknown = setting.host == crate::start::UNKNOWN_HOST;
+    let name = if unknown { crate::start::own_name() } else { setting.host };
+    let mut daemon = Daemon::new(setting.no_namespace)?;
+    if setting.key == crate::start::SECRET_ON_STDIN {
+        // Where it is no pipe there is nothing to watch; the link to the server tells as well.
+        let _ = daemon.poll.registry().register(&mut SourceFd(&0), LIFELINE, Interest::READABLE);
+    }
+    let stream = muster::connect(&setting.connect).map_err(io::Error::other)?;
+    let own = stream.local_addr()?.ip();
+    let mut peers = Peers::new(key, name.clone(), daemon.poll.registry(), LISTENER)?;
+    let token = daemon.token(Owner::Peer);
+    peers.adopt(stream, daemon.poll.registry(), token)?;
+    let address = SocketAddr::new(own, peers.port()?);
+    let incarnation = peers.incarnation();
+    let join = Join { name, incarnation, address, server: None, without: None, attach: 0 };
+    peers.send(token.0, Peer::Join(join));
+    daemon.peers = Some(peers);
+    daemon.server = Some(token.0);
+    daemon.live()
+}
+
+fn settle_in() -> io::Result<()> {
+    process::leave_session();
+    process::default_and_block_signals()?;
+    process::become_subreaper();
+    descriptor::close_on_exec_from(3);
+    Ok(())
 }
 
 /// Whose socket a token stands for.
@@ -65,13 +130,8 @@ enum Owner {
     Session(usize),
     /// The shepherd of this job.
     Shepherd(u32),
-}
-
-/// A job that this daemon leads.
-#[derive(Debug)]
-struct Lead {
-    job: Job,
-    session: usize,
+    /// Another daemon.
+    Peer,
 }
 
 struct Daemon {
@@ -81,11 +141,19 @@ struct Daemon {
     owners: HashMap<Token, Owner>,
     next_token: usize,
     sessions: HashMap<usize, Session>,
+    /// Links to other daemons, where there are any.
+    peers: Option<Peers>,
+    /// The link to the server that has started this daemon.
+    server: Option<usize>,
+    /// Hosts that were started for a session.
+    muster: Option<Muster>,
     /// Jobs led from here, by number.
     leads: HashMap<u32, Lead>,
-    /// Jobs that run here, by number.
-    members: HashMap<u32, Member>,
+    /// Places in the trees of jobs.
+    members: HashMap<Post, Member>,
+    family: Family,
     next_job: u32,
+    ending: bool,
 }
 
 impl Daemon {
@@ -106,9 +174,14 @@ impl Daemon {
             owners: HashMap::new(),
             next_token: FIRST,
             sessions: HashMap::new(),
+            peers: None,
+            server: None,
+            muster: None,
             leads: HashMap::new(),
             members: HashMap::new(),
+            family: Family::default(),
             next_job: 1,
+            ending: false,
         })
     }
 
@@ -117,6 +190,11 @@ impl Daemon {
         self.next_token += 1;
         self.owners.insert(token, owner);
         token
+    }
+
+    /// This host's name in jobs.
+    fn name(&self) -> String {
+        self.peers.as_ref().map_or_else(host_name, |peers| peers.name().to_owned())
     }
 
     /// A scrun has called.
@@ -130,45 +208,85 @@ impl Daemon {
     /// Runs until nobody is left to run for.
     fn live(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
-        while !self.sessions.is_empty() {
-            let timeout = self.has_more().then_some(Duration::ZERO);
-            match self.poll.poll(&mut events, timeout) {
+        while !self.ending && (self.server.is_some() || !self.sessions.is_empty()) {
+            match self.poll.poll(&mut events, self.timeout()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => other?,
             }
-            let mut signalled = false;
-            for event in &events {
-                match self.owners.get(&event.token()) {
-                    None => signalled |= event.token() == SIGNALS,
-                    Some(Owner::Session(number)) => {
-                        self.sessions.get_mut(number).into_iter().for_each(Session::mark_readable);
-                    }
-                    Some(Owner::Shepherd(job)) => {
-                        let member = self.members.get_mut(job);
-                        let shepherd = member.and_then(|member| member.shepherd.as_mut());
-                        shepherd.into_iter().for_each(|one| one.link.mark_readable());
-                    }
-                }
-            }
+            let signalled = self.mark(&events);
             self.hear_sessions();
+            self.hear_peers();
             self.members.values_mut().for_each(Member::hear);
-            if signalled && self.take_signals() {
-                break;
+            if signalled {
+                self.take_signals();
             }
+            self.advance();
             self.settle();
             self.flush();
         }
         for (_, mut member) in self.members.drain() {
             member.abort();
         }
+        self.peers.iter_mut().for_each(|peers| peers.leave("its work is done"));
+        // Daemons that were started from here are asked to go, and are waited for.
+        self.muster.iter_mut().for_each(Muster::close);
+        let started: Vec<i32> = self.family.borrow_mut().drain().collect();
+        process::see_off(&started, LEAVING);
         Ok(())
     }
 
-    fn has_more(&self) -> bool {
+    /// Notes what mio has reported; true when there are signals.
+    fn mark(&mut self, events: &Events) -> bool {
+        let mut signalled = false;
+        for event in events {
+            match (event.token(), self.owners.get(&event.token())) {
+                (SIGNALS, _) => signalled = true,
+                (LISTENER, _) => self.accept(),
+                (LIFELINE, _) => self.ending = true,
+                (_, None) => {}
+                (_, Some(Owner::Session(number))) => {
+                    self.sessions.get_mut(number).into_iter().for_each(Session::mark_readable);
+                }
+                (_, Some(Owner::Shepherd(job))) => {
+                    let member = self.members.get_mut(&(*job, false));
+                    let shepherd = member.and_then(|member| member.shepherd.as_mut());
+                    shepherd.into_iter().for_each(|one| one.link.mark_readable());
+                }
+                (Token(number), Some(Owner::Peer)) => {
+                    self.peers.iter_mut().for_each(|peers| peers.mark(number));
+                }
+            }
+        }
+        signalled
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let token = self.token(Owner::Peer);
+            let Some(peers) = &mut self.peers else { return };
+            if !peers.accept(self.poll.registry(), token) {
+                self.owners.remove(&token);
+                return;
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
         let of_shepherd = |member: &Member| {
             member.shepherd.as_ref().is_some_and(|shepherd| shepherd.link.may_have_more())
         };
-        self.sessions.values().any(Session::may_have_more) || self.members.values().any(of_shepherd)
+        if self.sessions.values().any(Session::may_have_more)
+            || self.members.values().any(of_shepherd)
+            || self.peers.as_ref().is_some_and(Peers::has_more)
+            || self.muster.as_ref().is_some_and(Muster::may_have_more)
+        {
+            return Some(Duration::ZERO);
+        }
+        let links = self.peers.as_ref().and_then(Peers::deadline);
+        let starts = self.muster.as_ref().and_then(Muster::deadline);
+        let starts = starts.map(|due| due.saturating_duration_since(Instant::now()));
+        // epoll counts milliseconds: round up, or the loop would spin at the end.
+        [links, starts].into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }
 
     fn hear_sessions(&mut self) {
@@ -178,14 +296,16 @@ impl Daemon {
                 && let Some(said) = session.hear()
             {
                 let job = session.job;
+                let waits = self.muster.as_ref().is_some_and(|muster| muster.session == number);
                 match said {
-                    Said::Submit(_) if job.is_some() => {
+                    Said::Submit(_) if job.is_some() || waits => {
                         let text = "a session has one job only".to_owned();
                         session.tell(&Up::Notice { level: Level::Error, text });
                     }
                     Said::Submit(spec) => self.submit(number, spec),
+                    Said::ToJob(message) if job.is_none() => self.give_up(number, &message),
                     Said::ToJob(message) => self.lead(job, Event::Down(message)),
-                    Said::Nonsense => self.abandon(job),
+                    Said::Nonsense => job.into_iter().for_each(|job| self.abandon(job)),
                 }
             }
         }
@@ -193,122 +313,122 @@ impl Daemon {
 
     /// A scrun wants a job.
     fn submit(&mut self, session: usize, spec: JobSpec) {
-        let refusal = match check::check(&spec) {
-            Err(reason) => reason,
-            Ok(()) if spec.hosts.len() > 1 => format!(
-                "{} hosts were asked for: this version runs jobs on one host (-nodes=N or \
-                 -nodes=1xN)",
-                spec.hosts.len()
-            ),
-            Ok(()) => return self.begin(session, spec),
+        if let Err(reason) = check::check(&spec) {
+            return self.refuse(session, reason, REFUSED);
+        }
+        if spec.hosts.iter().all(|host| host.kind == HostKind::This) && spec.hosts.len() == 1 {
+            return self.begin(session, spec, None);
+        }
+        let registry = self.poll.registry();
+        match Muster::new(session, spec, self.no_namespace, registry, [LISTENER, WORDS]) {
+            Err(reason) => self.refuse(session, reason, FAILED),
+            Ok((muster, peers, notice)) => {
+                self.muster = Some(muster);
+                self.peers = Some(peers);
+                notice.into_iter().for_each(|text| self.notice(session, Level::Info, text));
+            }
+        }
+    }
+
+    fn refuse(&mut self, session: usize, reason: String, code: u8) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.tell(&Up::Refused { reason, code });
+        }
+    }
+
+    /// The user does not want to wait for the hosts any longer.
+    fn give_up(&mut self, session: usize, message: &Down) {
+        let signal = match message {
+            Down::Kill => libc::SIGKILL,
+            Down::Signal(signal @ (libc::SIGINT | libc::SIGHUP | libc::SIGABRT)) => *signal,
+            _ => return,
         };
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.tell(&Up::Refused { reason: refusal, code: REFUSED });
+        let reason = "given up before all hosts were up".to_owned();
+        self.refuse(session, reason, code::of_signal(signal));
+    }
+
+    /// Hosts on their way up.
+    fn advance(&mut self) {
+        let Some(muster) = &mut self.muster else { return };
+        let news = muster.advance(Instant::now());
+        self.family.borrow_mut().extend(muster.processes());
+        self.take_news(news);
+    }
+
+    fn take_news(&mut self, news: News) {
+        let Some(muster) = &self.muster else { return };
+        let (session, begun) = (muster.session, muster.spec.is_none());
+        for line in news.lines {
+            self.notice(session, Level::Warning, line);
+        }
+        if !begun && !news.failures.is_empty() {
+            self.refuse(session, news.failures.join("\n"), FAILED);
         }
     }
 
-    fn begin(&mut self, session: usize, spec: JobSpec) {
-        let number = self.next_job;
-        self.next_job += 1;
-        let placement = Placement::new([(host_name(), None, spec.nodes())]);
-        let begin = Begin { job: number, secret: secret(), spec };
-        let (job, orders) = Job::begin(begin, placement);
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.job = Some(number);
-        }
-        self.leads.insert(number, Lead { job, session });
-        orders.into_iter().for_each(|order| self.order(number, order));
-    }
-
-    /// Something for the master of a job.
-    fn lead(&mut self, number: Option<u32>, event: Event) {
-        let Some(number) = number else { return };
-        let Some(lead) = self.leads.get_mut(&number) else { return };
-        let actions = lead.job.on(event);
-        let (session, is_over) = (lead.session, lead.job.is_over());
-        for action in actions {
-            match action {
-                Action::Up(up) => {
-                    self.sessions.get_mut(&session).into_iter().for_each(|one| one.tell(&up));
-                }
-                Action::Order(order) => self.order(number, order),
-            }
-        }
-        if is_over {
-            self.leads.remove(&number);
-        }
-    }
-
-    /// An order for this host and those below it.
-    fn order(&mut self, number: u32, order: Order) {
-        if let Order::Place(placement) = &order {
-            self.members.entry(number).or_insert_with(|| Member::new(placement.clone()));
-        }
-        let Some(member) = self.members.get_mut(&number) else { return };
-        member.relay.ordered(order);
-    }
-
-    /// Moves orders and reports until there are none.
-    fn settle(&mut self) {
-        let mut jobs: VecDeque<u32> = self.members.keys().copied().collect();
-        while let Some(number) = jobs.pop_front() {
-            let Some(member) = self.members.get_mut(&number) else { continue };
-            let outs = member.relay.take();
-            if !outs.is_empty() {
-                jobs.push_back(number);
-            }
-            for out in outs {
-                match out {
-                    Out::Up(report) => self.lead(Some(number), Event::Report(report)),
-                    Out::Down(SHEPHERD, order) => self.own_order(number, order),
-                    Out::Down(..) => {}
+    fn hear_peers(&mut self) {
+        let heard = self.peers.as_mut().map(Peers::hear).unwrap_or_default();
+        for (link, heard) in heard {
+            match heard {
+                Heard::Message(Peer::Order { job, body }) => self.ordered(link, job, &body),
+                Heard::Message(Peer::Report { job, body }) => self.reported(link, job, &body),
+                Heard::Message(Peer::Join(join)) => self.joined(link, &join),
+                Heard::Message(_) => {}
+                Heard::Lost(name, reason) => {
+                    self.owners.remove(&Token(link));
+                    self.link_lost(link, name, &reason);
                 }
             }
-            if self.members.get(&number).is_some_and(|member| member.relay.is_finished()) {
-                self.members.remove(&number);
-            }
         }
     }
 
-    /// An order for this host alone.
-    fn own_order(&mut self, number: u32, order: Order) {
-        let begin = match order {
-            // The shepherd is told when it is there.
-            Order::Place(_) => return,
-            Order::Begin(begin) => begin,
-            order => {
-                let member = self.members.get_mut(&number);
-                return member.into_iter().for_each(|member| member.ordered(&order));
-            }
-        };
-        let token = self.token(Owner::Shepherd(number));
-        let session = self.leads.get(&number).map(|lead| lead.session);
-        let mut session = session.and_then(|session| self.sessions.get_mut(&session));
-        let mut announce = |path: &str| {
-            if let Some(session) = &mut session {
-                session.tell(&Up::Directory(path.to_owned()));
-                session.flush();
-            }
-        };
-        let Some(member) = self.members.get_mut(&number) else { return };
-        let (registry, no_namespace) = (self.poll.registry(), self.no_namespace);
-        member.begin(&begin, Start { no_namespace, registry, token, announce: &mut announce });
+    /// A daemon has come up.
+    fn joined(&mut self, link: usize, join: &Join) {
+        let from = self.peers.as_ref().and_then(|peers| peers.address(link));
+        let Some(muster) = &mut self.muster else { return };
+        // What others dial is where we see it, at the port that it says.
+        let address = from.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
+        muster.joined(&join.name, address);
+        let Some(addresses) = muster.addresses() else { return };
+        let session = muster.session;
+        if let Some(spec) = muster.spec.take() {
+            self.begin(session, spec, Some(addresses));
+        }
     }
 
-    /// Reads pending signals; true when one of them asks to end.
-    fn take_signals(&mut self) -> bool {
-        let mut end = false;
+    fn link_lost(&mut self, link: usize, name: Option<String>, reason: &str) {
+        if self.server == Some(link) {
+            // Whoever has started us is gone, and does not want anything any more.
+            self.ending = true;
+        }
+        self.unlinked(link, reason);
+        if let (Some(name), Some(muster)) = (name, &self.muster)
+            && muster.spec.is_some()
+        {
+            let session = muster.session;
+            self.refuse(session, format!("host {name}: its daemon is gone: {reason}"), FAILED);
+        }
+    }
+
+    /// Takes pending signals, and children that have ended.
+    fn take_signals(&mut self) {
         while let Ok(Some(signal)) = self.signals.read_signal() {
-            end |= signal.ssi_signo == libc::SIGTERM as u32;
+            self.ending |= signal.ssi_signo == libc::SIGTERM as u32;
         }
         self.members.values_mut().for_each(Member::look_for_end);
-        end
+        while let Some(pid) = process::first_ended() {
+            let Reap::One(reaped) = process::reap_one(pid) else { return };
+            self.family.borrow_mut().remove(&pid);
+            let news = self.muster.as_mut().and_then(|one| one.ended(pid, reaped.status));
+            self.take_news(news.unwrap_or_default());
+        }
     }
 
     fn flush(&mut self) {
         for member in self.members.values_mut() {
             member.shepherd.iter_mut().for_each(|shepherd| shepherd.link.flush());
         }
+        self.peers.iter_mut().for_each(Peers::flush);
         self.sessions.values_mut().for_each(Session::flush);
         let over: Vec<usize> = self
             .sessions
@@ -318,17 +438,8 @@ impl Daemon {
             .collect();
         for number in over {
             let job = self.sessions.remove(&number).and_then(|session| session.job);
-            self.abandon(job);
+            job.into_iter().for_each(|job| self.abandon(job));
             self.owners.retain(|_, owner| !matches!(owner, Owner::Session(one) if *one == number));
-        }
-    }
-
-    /// Ends a job that nobody wants to hear of any more.
-    fn abandon(&mut self, number: Option<u32>) {
-        let Some(number) = number else { return };
-        self.leads.remove(&number);
-        if let Some(mut member) = self.members.remove(&number) {
-            member.abort();
         }
     }
 }
@@ -340,10 +451,9 @@ fn host_name() -> String {
     }
 }
 
-/// What the packets of one job carry.
-fn secret() -> u64 {
+/// A number that nobody can guess.
+fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    debug_assert!(read.is_ok(), "there is always /dev/urandom");
-    u64::from_le_bytes(bytes)
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
 }

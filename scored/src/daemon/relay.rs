@@ -102,8 +102,21 @@ impl Relay {
         }
     }
 
+    /// The place above the first host, which runs nothing itself.
+    pub fn above_all(placement: Placement) -> Self {
+        let all = 0..placement.hosts.len() as u32;
+        let mut nobody = Source::new(0..0);
+        (nobody.ready, nobody.gone) = (true, true);
+        let sources = vec![nobody, Source::new(all)];
+        Self { sources, ..Self::new(placement) }
+    }
+
+    /// The hosts that report through a source.
+    pub fn hosts(&self, source: usize) -> std::ops::Range<u32> {
+        self.sources.get(source).map_or(0..0, |one| one.hosts.clone())
+    }
+
     /// The hosts right below, by source.
-    #[cfg(test)]
     pub fn below(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
         self.sources.iter().enumerate().skip(1).map(|(source, one)| (source, one.hosts.start))
     }

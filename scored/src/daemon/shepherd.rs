@@ -1,27 +1,34 @@
 //! A job's shepherd, seen from its daemon: starting it, its last words, and what it leaves.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use mio::{Registry, Token};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use score_proto::order::Status;
 
+use super::member::Start;
 use crate::link::Link;
 use crate::sys::namespace::{self, Rung};
-use crate::sys::process::{self, Reap};
+use crate::sys::process;
 
 /// How long the processes of a dead shepherd without namespace may take to go.
 const GOING: Duration = Duration::from_secs(2);
+
+/// Children of this process that are still wanted: shepherds, and what brought daemons up.
+pub type Family = Rc<RefCell<HashSet<i32>>>;
 
 /// A shepherd that has been started.
 #[derive(Debug)]
 pub struct Shepherd {
     pid: i32,
+    family: Family,
     rung: Rung,
     /// Its socket.
     pub link: Link,
@@ -34,18 +41,13 @@ impl Shepherd {
     ///
     /// # Errors
     /// What the last rung was refused for.
-    pub fn start(
-        directory: &str,
-        no_namespace: bool,
-        registry: &Registry,
-        token: Token,
-    ) -> io::Result<Self> {
+    pub fn start(directory: &str, start: Start<'_>) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let outer_proc = OwnedFd::from(File::open("/proc")?);
         let mut last = io::Error::from_raw_os_error(libc::EPERM);
         for rung in Rung::ladder() {
-            if no_namespace && rung.is_namespace() {
+            if start.no_namespace && rung.is_namespace() {
                 continue;
             }
             let control = theirs.as_raw_fd().to_string();
@@ -61,8 +63,10 @@ impl Shepherd {
             match namespace::start_self(*rung, &arguments?, &keep) {
                 Ok(pid) => {
                     let mut link = Link::new(ours)?;
-                    link.register(registry, token)?;
-                    return Ok(Self { pid, rung: *rung, link, finished: None });
+                    link.register(start.registry, start.token)?;
+                    let family = start.family;
+                    family.borrow_mut().insert(pid);
+                    return Ok(Self { pid, family, rung: *rung, link, finished: None });
                 }
                 Err(error) => last = error,
             }
@@ -89,26 +93,27 @@ impl Shepherd {
             process::kill(self.pid, libc::SIGKILL);
         }
         let status = process::wait_for(self.pid).map(|reaped| reaped.status);
-        reclaim(self.rung);
+        self.family.borrow_mut().remove(&self.pid);
+        if !self.rung.is_namespace() {
+            reclaim(&self.family.borrow());
+        }
         status
     }
 }
 
 /// Ends what a dead shepherd has left. A namespace has ended with it; on the last rung the orphans
 /// have become our children.
-fn reclaim(rung: Rung) {
-    if rung.is_namespace() {
-        return;
-    }
+fn reclaim(family: &HashSet<i32>) {
     let end = Instant::now() + GOING;
     while Instant::now() < end {
-        for pid in process::descendants() {
+        let orphans = process::descendants_but(family);
+        if orphans.is_empty() {
+            return;
+        }
+        for pid in orphans {
             process::kill(pid, libc::SIGKILL);
+            process::reap_one(pid);
         }
-        match process::reap() {
-            Reap::One(_) => {}
-            Reap::NoChildren => return,
-            Reap::AllRunning => std::thread::sleep(Duration::from_millis(1)),
-        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -17,6 +17,8 @@ use crate::sys::descriptor;
 #[derive(Debug, Default)]
 pub struct Input {
     pipe: Option<OwnedFd>,
+    /// Whether it has been opened or closed: before that nobody can tell what becomes of it.
+    settled: bool,
     buffer: VecDeque<u8>,
     /// Bytes that scrun may still send.
     granted: u64,
@@ -40,6 +42,7 @@ impl Input {
         descriptor::set_nonblocking(pipe.as_fd())?;
         registry.register(&mut SourceFd(&pipe.as_raw_fd()), token, Interest::WRITABLE)?;
         self.pipe = Some(pipe);
+        self.settled = true;
         self.writable = true;
         self.granted = STDIN_WINDOW;
         reports.add(Report::StdinWindow(STDIN_WINDOW));
@@ -72,13 +75,22 @@ impl Input {
         }
     }
 
+    /// Node 0 is on another host, which says what becomes of the input.
+    pub fn leave_to_others(&mut self) {
+        self.told_closed = true;
+    }
+
     /// Node 0 reads no more, or never did.
     pub fn close(&mut self) {
         self.pipe = None;
+        self.settled = true;
     }
 
     /// Writes what the pipe takes and grants as much anew.
     pub fn pump(&mut self, reports: &mut Reports) {
+        if !self.settled {
+            return;
+        }
         let mut written = 0u64;
         while let Some(pipe) = &self.pipe {
             if self.buffer.is_empty() {

@@ -19,7 +19,8 @@ impl Work {
     /// The next order.
     pub fn ordered(&mut self, order: Order) {
         match order {
-            Order::Hello { .. } => {}
+            // The second ends the shepherd itself: its daemon kills it.
+            Order::Hello { .. } | Order::Abandon => {}
             Order::Place(placement) => self.placement = Some(placement),
             Order::Begin(begin) => self.begin(*begin),
             Order::StartStage(stage) => {
@@ -88,7 +89,9 @@ impl Work {
         let Some(placement) = self.placement.take() else { return };
         let Some(here) = placement.here().cloned() else { return };
         process::set_umask(begin.spec.umask);
-        if !start::feeds(&begin.spec, 0, At { element: 0, node: here.first }) {
+        if placement.own > 0 {
+            self.input.leave_to_others();
+        } else if !start::feeds(&begin.spec, 0, At { element: 0, node: 0 }) {
             self.input.close();
         }
         self.known = Some(Known { begin, placement, here, stage: 0 });

@@ -160,9 +160,7 @@ impl Work {
         if !self.segments.is_stopped() {
             self.outputs.expire(&mut self.reports, now);
         }
-        if self.known.is_some() {
-            self.input.pump(&mut self.reports);
-        }
+        self.input.pump(&mut self.reports);
         self.hear_calls();
         if self.killed_until.is_some_and(|until| until <= now) {
             self.killed_until = None;

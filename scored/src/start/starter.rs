@@ -147,6 +147,24 @@ impl Starter {
         }
     }
 
+    /// Ends the process that has brought up the daemon of a host which does not answer any more;
+    /// a virtual host's daemon is that process.
+    pub fn kill(&mut self, position: usize) {
+        let host = self.hosts.iter().position(|host| host.position == position);
+        for (pid, one) in &self.running {
+            if let (Some(host), [only]) = (host, &self.launches[one.launch].hosts[..])
+                && host == *only
+            {
+                process::kill(*pid, libc::SIGKILL);
+            }
+        }
+    }
+
+    /// The processes that have been started and not ended yet.
+    pub fn processes(&self) -> impl Iterator<Item = i32> + '_ {
+        self.running.keys().copied()
+    }
+
     /// Whether every host's daemon has arrived or failed.
     pub fn is_settled(&self) -> bool {
         self.queue.is_settled()

@@ -3,9 +3,11 @@
 // UNSAFETY: wait4, prctl and signal dispositions have no safe wrapper.
 #![expect(unsafe_code)]
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use score_proto::order::Status;
@@ -76,6 +78,33 @@ pub fn reap() -> Reap {
     wait(-1, libc::WNOHANG)
 }
 
+/// A child that has ended and not been taken yet.
+pub fn first_ended() -> Option<i32> {
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, flags).ok()?.pid().map(nix::unistd::Pid::as_raw)
+}
+
+/// Waits for these children for so long at most, and kills those that are left.
+pub fn see_off(children: &[i32], limit: Duration) {
+    let end = Instant::now() + limit;
+    for pid in children {
+        while matches!(reap_one(*pid), Reap::AllRunning) {
+            if Instant::now() > end {
+                kill(*pid, libc::SIGKILL);
+                wait_for(*pid);
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Takes this child if it has ended, without waiting.
+pub fn reap_one(pid: i32) -> Reap {
+    wait(pid, libc::WNOHANG)
+}
+
 /// Waits for one child.
 pub fn wait_for(pid: i32) -> Option<Reaped> {
     match wait(pid, 0) {
@@ -117,6 +146,11 @@ pub fn kill_namespace(signal: i32) -> bool {
 
 /// All descendants of this process, from one look at /proc.
 pub fn descendants() -> Vec<i32> {
+    descendants_but(&HashSet::new())
+}
+
+/// The same without some children and what is below them.
+pub fn descendants_but(spared: &HashSet<i32>) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pairs: Vec<(i32, i32)> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
@@ -126,7 +160,7 @@ pub fn descendants() -> Vec<i32> {
     let mut frontier = vec![std::process::id() as i32];
     while let Some(parent) = frontier.pop() {
         for (pid, its_parent) in &pairs {
-            if *its_parent == parent && !found.contains(pid) {
+            if *its_parent == parent && !found.contains(pid) && !spared.contains(pid) {
                 found.push(*pid);
                 frontier.push(*pid);
             }

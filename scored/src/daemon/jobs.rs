@@ -1,0 +1,334 @@
+//! Jobs in the loop: orders on their way down, reports on their way up, and what happens to both
+//! when somebody is gone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use score_proto::frame;
+use score_proto::message::{JobSpec, Level, Up};
+use score_proto::order::{Begin, Order, Placement, Report};
+use score_proto::peer::Peer;
+
+use super::member::{Above, Member, Start};
+use super::relay::{Out, SHEPHERD};
+use super::{Daemon, Owner, directory, host_name, random};
+use crate::job::life::{Action, Event, Job};
+
+/// A job that this daemon leads.
+#[derive(Debug)]
+pub struct Lead {
+    job: Job,
+    pub session: usize,
+    /// Directories of the job on hosts that share this machine's disk.
+    directories: BTreeMap<u32, String>,
+}
+
+/// A place in a job's tree: the job, and whether it is the one above the first host. A daemon that
+/// leads a job which begins on another host has that one, and perhaps one of its own further down.
+pub type Post = (u32, bool);
+
+/// scrun's exit code for a job whose host is lost.
+const LOST: u8 = 1;
+
+impl Daemon {
+    /// Begins a job whose hosts are all there; `addresses` is where their daemons listen.
+    pub fn begin(&mut self, session: usize, spec: JobSpec, addresses: Option<Vec<SocketAddr>>) {
+        let number = self.next_job;
+        self.next_job += 1;
+        let addresses = addresses.unwrap_or_default();
+        let place = |(at, host): (usize, &score_proto::message::HostSpec)| {
+            let name = if host.name.is_empty() { host_name() } else { host.name.clone() };
+            (name, addresses.get(at).copied(), host.procs)
+        };
+        let placement = Placement::new(spec.hosts.iter().enumerate().map(place));
+        let secret = random().unwrap_or_default();
+        let begin = Begin { job: number, secret, spec };
+        let (job, orders) = Job::begin(begin, placement);
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.job = Some(number);
+        }
+        self.leads.insert(number, Lead { job, session, directories: BTreeMap::new() });
+        orders.into_iter().for_each(|order| self.lead_order(number, order));
+    }
+
+    /// Something for the master of a job.
+    pub fn lead(&mut self, number: Option<u32>, event: Event) {
+        let Some(number) = number else { return };
+        let Some(lead) = self.leads.get_mut(&number) else { return };
+        if let Event::Report(report) = &event {
+            match report {
+                Report::Directory { host, path }
+                    if self.muster.as_ref().is_some_and(|muster| muster.is_virtual(*host)) =>
+                {
+                    lead.directories.insert(*host, path.clone());
+                }
+                Report::HostsGone { hosts, .. } => {
+                    let gone = hosts.clone();
+                    self.muster.iter_mut().for_each(|muster| {
+                        gone.clone().for_each(|host| muster.give_up(host));
+                    });
+                }
+                _ => {}
+            }
+        }
+        let actions = lead.job.on(event);
+        let (session, is_over) = (lead.session, lead.job.is_over());
+        if is_over && let Some(lead) = self.leads.remove(&number) {
+            // What a host that is gone could not remove itself.
+            lead.directories.values().for_each(|path| directory::remove_abandoned(path));
+        }
+        for action in actions {
+            match action {
+                Action::Up(up) => {
+                    self.sessions.get_mut(&session).into_iter().for_each(|one| one.tell(&up));
+                }
+                Action::Order(order) => self.lead_order(number, order),
+            }
+        }
+    }
+
+    /// An order of this daemon's own master: for the first host of the job, which is this one or
+    /// another.
+    fn lead_order(&mut self, number: u32, order: Order) {
+        if let Order::Place(placement) = &order {
+            let first = placement.hosts.first();
+            let elsewhere = first.is_some_and(|first| first.name != self.name());
+            let is_root = self.peers.is_some() && elsewhere;
+            let placement = placement.clone();
+            let member = match is_root {
+                true => Member::above_all(placement),
+                false => Member::new(placement, Above::Master),
+            };
+            self.place((number, is_root), member);
+        }
+        for post in [(number, true), (number, false)] {
+            if let Some(member) = self.members.get_mut(&post)
+                && member.above == Above::Master
+            {
+                member.relay.ordered(order.clone());
+            }
+        }
+    }
+
+    /// Takes a place in a job's tree: finds or makes the links to the hosts right below.
+    fn place(&mut self, post: Post, member: Member) {
+        let member = self.members.entry(post).or_insert(member);
+        let hosts = &member.relay.placement().hosts;
+        let below: Vec<_> = member
+            .relay
+            .below()
+            .map(|(source, host)| (source, hosts.get(host as usize).cloned()))
+            .collect();
+        for (source, place) in below {
+            let link = place.ok_or_else(String::new).and_then(|place| self.link(&place));
+            let Some(member) = self.members.get_mut(&post) else { return };
+            match link {
+                Ok(link) => member.below.insert(source, link),
+                Err(reason) => {
+                    member.relay.lost(source, LOST, reason);
+                    None
+                }
+            };
+        }
+    }
+
+    fn link(&mut self, place: &score_proto::order::Place) -> Result<usize, String> {
+        let name = &place.name;
+        let token = self.token(Owner::Peer);
+        let Some(peers) = &mut self.peers else {
+            return Err(format!("host {name}: this daemon has no links"));
+        };
+        if let Some(link) = peers.to(name) {
+            self.owners.remove(&token);
+            return Ok(link);
+        }
+        let address = place.address.ok_or(format!("host {name}: it has no address"))?;
+        peers
+            .dial(address, Some(name.clone()), self.poll.registry(), token)
+            .map_err(|error| format!("host {name} at {address}: {error}"))?;
+        Ok(token.0)
+    }
+
+    /// An order has come over a link.
+    pub fn ordered(&mut self, link: usize, number: u32, body: &[u8]) {
+        let Ok(order) = frame::decode_datagram::<Order>(body) else {
+            return eprintln!("scored: job {number}: an order that cannot be read");
+        };
+        let post = (number, false);
+        match (&order, self.members.get(&post)) {
+            (Order::Place(placement), None) if placement.check().is_ok() => {
+                self.place(post, Member::new(placement.clone(), Above::Peer(link)));
+            }
+            (Order::Abandon, Some(member)) if member.above == Above::Peer(link) => {
+                return self.abandon(number);
+            }
+            (_, Some(member)) if member.above == Above::Peer(link) => {}
+            // Of a job that has just gone, or from somebody who is not above us.
+            _ => return,
+        }
+        self.members.get_mut(&post).into_iter().for_each(|one| one.relay.ordered(order.clone()));
+    }
+
+    /// A report has come over a link.
+    pub fn reported(&mut self, link: usize, number: u32, body: &[u8]) {
+        let Ok(report) = frame::decode_datagram::<Report>(body) else {
+            return eprintln!("scored: job {number}: a report that cannot be read");
+        };
+        for post in [(number, true), (number, false)] {
+            if let Some(member) = self.members.get_mut(&post)
+                && let Some(source) = member.source(link)
+            {
+                return member.relay.reported(source, report);
+            }
+        }
+    }
+
+    /// A link is gone: whoever is above does not want its jobs any more, whoever is below is lost.
+    pub fn unlinked(&mut self, link: usize, reason: &str) {
+        let posts: Vec<Post> = self.members.keys().copied().collect();
+        for post in posts {
+            let Some(member) = self.members.get_mut(&post) else { continue };
+            if member.above == Above::Peer(link) {
+                self.dismiss(post);
+            } else if let Some(source) = member.source(link) {
+                let hosts = member.relay.hosts(source);
+                let text = lost_text(member.relay.placement(), hosts, reason);
+                member.relay.lost(source, LOST, text);
+            }
+        }
+    }
+
+    /// Moves orders and reports until there are none.
+    pub fn settle(&mut self) {
+        let mut posts: VecDeque<Post> = self.members.keys().copied().collect();
+        while let Some(post) = posts.pop_front() {
+            let number = post.0;
+            let Some(member) = self.members.get_mut(&post) else { continue };
+            let outs = member.relay.take();
+            let (is_finished, above) = (member.relay.is_finished(), member.above);
+            if !outs.is_empty() {
+                // What goes up here may come down again, at either place of the job.
+                posts.extend([(number, true), (number, false)]);
+            }
+            for out in outs {
+                match out {
+                    Out::Up(report) => self.send_up(number, above, report),
+                    Out::Down(SHEPHERD, order) => self.own_order(number, order),
+                    Out::Down(source, order) => self.send_down(post, source, &order),
+                }
+            }
+            if is_finished {
+                self.members.remove(&post);
+            }
+        }
+    }
+
+    fn send_up(&mut self, number: u32, above: Above, report: Report) {
+        match above {
+            Above::Master => self.lead(Some(number), Event::Report(report)),
+            Above::Peer(link) => {
+                let body = frame::encode_datagram(&report);
+                if let (Ok(body), Some(peers)) = (body, &mut self.peers) {
+                    peers.send(link, Peer::Report { job: number, body });
+                }
+            }
+        }
+    }
+
+    fn send_down(&mut self, post: Post, source: usize, order: &Order) {
+        let Some(member) = self.members.get_mut(&post) else { return };
+        let (Some(link), Some(peers)) = (member.below.get(&source), &mut self.peers) else {
+            return;
+        };
+        let sent = frame::encode_datagram(order)
+            .is_ok_and(|body| peers.send(*link, Peer::Order { job: post.0, body }));
+        if !sent {
+            let reason = "arguments and environment are too long to be sent to other hosts";
+            member.relay.lost(source, LOST, reason.to_owned());
+        }
+    }
+
+    /// An order for this host alone.
+    fn own_order(&mut self, number: u32, order: Order) {
+        let begin = match order {
+            // The shepherd is told when it is there.
+            Order::Place(_) => return,
+            Order::Begin(begin) => begin,
+            order => {
+                let member = self.members.get_mut(&(number, false));
+                return member.into_iter().for_each(|member| member.ordered(&order));
+            }
+        };
+        let token = self.token(Owner::Shepherd(number));
+        let Some(member) = self.members.get_mut(&(number, false)) else { return };
+        let (above, own) = (member.above, member.relay.placement().own);
+        let session = self.leads.get(&number).map(|lead| lead.session);
+        let mut session = session.and_then(|session| self.sessions.get_mut(&session));
+        let peers = &mut self.peers;
+        // It goes out before the directory is there.
+        let mut announce = |path: &str| match (above, &mut session, &mut *peers) {
+            (Above::Master, Some(session), _) => {
+                session.tell(&Up::Directory(path.to_owned()));
+                session.flush();
+            }
+            (Above::Peer(link), _, Some(peers)) => {
+                let report = Report::Directory { host: own, path: path.to_owned() };
+                if let Ok(body) = frame::encode_datagram(&report) {
+                    peers.send(link, Peer::Report { job: number, body });
+                    peers.flush();
+                }
+            }
+            _ => {}
+        };
+        let start = Start {
+            no_namespace: self.no_namespace,
+            registry: self.poll.registry(),
+            token,
+            family: self.family.clone(),
+            announce: &mut announce,
+        };
+        member.begin(&begin, start);
+    }
+
+    /// Ends a job that nobody wants to hear of any more.
+    pub fn abandon(&mut self, number: u32) {
+        if let Some(lead) = self.leads.remove(&number) {
+            lead.directories.values().for_each(|path| directory::remove_abandoned(path));
+        }
+        self.dismiss((number, true));
+        self.dismiss((number, false));
+    }
+
+    fn dismiss(&mut self, post: Post) {
+        let Some(mut member) = self.members.remove(&post) else { return };
+        for link in member.below.values() {
+            if let (Ok(body), Some(peers)) =
+                (frame::encode_datagram(&Order::Abandon), &mut self.peers)
+            {
+                peers.send(*link, Peer::Order { job: post.0, body });
+            }
+        }
+        member.abort();
+    }
+
+    /// A line for the user of a session.
+    pub fn notice(&mut self, session: usize, level: Level, text: String) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.tell(&Up::Notice { level, text });
+        }
+    }
+}
+
+/// What the user reads when hosts are lost: the first is the one whose link broke.
+fn lost_text(placement: &Placement, hosts: Range<u32>, reason: &str) -> String {
+    let names: Vec<&str> =
+        hosts.filter_map(|host| Some(placement.hosts.get(host as usize)?.name.as_str())).collect();
+    let first = names.first().copied().unwrap_or("?");
+    let along = match names.len() {
+        0 | 1 => String::new(),
+        2..=5 => format!("; out of reach with it: {}", names[1..].join(", ")),
+        more => format!("; out of reach with it: {} hosts", more - 1),
+    };
+    format!("host {first} is lost: {reason}{along}. Every process of the job is killed")
+}
