@@ -6,10 +6,13 @@ use crate::pass::{End, SIZE};
 use crate::{Result, tcp};
 use nix::time::{ClockId, clock_gettime};
 use score_pm::device::ethernet::wire::{Choice, Endpoint, Options};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 const BATCHES: usize = 60;
 const MESSAGES: u32 = 300;
+/// Bytes that are sent at once.
+const BULK: usize = 60_000;
 
 /// One line for each wire.
 pub fn run(hosts: &Hosts) -> Result<()> {
@@ -25,7 +28,16 @@ pub fn run(hosts: &Hosts) -> Result<()> {
         tcp::read(&mut near)
     })? / 2.0;
     let poll = least(|| tcp::poll(&mut near))?;
-    println!("tcp message {message:.0} poll {poll:.0}");
+    let (piece, mut room) = (vec![7; BULK], vec![0; BULK]);
+    let bulk = least(|| {
+        near.write_all(&piece)?;
+        let mut have = 0;
+        while have < BULK {
+            have += far.read(&mut room[have..])?;
+        }
+        Ok(())
+    })?;
+    say("tcp", message, poll, bulk / BULK as f64);
     for wire in ["udp", "packet", "xdp"] {
         let open = |k: usize| {
             hosts::enter_net(&hosts.path(k))?;
@@ -43,9 +55,19 @@ pub fn run(hosts: &Hosts) -> Result<()> {
             near.receive().map(drop).ok_or_else(|| "nothing came".into())
         })? / 2.0;
         let poll = least(|| near.poll())?;
-        println!("{wire} message {message:.0} poll {poll:.0}");
+        let mut bytes = 0;
+        let bulk = least(|| {
+            bytes = near.send_batch(BULK)?;
+            far.receive_bytes(bytes)
+        })?;
+        say(wire, message, poll, bulk / bytes as f64);
     }
     Ok(())
+}
+
+fn say(who: &str, message: f64, poll: f64, byte: f64) {
+    let kib = byte * 1024.0;
+    println!("{who} message {message:.0} poll {poll:.0} KiB {kib:.0}");
 }
 
 /// The least of many batches, in ns of this thread.

@@ -61,6 +61,36 @@ impl End {
         Ok(())
     }
 
+    /// Sends about so many bytes in the longest packets, and answers how many.
+    pub fn send_batch(&mut self, bytes: usize) -> Result<usize> {
+        let header = [0; HEADER];
+        let len = (self.mtu - HEADER) / 16 * 16;
+        let packet = Packet { to: 0, header: &header, at: 64, len };
+        let batch = vec![packet; bytes / len];
+        if self.wire.send(&batch) < batch.len() {
+            return Err("the queue is full".into());
+        }
+        Ok(batch.len() * len)
+    }
+
+    /// Takes so many bytes.
+    pub fn receive_bytes(&mut self, mut bytes: usize) -> Result<()> {
+        let mut out = [Received::default(); 64];
+        let mut polls = 0;
+        while bytes > 0 {
+            let count = self.wire.receive(&mut out);
+            polls += 1;
+            if polls > POLLS {
+                return Err("packets were lost".into());
+            }
+            for packet in &out[..count] {
+                bytes = bytes.saturating_sub(packet.len as usize - HEADER);
+                self.wire.release(packet.buffer);
+            }
+        }
+        Ok(())
+    }
+
     /// Looks once, finding nothing.
     pub fn poll(&mut self) -> Result<()> {
         match self.wire.receive(&mut [Received::default(); 1]) {

@@ -1,6 +1,6 @@
 //! Sending datagrams: one by one where there is one, else in runs that the kernel segments.
 
-// UNSAFETY: sendmsg and sendmmsg that gather from the send slab.
+// UNSAFETY: sendmsg and sendmmsg, and copies from the send slab.
 #![expect(unsafe_code)]
 
 use super::{Destination, PREFIX, Udp, stride};
@@ -11,12 +11,14 @@ use std::os::fd::AsRawFd;
 
 /// Datagrams of one call.
 const RUNS: usize = 16;
-/// Packets of one call: each is two parts, header and payload.
+/// Packets of one call.
 const PACKETS: usize = 128;
 /// Segments of a datagram: what every kernel with UDP_SEGMENT takes.
 const SEGMENTS: usize = 64;
 /// Bytes of a datagram before it is segmented, headers left out.
 const DATAGRAM: usize = 65_000;
+/// Bytes of all datagrams of one call: at least one of them, and little enough for a cache.
+pub const STAGING: usize = 128 << 10;
 /// Packets up to this length are copied into one piece: cheaper than gathering.
 const FLAT: usize = 256;
 
@@ -192,50 +194,60 @@ impl Udp {
         packets
     }
 
+    /// Sends as many runs as one call takes. They are copied into one piece each: the kernel copies
+    /// 60 KiB from one piece in half the time that it takes for 170 of them.
     fn send_runs(&mut self, slab: &Slab, batch: &[Packet<'_>], runs: &[Run]) -> nix::Result<usize> {
-        const ZERO: [u8; 16] = [0; 16];
-        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; 4 * PACKETS];
-        let prefixes: [_; PACKETS] = std::array::from_fn(|k| batch.get(k).map_or([0; 2], prefix));
+        let mut parts = [part(&[]); RUNS];
         let mut controls = [Control([0; 32]); RUNS];
         // SAFETY: plain data; all zero is an empty message.
         let mut messages: [libc::mmsghdr; RUNS] = unsafe { MaybeUninit::zeroed().assume_init() };
-        let mut used = 0;
-        for ((run, to), control) in runs.iter().zip(&mut messages).zip(&mut controls) {
+        let (mut count, mut used) = (0, 0);
+        for (k, run) in runs.iter().enumerate() {
             let packets = &batch[run.first..run.first + run.packets];
+            let most = run.packets * stride(packets[0].total());
+            if used + most > self.staging.len() {
+                break;
+            }
             let begin = used;
-            for (packet, prefix) in packets.iter().zip(&prefixes[run.first..]) {
+            for packet in packets {
                 let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
-                let padding = stride(packet.total()) - PREFIX - packet.total();
-                let all = [
-                    part(prefix),
-                    part(packet.header),
-                    raw_part(payload, packet.len),
-                    part(&ZERO[..if run.packets > 1 { padding } else { 0 }]),
-                ];
-                for one in all.into_iter().filter(|one| one.iov_len > 0) {
-                    parts[used].write(one);
-                    used += 1;
-                }
+                let segment = &mut self.staging[used..used + stride(packet.total())];
+                stage(segment, packet, payload);
+                used += segment.len();
             }
-            let peer: &Destination = &self.peers[packets[0].to as usize];
-            let (name, name_len) = peer.name();
-            to.msg_hdr.msg_name = name;
-            to.msg_hdr.msg_namelen = name_len;
-            to.msg_hdr.msg_iov = parts[begin].as_mut_ptr();
-            to.msg_hdr.msg_iovlen = (used - begin) as _;
+            // A datagram of one packet needs no padding.
+            let alone = PREFIX + packets[0].total();
+            let len = if run.packets > 1 { used - begin } else { alone };
+            parts[k] = part(&self.staging[begin..begin + len]);
+            let to = &mut messages[k].msg_hdr;
+            (to.msg_name, to.msg_namelen) = self.peers[packets[0].to as usize].name();
+            to.msg_iov = &raw mut parts[k];
+            to.msg_iovlen = 1;
             if run.packets > 1 {
-                segment(&mut to.msg_hdr, control, stride(packets[0].total()) as u16);
+                segment(to, &mut controls[k], stride(packets[0].total()) as u16);
             }
+            count += 1;
         }
         self.stats.send_calls += 1;
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
-        let count = runs.len() as libc::c_uint;
-        // SAFETY: each message points to parts that were written above and are readable (headers
-        // by their slices, payloads by the slab's promise), to a name in its peer and to its
-        // control; all of them outlive the call and none moves.
-        let code = unsafe { libc::sendmmsg(socket, messages.as_mut_ptr(), count, flags as _) };
-        Errno::result(code).map(|sent| (sent as usize).min(runs.len()))
+        let first = messages.as_mut_ptr();
+        // SAFETY: each of the first `count` messages points to a part inside the staging buffer, a
+        // name in its peer and its control; all of them outlive the call and none moves.
+        let code = unsafe { libc::sendmmsg(socket, first, count as libc::c_uint, flags as _) };
+        Errno::result(code).map(|sent| (sent as usize).min(count))
     }
+}
+
+/// Writes a packet with its length before it; what is left of the segment is padding.
+fn stage(segment: &mut [u8], packet: &Packet<'_>, payload: *const u8) {
+    let (head, rest) = segment.split_at_mut(PREFIX + packet.header.len());
+    let (prefix, header) = head.split_at_mut(PREFIX);
+    prefix.copy_from_slice(&self::prefix(packet));
+    header.copy_from_slice(packet.header);
+    let (inside, padding) = rest.split_at_mut(packet.len);
+    // SAFETY: readable by the slab's promise for as many bytes as `inside` has.
+    unsafe { inside.as_mut_ptr().copy_from_nonoverlapping(payload, inside.len()) };
+    padding.fill(0);
 }
 
 fn prefix(packet: &Packet<'_>) -> [u8; PREFIX] {
