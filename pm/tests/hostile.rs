@@ -86,6 +86,8 @@ fn a_corrupt_slot_is_eio_once_and_that_peer_is_gone_for_good() {
 #[test]
 fn every_impossible_header_is_refused() {
     const LONG: u64 = 1 << 30;
+    // The data area of two nodes.
+    const AREA: u64 = 1 << 20;
     let headers = [
         u64::MAX,
         2 << 32 | 8,
@@ -103,7 +105,7 @@ fn every_impossible_header_is_refused() {
         segment.word(at).store(header, Ordering::Relaxed);
         assert_eq!(bed.ends[0].receive(), Err(Error::Io), "{header:#x}");
     }
-    for position in [u64::MAX, 1, 32 << 10, (32 << 10) - 64, 63, 1 << 63] {
+    for position in [u64::MAX, 1, AREA, AREA - 64, 63, 1 << 63] {
         let bed = Bed::new("shmem", 2);
         let segment = Segment::steal(&bed);
         send(&bed.ends[1], 0, &[0x5c; 8000]).unwrap();
@@ -111,7 +113,7 @@ fn every_impossible_header_is_refused() {
         let at = segment.find(0x5c0_4e11) - 2 - 8;
         segment.word(at + 1).store(position, Ordering::Relaxed);
         // Only where it falls in the area counts, not which lap it claims to be of.
-        let inside = [32 << 10, 1 << 63].contains(&position);
+        let inside = [AREA, 1 << 63].contains(&position);
         assert_eq!(bed.ends[0].receive().is_ok(), inside, "{position:#x}");
     }
 }

@@ -121,8 +121,18 @@ unsafe extern "C" fn pmReceive(pmc: *mut Context, bufp: *mut *mut u8, lenp: *mut
             0
         }
         Poll::Nothing => libc::ENOBUFS,
+        Poll::Aside => look_aside(pmc, bufp, lenp),
         Poll::Ask => receive(pmc, bufp, lenp),
     }
+}
+
+#[inline(never)]
+extern "C" fn look_aside(
+    pmc: &Live,
+    bufp: &mut MaybeUninit<*mut u8>,
+    lenp: &mut MaybeUninit<usize>,
+) -> c_int {
+    if pmc.is_silent_aside() { libc::ENOBUFS } else { receive(pmc, bufp, lenp) }
 }
 
 #[inline(never)]

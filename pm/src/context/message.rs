@@ -8,7 +8,6 @@ use super::{Context, Inner};
 use crate::device::{Body, Transport, on};
 use crate::error::{Error, Result};
 use crate::idle;
-use crate::lock::is_single_threaded;
 use crate::sync::Local;
 
 /// Polls that find nothing, or no room, before the processor is offered to others.
@@ -84,9 +83,7 @@ impl Inner {
     /// writes; said once, that source is never read again.
     #[inline(always)]
     pub fn receive(&self) -> Result<(*mut u8, usize)> {
-        if !is_single_threaded()
-            && let Some(message) = self.receive_among_threads()
-        {
+        if let Some(message) = self.receive_direct() {
             return Ok(message);
         }
         let Some(found) = on!(&self.body, device => device.find()) else {
@@ -245,6 +242,8 @@ impl Context {
         match inner.receive_short() {
             Poll::Message(message, len) => Ok((message, len)),
             Poll::Nothing => Err(Error::NoBuffers),
+            Poll::Aside if inner.is_silent_aside() => Err(Error::NoBuffers),
+            Poll::Aside => inner.receive(),
             Poll::Ask => inner.receive(),
         }
     }

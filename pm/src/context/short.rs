@@ -1,17 +1,19 @@
 //! The short way: a message that fits in a slot, through a composite, between processes that know
 //! each other. One look at everything that could be different, and the message itself. Whatever is
 //! different is left to the long way in `message.rs`, untouched, so that these functions call no
-//! other and keep nothing on the stack.
+//! other and keep nothing on the stack. A longer message joins this way where it was reserved or
+//! taken directly: `send_short` and `release_short` serve both.
 
 #![forbid(unsafe_code)]
 
 use super::Inner;
 use super::message::LITTLE_PATIENCE;
 use crate::device::composite::{Composite, Glance};
-use crate::device::shmem::Target;
+use crate::device::shmem::{Source, Target};
 use crate::device::{Body, Transport};
 use crate::idle;
 use crate::lock::is_single_threaded;
+use crate::ring::INLINE;
 
 /// What a poll by the short way found.
 pub enum Poll {
@@ -19,6 +21,8 @@ pub enum Poll {
     Message(*mut u8, usize),
     /// None is there.
     Nothing,
+    /// The hot source has none; [`Inner::is_silent_aside`] looks at others.
+    Aside,
     /// [`Inner::receive`] knows.
     Ask,
 }
@@ -35,6 +39,9 @@ impl Inner {
     /// As `get_send_buffer`; None, and nothing has happened: that knows.
     #[inline(always)]
     pub fn get_short(&self, node: u32, len: usize) -> Option<*mut u8> {
+        if len > INLINE {
+            return None;
+        }
         let composite = self.composite()?;
         let locks = self.lock_send().ok()?;
         match composite.reserve_short(node, len) {
@@ -89,34 +96,53 @@ impl Inner {
                 self.patience.message_came();
                 Poll::Message(short.payload, short.len)
             }
-            Glance::Nothing(source) => {
-                let empty = self.patience.empty_polls() + 1;
-                let usual = empty <= LITTLE_PATIENCE && !composite.is_selecting();
-                if !usual || !self.locks().receive.is_free() {
-                    return Poll::Ask;
-                }
-                self.patience.set_empty_polls(empty);
-                source.count_empty_poll();
-                std::hint::spin_loop();
-                Poll::Nothing
+            Glance::Nothing(source) if composite.is_alone() => {
+                if self.ends_poll(composite, source) { Poll::Nothing } else { Poll::Ask }
             }
+            Glance::Nothing(_) => Poll::Aside,
             Glance::Unsure => Poll::Ask,
         }
     }
 
-    /// As `receive_short` where there are other threads: between a glance and the lock one of them
-    /// may have taken the message.
-    pub(super) fn receive_among_threads(&self) -> Option<(*mut u8, usize)> {
+    /// After [`Poll::Aside`]: true, and the poll has found nothing; false: `receive` knows.
+    #[inline(always)]
+    pub fn is_silent_aside(&self) -> bool {
+        if let Some(composite) = self.composite()
+            && let Some(hot) = composite.silent_but_hot()
+        {
+            return self.ends_poll(composite, hot);
+        }
+        false
+    }
+
+    /// Ends a poll that found nothing; false: something else is to be done about it.
+    #[inline(always)]
+    fn ends_poll(&self, composite: &Composite, source: &Source) -> bool {
+        let empty = self.patience.empty_polls() + 1;
+        let usual = empty <= LITTLE_PATIENCE && !composite.is_selecting();
+        if !usual || !self.locks().receive.is_free() {
+            return false;
+        }
+        self.patience.set_empty_polls(empty);
+        source.count_empty_poll();
+        std::hint::spin_loop();
+        true
+    }
+
+    /// As `receive_short` for a long message, and where there are other threads: between a glance
+    /// and the lock one of them may have taken the message.
+    #[inline(always)]
+    pub(super) fn receive_direct(&self) -> Option<(*mut u8, usize)> {
         let composite = self.composite()?;
-        let Glance::Short(source, short) = composite.glance() else { return None };
-        let locks = self.lock(false, |locks| &locks.receive).ok()?;
-        if !composite.is_next(source, &short) {
+        let (source, message) = composite.glance_longer()?;
+        let locks = self.lock_receive().ok()?;
+        if !composite.is_next(source, &message) {
             locks.receive.release();
             return None;
         }
-        composite.take_short(source);
+        composite.take_direct(source, &message);
         self.patience.message_came();
-        Some((short.payload, short.len))
+        Some((message.payload, message.len))
     }
 
     /// As `release_receive_buffer`; false, and nothing has happened: that knows.

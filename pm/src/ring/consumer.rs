@@ -2,7 +2,7 @@
 
 use super::{INLINE, LINE, Ring, Word};
 use crate::error::{Error, Result};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 
 /// A message that was taken and not yet released.
 #[derive(Clone, Copy)]
@@ -23,6 +23,20 @@ pub(crate) struct Short {
     pub(crate) payload: *mut u8,
     pub(crate) len: usize,
     index: u64,
+}
+
+impl Short {
+    #[inline(always)]
+    pub(crate) fn received(self) -> Received {
+        let Short { payload, len, index } = self;
+        Received { payload, len, next: index.wrapping_add(1), data: None }
+    }
+}
+
+/// See [`Consumer::watch`].
+pub(crate) struct Watch {
+    pub(crate) slot: *const AtomicU64,
+    pub(crate) before: Word,
 }
 
 /// What [`Consumer::peek`] saw.
@@ -75,24 +89,23 @@ impl Consumer {
         if self.ring.has_come(index, word) == Ok(false) { Next::Nothing } else { Next::Other }
     }
 
-    /// Whether nobody has taken what `peek` saw. Nobody does while the lock is held.
+    /// Whether nobody has taken what was seen. Nobody does while the lock is held.
     #[inline(always)]
-    pub(crate) fn is_next(&self, short: &Short) -> bool {
-        self.index() == short.index
+    pub(crate) fn is_next(&self, message: &Received) -> bool {
+        self.index().wrapping_add(1) == message.next
     }
 
-    /// Gives the room of the message that `peek` saw back to the sender.
+    /// As `release` of the message that was next when it was taken.
     #[inline(always)]
-    pub(crate) fn release_short(&self) {
-        // SYNC: credit
-        self.ring.ends().consumer.index.store(self.index().wrapping_add(1), Ordering::Release);
+    pub(crate) fn release_next(&self, data_end: Option<u64>) {
+        self.release(self.index().wrapping_add(1), data_end);
     }
 
     /// Takes the next message. Io: the ring holds what no sender of ours writes.
     #[inline(always)]
     pub(crate) fn take(&self) -> Result<Option<Received>> {
-        if let Next::Short(Short { payload, len, index }) = self.peek() {
-            return Ok(Some(Received { payload, len, next: index.wrapping_add(1), data: None }));
+        if let Next::Short(short) = self.peek() {
+            return Ok(Some(short.received()));
         }
         self.at(self.index())
     }
@@ -125,6 +138,29 @@ impl Consumer {
         Ok(None)
     }
 
+    /// The message that is next if it lies in the data area. None: it does not, or `take` tells.
+    #[inline(always)]
+    pub(crate) fn peek_long(&self) -> Option<Received> {
+        let index = self.index();
+        let slot = self.ring.slot(index);
+        // SYNC: slot
+        let word = Word(slot.word.load(Ordering::Acquire));
+        let len = word.long(self.ring.mark(index));
+        if len > self.ring.shape.mtu as usize {
+            return None;
+        }
+        self.long(slot.position.load(Ordering::Relaxed), len, index.wrapping_add(1)).ok()
+    }
+
+    /// Where the next message will come, and what marks that it has not.
+    pub(crate) fn watch(&self) -> Watch {
+        let index = self.index();
+        let lap = self.ring.mask.wrapping_add(1) << 32;
+        let before = Word(self.ring.mark(index).wrapping_sub(lap));
+        Watch { slot: std::ptr::from_ref(&self.ring.slot(index).word), before }
+    }
+
+    #[inline(always)]
     fn long(&self, position: u64, len: usize, next: u64) -> Result<Received> {
         let area = u64::from(self.ring.shape.data);
         if len == 0 || len > self.ring.shape.mtu as usize || area == 0 {

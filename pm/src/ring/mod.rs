@@ -24,8 +24,8 @@ mod refill;
 mod tests;
 mod word;
 
-pub(crate) use consumer::{Consumer, Next, Short};
-pub(crate) use producer::Producer;
+pub(crate) use consumer::{Consumer, Next, Received, Short, Watch};
+pub(crate) use producer::{IN_SLOT, Producer, Reserved};
 #[cfg(not(loom))]
 pub(crate) use refill::Saved;
 pub(crate) use word::Word;
@@ -130,6 +130,11 @@ impl Ring {
         debug_assert!(shape.slots.is_power_of_two());
         debug_assert!(shape.data == 0 || shape.data.is_power_of_two());
         Ring { ends, slots, data, mask: u64::from(shape.slots) - 1, shape }
+    }
+
+    /// Where it begins.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.ends.cast()
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::sync::{Local, Ordering, prefetch_write};
 const PAUSES: u32 = 4;
 
 /// Marks a reservation in the slot itself.
-const IN_SLOT: u64 = u64::MAX;
+pub(crate) const IN_SLOT: u64 = u64::MAX;
 
 /// Room for one message, until it is published.
 #[derive(Clone, Copy)]
@@ -77,6 +77,23 @@ impl Producer {
         self.ring.slot(at).word.store(word, Ordering::Release);
     }
 
+    /// As `reserve` for a longer message (up to the MTU), from the room that is known.
+    #[inline(always)]
+    pub(crate) fn reserve_long(&self, len: usize) -> Option<Reserved> {
+        let end = &self.ring.ends().producer;
+        let index = end.index.load(Ordering::Relaxed);
+        let (start, after) = self.place(line(end.data.load(Ordering::Relaxed)), len);
+        let known = index.wrapping_sub(self.seen.get()) <= self.ring.mask
+            && after.wrapping_sub(self.seen_data.get()) <= u64::from(self.ring.shape.data);
+        known.then(|| Reserved { payload: self.ring.data_at(start), position: start })
+    }
+
+    /// The longest message.
+    #[inline(always)]
+    pub(crate) fn mtu(&self) -> usize {
+        self.ring.shape.mtu as usize
+    }
+
     /// A message is likely to be sent soon: brings its slot here. Short ones just before, because
     /// the receiver that polls the slot takes it back.
     #[inline(always)]
@@ -84,10 +101,10 @@ impl Producer {
         prefetch_write(self.ring.slot(self.ring.ends().producer.index.load(Ordering::Relaxed)));
     }
 
-    /// What `publish` would have answered for the last message, a short one.
-    pub(crate) fn last_short(&self, len: usize) -> (u64, Word) {
+    /// What `publish` has answered for the last message.
+    pub(crate) fn last(&self, position: u64, len: usize) -> (u64, Word) {
         let index = self.ring.ends().producer.index.load(Ordering::Relaxed).wrapping_sub(1);
-        (index, Word::new(self.ring.mark(index), len, false))
+        (index, Word::new(self.ring.mark(index), len, position != IN_SLOT))
     }
 
     /// Looks how far the receiver has come; when it has not moved, once more after a pause. Each
@@ -116,8 +133,7 @@ impl Producer {
     #[inline(never)]
     fn reserve_data(&self, len: usize) -> Result<Reserved> {
         let area = u64::from(self.ring.shape.data);
-        let head = self.ring.ends().producer.data.load(Ordering::Relaxed);
-        let head = head & !(LINE as u64 - 1);
+        let head = line(self.ring.ends().producer.data.load(Ordering::Relaxed));
         let (start, end) = self.place(head, len);
         if end.wrapping_sub(self.seen_data.get()) > area {
             // SYNC: credit
@@ -135,6 +151,7 @@ impl Producer {
 
     /// Where a message goes when the data area is used up to `head`. A message never wraps: what is
     /// left at the end is skipped.
+    #[inline(always)]
     fn place(&self, head: u64, len: usize) -> (u64, u64) {
         let area = u64::from(self.ring.shape.data);
         let need = len.next_multiple_of(LINE) as u64;
@@ -166,4 +183,10 @@ impl Producer {
         }
         (index, word)
     }
+}
+
+/// The line that `position` is in. The sender only ever leaves whole ones.
+#[inline(always)]
+fn line(position: u64) -> u64 {
+    position & !(LINE as u64 - 1)
 }

@@ -26,6 +26,12 @@ impl Word {
     pub(crate) fn short(self, mark: u64) -> usize {
         (self.0 ^ mark) as usize
     }
+    /// The same for a message that is long and not claimed; for any other word above [`LENGTH`].
+    #[inline(always)]
+    pub(crate) fn long(self, mark: u64) -> usize {
+        (self.0 ^ mark ^ LONG) as usize
+    }
+
     #[inline(always)]
     pub(crate) fn len(self) -> usize {
         (self.0 & LENGTH) as usize

@@ -194,7 +194,7 @@ impl<'a> Member<'a> {
         on!(self, e => e.dump(out))
     }
 
-    // What only shmem has: the direct way of short messages.
+    // What only shmem has: the direct way of messages.
 
     fn shmem(self) -> Option<&'a shmem::Endpoint> {
         match self {
@@ -209,9 +209,9 @@ impl<'a> Member<'a> {
     pub(super) fn owns(self, target: &Target) -> bool {
         self.shmem().is_some_and(|endpoint| endpoint.owns(target))
     }
-    pub(super) fn knock(self, target: &Target, len: usize) {
+    pub(super) fn knock(self, target: &Target, position: u64, len: usize) {
         if let Some(endpoint) = self.shmem() {
-            endpoint.knock(target, len);
+            endpoint.knock(target, position, len);
         }
     }
     /// The source of the message that was taken.
@@ -227,5 +227,10 @@ impl<'a> Member<'a> {
     #[inline(always)]
     pub(super) fn is_alone(self) -> bool {
         self.shmem().is_some_and(shmem::Endpoint::is_alone)
+    }
+    /// Whether neither a new source nor the next few in turn have anything.
+    #[inline(always)]
+    pub(super) fn is_silent_aside(self) -> bool {
+        self.shmem().is_some_and(shmem::Endpoint::is_silent_aside)
     }
 }

@@ -4,17 +4,18 @@
 //! the last message, only every [`SELDOM`]th poll that finds nothing makes it, and every one that
 //! ends another member's turn: a flood on either side delays the other by a turn at most.
 //!
-//! The source that gave the last message is *hot*: as long as its turn lasts, its short messages
-//! are taken past the member. When it has nothing and nobody else can have, a poll is over.
+//! The source that gave the last message is *hot*: as long as its turn lasts, its messages are
+//! taken past the member. When it has nothing and those that were looked at have neither, a poll
+//! is over.
 
 // UNSAFETY: keeps the address of the hot source.
 #![expect(unsafe_code)]
 
 use super::{Composite, Member};
 use crate::device::Found;
-use crate::device::shmem::Source;
+use crate::device::shmem::{NO_DATA, Source};
 use crate::error::{Error, Result};
-use crate::ring::{Next, Short};
+use crate::ring::{Next, Received, Short};
 use crate::sync::{AtomicPtr, Local, Ordering};
 use std::ptr::{self, null_mut};
 
@@ -31,15 +32,19 @@ pub(super) struct Receiver {
     looks: Local,
     /// The hot source; null before the first message, and when its member's turn is over.
     hot: AtomicPtr<Source>,
-    /// The source whose short message is held; null when a member knows what is held.
+    /// The source whose short message is held, when it was taken directly; else null.
     held_short: AtomicPtr<Source>,
+    /// The same for a message that `glance_longer` saw, and where that ends in the ring's data
+    /// area, or [`NO_DATA`]; null also when a member knows what is held.
+    held_long: AtomicPtr<Source>,
+    held_end: Local,
     /// The member whose message is held.
     held: Local,
 }
 
 /// What a first look tells.
 pub(crate) enum Glance<'a> {
-    /// There is nothing anywhere; this source is all there is.
+    /// There is nothing from this source, and the only member is its.
     Nothing(&'a Source),
     /// A short message of this source, for `take_short`.
     Short(&'a Source, Short),
@@ -64,28 +69,57 @@ impl Composite {
         let Some(source) = (unsafe { hot.as_ref() }) else { return Glance::Unsure };
         match source.peek() {
             Next::Short(short) => Glance::Short(source, short),
-            Next::Nothing if self.is_alone() => Glance::Nothing(source),
+            Next::Nothing if self.count.get() == 1 => Glance::Nothing(source),
             Next::Nothing | Next::Other => Glance::Unsure,
         }
     }
 
-    /// Whether there is no source but the hot one.
+    /// No lock, after `Glance::Nothing`. Whether there is no other source.
     #[inline(always)]
-    fn is_alone(&self) -> bool {
-        self.count.get() == 1 && self.member(0).is_some_and(Member::is_alone)
+    pub(crate) fn is_alone(&self) -> bool {
+        self.member(0).is_some_and(Member::is_alone)
     }
 
-    /// Receive lock. Whether what `glance` saw is still to be taken.
+    /// No lock, after `Glance::Nothing`. The hot source, if those that are looked at are silent.
     #[inline(always)]
-    pub(crate) fn is_next(&self, source: &Source, short: &Short) -> bool {
-        ptr::eq(self.receive.hot.load(Ordering::Relaxed), source) && source.is_next(short)
+    pub(crate) fn silent_but_hot(&self) -> Option<&Source> {
+        self.member(0).filter(|member| member.is_silent_aside())?;
+        // SYNC: member
+        let hot = self.receive.hot.load(Ordering::Acquire);
+        // SAFETY: as in `glance`.
+        unsafe { hot.as_ref() }
+    }
+
+    /// No lock. As `glance`, for a message of any length.
+    #[inline(always)]
+    pub(crate) fn glance_longer(&self) -> Option<(&Source, Received)> {
+        // SYNC: member
+        let hot = self.receive.hot.load(Ordering::Acquire);
+        // SAFETY: as in `glance`.
+        let source = unsafe { hot.as_ref() }?;
+        Some((source, source.peek_longer()?))
+    }
+
+    /// Receive lock. Whether what was seen is still to be taken.
+    #[inline(always)]
+    pub(crate) fn is_next(&self, source: &Source, message: &Received) -> bool {
+        ptr::eq(self.receive.hot.load(Ordering::Relaxed), source) && source.is_next(message)
     }
 
     /// Receive lock. Takes what `glance` saw and nobody else has taken.
     #[inline(always)]
     pub(crate) fn take_short(&self, source: &Source) {
-        source.take_short();
+        source.take_next();
         self.receive.held_short.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Receive lock. The same for what `glance_longer` saw.
+    #[inline(always)]
+    pub(crate) fn take_direct(&self, source: &Source, message: &Received) {
+        source.take_next();
+        self.receive.held_short.store(null_mut(), Ordering::Relaxed);
+        self.receive.held_long.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
+        self.receive.held_end.set(message.data.map_or(NO_DATA, |(_, end)| end));
     }
 
     /// Receive lock. The source whose message `take_short` took, and nobody released since.
@@ -93,6 +127,13 @@ impl Composite {
     pub(crate) fn held_short(&self) -> Option<&Source> {
         // SAFETY: as in `glance`.
         unsafe { self.receive.held_short.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Receive lock, where no short message is held. The same of `take_direct`.
+    #[inline(always)]
+    fn held_long(&self) -> Option<&Source> {
+        // SAFETY: as in `glance`.
+        unsafe { self.receive.held_long.load(Ordering::Relaxed).as_ref() }
     }
 
     #[inline(always)]
@@ -150,6 +191,7 @@ impl Composite {
         let message = member.take(found.source)?;
         self.receive.held.set(place);
         self.receive.held_short.store(null_mut(), Ordering::Relaxed);
+        self.receive.held_long.store(null_mut(), Ordering::Relaxed);
         self.heat(member.held());
         Ok(message)
     }
@@ -179,6 +221,9 @@ impl Composite {
     pub(super) fn release_held(&self) {
         if let Some(source) = self.held_short() {
             return source.release_short();
+        }
+        if let Some(source) = self.held_long() {
+            return source.release_long(self.receive.held_end.get());
         }
         if let Some(member) = self.member(self.receive.held.get()) {
             member.release();

@@ -1,7 +1,8 @@
 //! Sending: by the member that reaches the node.
 //!
-//! A short message towards a node that shmem reaches takes the direct way, past the member: one
-//! look-up, one place in the ring. Everything else is the member's affair.
+//! A message towards a node that shmem reaches takes the direct way, past the member, while there
+//! is room that is known: one look-up, one place in the ring. Everything else is the member's
+//! affair.
 
 // UNSAFETY: keeps the address of the pending message's target.
 #![expect(unsafe_code)]
@@ -10,6 +11,7 @@ use super::open::Entry;
 use super::{Composite, Member};
 use crate::device::shmem::Target;
 use crate::error::{Error, Result};
+use crate::ring::{IN_SLOT, Reserved};
 use crate::sync::{AtomicPtr, Local, Ordering};
 use std::ptr::{self, null_mut};
 
@@ -17,9 +19,13 @@ use std::ptr::{self, null_mut};
 const MANY: u64 = u64::MAX;
 
 pub(super) struct Sender {
-    /// Where the reserved message goes directly, and its length; null when a member holds it.
-    direct: AtomicPtr<Target>,
+    /// Where the reserved message goes directly, when it is a short one; else null.
+    short: AtomicPtr<Target>,
+    /// The same when it is a longer one; null also when a member holds the message.
+    long: AtomicPtr<Target>,
+    /// The length of either, and the longer one's position in the ring's data area.
     direct_len: Local,
+    long_at: Local,
     /// The member that holds what is reserved.
     pending: Local,
     /// A multicast's destinations, as [`Entry`] bits; the first one's member holds its staging.
@@ -31,8 +37,10 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(nodes: usize) -> Sender {
         Sender {
-            direct: AtomicPtr::new(null_mut()),
+            short: AtomicPtr::new(null_mut()),
+            long: AtomicPtr::new(null_mut()),
             direct_len: Local::default(),
+            long_at: Local::default(),
             pending: Local::default(),
             many: (0..nodes).map(|_| Local::default()).collect(),
             many_count: Local::default(),
@@ -47,17 +55,38 @@ impl Composite {
     pub(crate) fn reserve_short(&self, node: u32, len: usize) -> Option<*mut u8> {
         let target = self.direct(node)?;
         let buffer = target.reserve_short(len)?;
-        self.send.direct.store(ptr::from_ref(target).cast_mut(), Ordering::Relaxed);
+        self.send.short.store(ptr::from_ref(target).cast_mut(), Ordering::Relaxed);
         self.send.direct_len.set(len as u64);
         Some(buffer)
     }
 
+    /// Send lock. The same for a longer message.
+    #[inline(always)]
+    fn reserve_long(&self, node: u32, len: usize) -> Option<*mut u8> {
+        let target = self.direct(node)?;
+        let Reserved { payload, position } = target.reserve_long(len)?;
+        self.send.short.store(null_mut(), Ordering::Relaxed);
+        self.send.long.store(ptr::from_ref(target).cast_mut(), Ordering::Relaxed);
+        self.send.direct_len.set(len as u64);
+        self.send.long_at.set(position);
+        Some(payload)
+    }
+
+    /// A member holds what is reserved.
+    fn leave_to_member(&self) {
+        self.send.short.store(null_mut(), Ordering::Relaxed);
+        self.send.long.store(null_mut(), Ordering::Relaxed);
+    }
+
     #[inline(always)]
     pub(super) fn reserve_one(&self, node: u32, len: usize) -> Result<*mut u8> {
+        if let Some(buffer) = self.reserve_long(node, len) {
+            return Ok(buffer);
+        }
         let (place, member, there) = self.route(node)?;
         let buffer = member.reserve(there, len)?;
         self.send.pending.set(place);
-        self.send.direct.store(null_mut(), Ordering::Relaxed);
+        self.leave_to_member();
         Ok(buffer)
     }
 
@@ -84,7 +113,7 @@ impl Composite {
         sender.many_count.set(nodes.len() as u64);
         sender.many_len.set(len as u64);
         sender.pending.set(MANY);
-        sender.direct.store(null_mut(), Ordering::Relaxed);
+        self.leave_to_member();
         self.first().map(Member::staging).ok_or(Error::Invalid)
     }
 
@@ -98,7 +127,7 @@ impl Composite {
     }
 
     pub(super) fn truncate_pending(&self, len: usize) -> Result<()> {
-        if self.pending_short().is_some() {
+        if self.pending_short().or(self.pending_long()).is_some() {
             return shorten(&self.send.direct_len, len);
         }
         let pending = self.send.pending.get();
@@ -108,11 +137,18 @@ impl Composite {
         shorten(&self.send.many_len, len)
     }
 
-    /// Send lock. Where the message goes that `reserve_short` reserved; None: a member holds it.
+    /// Send lock. Where the short message goes that was reserved directly; None: there is none.
     #[inline(always)]
     pub(crate) fn pending_short(&self) -> Option<&Target> {
         // SAFETY: null, or what `direct` has answered, which lives as long as `self`.
-        unsafe { self.send.direct.load(Ordering::Relaxed).as_ref() }
+        unsafe { self.send.short.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Send lock, where no short message is pending. The same for a longer one.
+    #[inline(always)]
+    fn pending_long(&self) -> Option<&Target> {
+        // SAFETY: as in `pending_short`.
+        unsafe { self.send.long.load(Ordering::Relaxed).as_ref() }
     }
 
     /// Send lock. Sends what is pending; true: `knock` has to follow.
@@ -124,9 +160,14 @@ impl Composite {
     /// After `publish_short`: the receiver sleeps, or has gone.
     #[cold]
     pub(crate) fn knock(&self, target: &Target) {
+        self.knock_for(target, IN_SLOT);
+    }
+
+    #[cold]
+    fn knock_for(&self, target: &Target, position: u64) {
         // No member goes while the send lock is held.
         if let Some((_, member)) = self.members().find(|(_, member)| member.owns(target)) {
-            member.knock(target, self.send.direct_len.get() as usize);
+            member.knock(target, position, self.send.direct_len.get() as usize);
         }
     }
 
@@ -135,6 +176,13 @@ impl Composite {
         if let Some(target) = self.pending_short() {
             if self.publish_short(target) {
                 self.knock(target);
+            }
+            return;
+        }
+        if let Some(target) = self.pending_long() {
+            let position = self.send.long_at.get();
+            if target.publish_long(position, self.send.direct_len.get() as usize) {
+                self.knock_for(target, position);
             }
             return;
         }

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::segment::layout::{Geometry, Node};
 use crate::segment::{Kind, Segment};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
-pub(crate) use receive::Source;
+pub(crate) use receive::{NO_DATA, Source};
 pub(crate) use send::Target;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};

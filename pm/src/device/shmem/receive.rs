@@ -2,9 +2,10 @@
 //!
 //! The ring that gave the last message is *hot* and looked at on every poll; after [`TURN`]
 //! messages in a row the others come first. Of the other active rings every poll that finds the
-//! hot one empty looks at [`SWEEP`], in turn. So while one source floods, another's message
-//! waits for at most `TURN` messages of each other source and its own turn in the sweep; and when
-//! nothing floods it is found within `active / SWEEP` polls.
+//! hot one empty looks at [`SWEEP`], in turn: at the slot where the next message will come, and at
+//! a word of our own that says where that is, eight of them to a line. So while one source floods,
+//! another's message waits for at most `TURN` messages of each other source and its own turn in the
+//! sweep; and when nothing floods it is found within `active / SWEEP` polls.
 
 // UNSAFETY: points into the segment.
 #![expect(unsafe_code)]
@@ -12,10 +13,10 @@
 use super::send::{Sender, Target};
 use super::{Endpoint, message_ring};
 use crate::error::{Error, Result};
-use crate::ring::{Consumer, Next, Short};
+use crate::ring::{Consumer, Next, Received, Watch};
 use crate::segment::layout::Node;
 use crate::segment::{Kind, Segment};
-use crate::sync::{Local, Ordering};
+use crate::sync::{AtomicU64, Local, Ordering};
 use std::ptr::NonNull;
 
 /// Messages in a row from one source.
@@ -23,14 +24,18 @@ pub(super) const TURN: u64 = 16;
 /// Cold rings per poll.
 pub(super) const SWEEP: u64 = 4;
 
-/// No source is hot yet.
+/// No source: none is hot yet.
 const NOBODY: u64 = u64::MAX;
 /// Found: not a message, but a source that was not there before.
 const NEW_SOURCE: u32 = u32::MAX;
 /// The held message lies in its slot.
-const NO_DATA: u64 = u64::MAX;
+pub(crate) const NO_DATA: u64 = u64::MAX;
+/// The place of a source that has not sent.
+const NO_PLACE: u64 = u64::MAX;
+/// Slots lie at whole lines.
+const LINE: usize = crate::ring::LINE;
 
-/// The way from one node. All that a short message needs is here, so that a composite can keep
+/// The way from one node. All that a message needs is here, so that a composite can keep
 /// the address of the hot one.
 #[repr(align(64))]
 pub(crate) struct Source {
@@ -41,7 +46,8 @@ pub(crate) struct Source {
     own: NonNull<Node>,
     /// The way back.
     back: NonNull<Target>,
-    known: Local,
+    /// Where in `Receiver::order` it stands, or [`NO_PLACE`].
+    place: Local,
 }
 
 impl Source {
@@ -51,15 +57,25 @@ impl Source {
         if self.left.get() == 0 { Next::Other } else { self.consumer.peek() }
     }
 
-    /// Receive lock. Whether nobody has taken what `peek` saw.
+    /// As `peek`, for a message of any length.
     #[inline(always)]
-    pub(crate) fn is_next(&self, short: &Short) -> bool {
-        self.left.get() != 0 && self.consumer.is_next(short)
+    pub(crate) fn peek_longer(&self) -> Option<Received> {
+        match self.peek() {
+            Next::Short(short) => Some(short.received()),
+            Next::Other if self.left.get() != 0 => self.consumer.peek_long(),
+            Next::Other | Next::Nothing => None,
+        }
     }
 
-    /// Receive lock. Takes what `peek` saw.
+    /// Receive lock. Whether nobody has taken what was seen.
     #[inline(always)]
-    pub(crate) fn take_short(&self) {
+    pub(crate) fn is_next(&self, message: &Received) -> bool {
+        self.left.get() != 0 && self.consumer.is_next(message)
+    }
+
+    /// Receive lock. Takes what was seen.
+    #[inline(always)]
+    pub(crate) fn take_next(&self) {
         // SAFETY: one of the endpoint that owns `self`.
         unsafe { self.back.as_ref() }.expect();
         self.left.set(self.left.get().wrapping_sub(1));
@@ -73,11 +89,17 @@ impl Source {
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Receive lock, after `take_short`.
+    /// Receive lock, after `take_next`.
     #[inline(always)]
     pub(crate) fn release_short(&self) {
+        self.release_long(NO_DATA);
+    }
+
+    /// The same; the message ends at `end` in the data area, or [`NO_DATA`].
+    #[inline(always)]
+    pub(crate) fn release_long(&self, end: u64) {
         self.count_received();
-        self.consumer.release_short();
+        self.consumer.release_next((end != NO_DATA).then_some(end));
     }
 
     #[inline(always)]
@@ -104,13 +126,21 @@ struct Held {
 
 pub(super) struct Receiver {
     sources: Box<[Source]>,
-    /// The active sources, `count` of them, in the order of their first message.
+    /// The active sources, `count` of them, in the order of their first message; [`NOBODY`] where
+    /// one was corrupt.
     order: Box<[Local]>,
+    /// For each place in `order` where the source's next message will come, in lines from `first`
+    /// (lower half), and the upper half of what is there until then. A slot's word changes before
+    /// its message can be taken; so where one was taken and this is not up to date (the hot source,
+    /// or after a reset), something seems to have come, and `settle` sets it right.
+    watches: Box<[Local]>,
+    /// The ring from node 0.
+    first: NonNull<u8>,
     count: Local,
     generation: Local,
     /// The hot source.
     hot: Local,
-    /// Where in `order` the sweep goes on.
+    /// The place in `order` that the sweep looks at next.
     cursor: Local,
     held: Held,
 }
@@ -123,11 +153,14 @@ impl Receiver {
             left: Local::default(),
             own: NonNull::from(segment.node(own)),
             back: NonNull::from(sender.target(from)),
-            known: Local::default(),
+            place: Local::new(NO_PLACE),
         };
+        let locals = || nodes.clone().map(|_| Local::default()).collect();
         Receiver {
+            order: locals(),
+            watches: locals(),
+            first: segment.ring(0, own, Kind::Message).start(),
             sources: nodes.clone().map(source).collect(),
-            order: nodes.map(|_| Local::default()).collect(),
             count: Local::default(),
             generation: Local::default(),
             hot: Local::new(NOBODY),
@@ -138,10 +171,49 @@ impl Receiver {
 
     /// From now on this source is the first that is looked at.
     fn begin_turn(&self, source: u64) {
+        let before = self.hot.get();
         self.hot.set(source);
+        if let Some(before) = self.sources.get(before as usize) {
+            self.watch(before);
+        }
         if let Some(source) = self.sources.get(source as usize) {
             source.left.set(TURN);
         }
+    }
+
+    /// Notes where the next message of `source` will come.
+    fn watch(&self, source: &Source) {
+        if let Some(place) = self.watches.get(source.place.get() as usize) {
+            let Watch { slot, before } = source.consumer.watch();
+            let line = (slot.addr() - self.first.addr().get()) / LINE;
+            place.set(before.mark() | line as u64);
+        }
+    }
+
+    /// Looks at the next `rings` places: the first where something has come, or may have. The next
+    /// look begins there.
+    #[inline(always)]
+    fn look_aside(&self, rings: u64) -> Option<u64> {
+        let watches = &self.watches[..];
+        let count = self.count.get().min(watches.len() as u64);
+        let mut place = self.cursor.get();
+        for _ in 0..rings.min(count) {
+            if place >= count {
+                place = 0;
+            }
+            let watch = watches[place as usize].get();
+            let line = watch as u32 as usize;
+            // SAFETY: `watch` has noted a slot of a ring in the segment; or it is 0, and this is
+            // the head of a ring there: an atomic word in any case.
+            let word = unsafe { self.first.add(line * LINE).cast::<AtomicU64>().as_ref() };
+            if (word.load(Ordering::Relaxed) ^ watch) >> 32 != 0 {
+                self.cursor.set(place);
+                return Some(place);
+            }
+            place += 1;
+        }
+        self.cursor.set(place);
+        None
     }
 
     /// The source at a place in the order.
@@ -167,7 +239,7 @@ impl Endpoint {
         {
             return Some(hot as u32);
         }
-        if self.generation().load(Ordering::Relaxed) != receiver.generation.get() {
+        if !self.knows_all() {
             return Some(NEW_SOURCE);
         }
         let found = if receiver.count.get() > 1 { self.sweep(SWEEP) } else { None };
@@ -183,29 +255,42 @@ impl Endpoint {
     /// No lock. Whether there is no source but the hot one.
     #[inline(always)]
     pub(crate) fn is_alone(&self) -> bool {
-        let receiver = &self.receive;
-        receiver.count.get() <= 1
-            && self.generation().load(Ordering::Relaxed) == receiver.generation.get()
+        self.receive.count.get() <= 1 && self.knows_all()
+    }
+
+    /// No lock. Whether neither a new source nor the next few in turn have anything.
+    #[inline(always)]
+    pub(crate) fn is_silent_aside(&self) -> bool {
+        self.knows_all() && self.receive.look_aside(SWEEP).is_none()
+    }
+
+    #[inline(always)]
+    fn knows_all(&self) -> bool {
+        self.generation().load(Ordering::Relaxed) == self.receive.generation.get()
     }
 
     /// Looks at the next `rings` rings in turn, not at the hot one.
     #[inline(never)]
     fn sweep(&self, rings: u64) -> Option<u32> {
-        let receiver = &self.receive;
-        let count = receiver.count.get();
-        let mut place = receiver.cursor.get();
-        for _ in 0..rings.min(count) {
-            place = if place + 1 >= count { 0 } else { place + 1 };
-            if let Some((source, cold)) = receiver.at(place)
-                && u64::from(source) != receiver.hot.get()
-                && cold.consumer.is_waiting()
-            {
-                receiver.cursor.set(place);
-                receiver.begin_turn(u64::from(source));
+        for _ in 0..rings {
+            let place = self.receive.look_aside(rings)?;
+            self.receive.cursor.set(place + 1);
+            if let Some(source) = self.settle(place) {
                 return Some(source);
             }
         }
-        receiver.cursor.set(place);
+        None
+    }
+
+    /// Something may have come from the source at `place`. If so, its turn begins.
+    fn settle(&self, place: u64) -> Option<u32> {
+        let receiver = &self.receive;
+        let (source, cold) = receiver.at(place)?;
+        if u64::from(source) != receiver.hot.get() && cold.consumer.is_waiting() {
+            receiver.begin_turn(u64::from(source));
+            return Some(source);
+        }
+        receiver.watch(cold);
         None
     }
 
@@ -245,13 +330,14 @@ impl Endpoint {
         // SYNC: activation
         let generation = self.generation().load(Ordering::Acquire);
         for source in self.segment.active(own, Kind::Message) {
-            let known = &receiver.sources[source].known;
-            if known.get() == 0 && source != own {
-                known.set(1);
-                receiver.begin_turn(source as u64);
+            let new = &receiver.sources[source];
+            if new.place.get() == NO_PLACE && source != own {
                 let count = receiver.count.get();
+                new.place.set(count);
+                receiver.watch(new);
                 receiver.order[count as usize].set(source as u64);
                 receiver.count.set(count + 1);
+                receiver.begin_turn(source as u64);
             }
         }
         receiver.generation.set(generation);
@@ -268,13 +354,10 @@ impl Endpoint {
         let receiver = &self.receive;
         receiver.hot.set(NOBODY);
         receiver.sources[source as usize].left.set(0);
-        let last = receiver.count.get().saturating_sub(1);
-        for place in 0..=last {
-            if receiver.order[place as usize].get() == u64::from(source) {
-                receiver.order[place as usize].set(receiver.order[last as usize].get());
-                receiver.count.set(last);
-                return;
-            }
+        // Its place stays its own: a glance may be there.
+        let place = receiver.sources[source as usize].place.get();
+        if let Some(place) = receiver.order.get(place as usize) {
+            place.set(NOBODY);
         }
     }
 

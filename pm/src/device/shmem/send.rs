@@ -7,7 +7,7 @@ use super::{Endpoint, message_ring};
 use crate::debug;
 use crate::door::{ARMED, EXITED};
 use crate::error::{Error, Result};
-use crate::ring::{INLINE, LINE, Producer, Word};
+use crate::ring::{INLINE, LINE, Producer, Reserved, Word};
 use crate::segment::layout::Node;
 use crate::segment::{Kind, Segment};
 use crate::sync::{Local, Ordering};
@@ -24,7 +24,7 @@ const NEW: u64 = 0;
 const ACTIVE: u64 = 1;
 const BROKEN: u64 = 2;
 
-/// The way to one node. All that a short message needs is here, so that a composite can keep the
+/// The way to one node. All that a message needs is here, so that a composite can keep the
 /// address of it (see `direct`).
 #[repr(align(64))]
 pub(crate) struct Target {
@@ -59,11 +59,28 @@ impl Target {
         self.producer.reserve_short()
     }
 
+    /// Send lock. The same for a longer one.
+    #[inline(always)]
+    pub(crate) fn reserve_long(&self, len: usize) -> Option<Reserved> {
+        if self.state.get() != ACTIVE || len <= INLINE || len > self.producer.mtu() {
+            return None;
+        }
+        self.producer.reserve_long(len)
+    }
+
     /// Send lock, after `reserve_short`. True when `Endpoint::knock` has to follow.
     #[inline(always)]
     pub(crate) fn publish_short(&self, len: usize) -> bool {
         self.count_sent();
         self.producer.publish_short(len);
+        self.record().door.0.is_shut()
+    }
+
+    /// Send lock, after `reserve_long`. The same.
+    #[inline(always)]
+    pub(crate) fn publish_long(&self, position: u64, len: usize) -> bool {
+        self.count_sent();
+        self.producer.publish(position, len);
         self.record().door.0.is_shut()
     }
 
@@ -294,10 +311,10 @@ impl Endpoint {
         self.look_at_door(target, index, word);
     }
 
-    /// After `target` was given a short message: looks at its door.
+    /// After `target` was given a message: looks at its door.
     #[cold]
-    pub(crate) fn knock(&self, target: &Target, len: usize) {
-        let (index, word) = target.producer.last_short(len);
+    pub(crate) fn knock(&self, target: &Target, position: u64, len: usize) {
+        let (index, word) = target.producer.last(position, len);
         self.look_at_door(target, index, word);
     }
 

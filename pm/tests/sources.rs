@@ -1,0 +1,87 @@
+//! Many sources in any order, of any length: each message comes, in its source's order, within the
+//! polls that are promised, also after messages were dropped past the receiver.
+
+#![allow(unsafe_code, missing_docs)]
+
+mod bed;
+
+use bed::*;
+use proptest::prelude::*;
+use score_pm::*;
+use std::collections::VecDeque;
+
+const NODES: usize = 12;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// From this node, reserved so long, sent so long.
+    Send(usize, usize, usize),
+    /// So many receives.
+    Receive(usize),
+    /// The receiver drops all that waits.
+    Reset,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let len = || prop_oneof![1..=48usize, 49..=130usize, 1000..=8192usize];
+    prop_oneof![
+        12 => (1..NODES, len(), 1..=8192usize)
+            .prop_map(|(node, reserved, sent)| Step::Send(node, reserved, sent.min(reserved))),
+        8 => (1..4usize).prop_map(Step::Receive),
+        1 => Just(Step::Reset),
+    ]
+}
+
+fn pass(bed: &Bed, steps: &[Step]) {
+    let mut queues = vec![VecDeque::new(); NODES];
+    let mut serial = 0u32;
+    for step in steps {
+        match *step {
+            Step::Send(node, reserved, sent) => {
+                serial += 1;
+                let mut bytes = vec![node as u8; sent];
+                let tag = [&[node as u8][..], &serial.to_le_bytes()].concat();
+                for (to, from) in bytes.iter_mut().zip(tag) {
+                    *to = from;
+                }
+                let Ok(buffer) = bed.ends[node].get_send_buffer(0, reserved) else { continue };
+                fill(buffer, &bytes);
+                bed.ends[node].truncate(sent).unwrap();
+                bed.ends[node].send().unwrap();
+                queues[node].push_back(bytes);
+            }
+            Step::Receive(count) => (0..count).for_each(|_| next(bed, &mut queues)),
+            Step::Reset => {
+                bed.ends[0].reset().unwrap();
+                queues.iter_mut().for_each(VecDeque::clear);
+            }
+        }
+    }
+    while queues.iter().any(|queue| !queue.is_empty()) {
+        next(bed, &mut queues);
+    }
+    assert_eq!(receive(&bed.ends[0]), Err(Error::NoBuffers));
+}
+
+/// What comes next is the oldest of its source; nothing comes only where there is nothing.
+fn next(bed: &Bed, queues: &mut [VecDeque<Vec<u8>>]) {
+    let waits = queues.iter().any(|queue| !queue.is_empty());
+    // Ten cold sources at four a poll, and one poll for a turn that is over.
+    let polls = if waits { NODES / 4 + 2 } else { 1 };
+    let found = (0..polls).find_map(|_| receive(&bed.ends[0]).ok());
+    let expected =
+        found.as_ref().and_then(|bytes| queues.get_mut(usize::from(bytes[0]))?.pop_front());
+    assert_eq!(found, expected, "{}", bed.kind);
+    assert_eq!(found.is_some(), waits, "{}: {polls} polls", bed.kind);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_message_comes_in_order_and_within_few_polls(
+        steps in prop::collection::vec(step(), 1..250)
+    ) {
+        on_every_kind(NODES, |bed| pass(bed, &steps));
+    }
+}
