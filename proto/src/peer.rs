@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::message::OsBytes;
+use crate::nodeset::NodeSet;
 
 /// A host's place in the cluster's list and in its tree; the server has number 0.
 pub type HostId = u32;
@@ -41,6 +42,9 @@ pub enum Peer {
     Lost(Vec<Lost>),
     /// Down the tree, from the server: it lives, and this is its incarnation.
     Beat(Incarnation),
+    /// Up, in answer to a beat: the sender, and the hosts that its children reported since the
+    /// last one. Who is not reported for long is lost, whatever the links say.
+    Present(NodeSet),
     /// To a child: I have no parent any more, join for yourself. The link may stay.
     Orphaned,
     /// To the parent: I have another one now. The link may stay.

@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 
+use score_proto::nodeset::NodeSet;
 use score_proto::peer::{HostId, Incarnation, Join, Lost, Member, Peer, Place, SERVER};
 use score_tree::range::Branch;
 
@@ -21,6 +22,9 @@ use super::{Action, HostSetting, Time};
 
 /// Incarnations of a host that are remembered as given up.
 const REMEMBERED: usize = 8;
+/// A host that was not reported for so many times the limit of silence is lost. A report rises by
+/// one level at each beat, a third of that limit.
+const UNSEEN: u32 = 4;
 /// Hosts that are moved to a nearer parent in one step at most.
 const MOVES: usize = 64;
 
@@ -32,6 +36,8 @@ pub struct Host {
     /// Its daemon, unless it is Absent.
     pub member: Option<Member>,
     parent: HostId,
+    /// When its parent has reported it last.
+    seen: Time,
     /// It could not reach this parent: only those above are offered.
     avoid: Option<HostId>,
     /// Incarnations that were given up.
@@ -63,6 +69,7 @@ impl Host {
             standing: Standing::Absent,
             member: None,
             parent: SERVER,
+            seen: Time::ZERO,
             avoid: None,
             ended: VecDeque::new(),
             used: 0,
@@ -200,6 +207,7 @@ impl Cluster {
         found.member = Some(member);
         found.standing = Standing::Up;
         found.parent = parent;
+        found.seen = now;
         if is_new {
             found.avoid = None;
             // Who could not reach its predecessor may try again.
@@ -226,6 +234,13 @@ impl Cluster {
         let Some(found) = self.hosts.get(host as usize) else { return };
         if found.is_up() && found.parent == SERVER {
             self.suspect(host, reason, now);
+        }
+    }
+
+    pub(super) fn present(&mut self, hosts: &NodeSet, now: Time) {
+        for host in hosts.iter() {
+            let Some(found) = self.hosts.get_mut(host as usize) else { break };
+            found.seen = now;
         }
     }
 
@@ -276,7 +291,23 @@ impl Cluster {
         }
     }
 
+    /// The server itself did not run for a while: nobody is to blame for that time.
+    fn forgive(&mut self, pause: Time) {
+        for host in &mut self.hosts {
+            host.seen += pause;
+            if let Standing::Placing { until, .. } | Standing::Suspect { until, .. } =
+                &mut host.standing
+            {
+                *until += pause;
+            }
+        }
+    }
+
     pub(super) fn tick_hosts(&mut self, now: Time) {
+        let pause = now.saturating_sub(self.beat);
+        if pause > self.setting.times.silence / 3 {
+            self.forgive(pause);
+        }
         for host in 1..self.hosts.len() as HostId {
             let found = &mut self.hosts[host as usize];
             match &mut found.standing {
@@ -296,9 +327,12 @@ impl Cluster {
         if now >= self.beat {
             self.beat = now + self.setting.times.silence / 3;
             let server = self.setting.server;
+            let unseen = self.setting.times.silence * UNSEEN;
             for host in 1..self.hosts.len() as HostId {
                 let found = &self.hosts[host as usize];
-                if found.is_up() && found.parent == SERVER {
+                if found.is_up() && found.seen + unseen < now {
+                    self.suspect(host, "its parent does not report it any more".to_owned(), now);
+                } else if found.is_up() && found.parent == SERVER {
                     self.send(host, Peer::Beat(server));
                 }
             }

@@ -84,6 +84,7 @@ impl Cluster {
                 all.into_iter().for_each(|one| self.joined(one.member, one.parent, now));
             }
             Peer::Lost(all) => all.into_iter().for_each(|one| self.lost(one, now)),
+            Peer::Present(hosts) => self.present(&hosts, now),
             // A child that moves is heard of again from its new parent.
             Peer::Leave => {}
             other => {

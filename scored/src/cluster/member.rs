@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use score_proto::nodeset::NodeSet;
 use score_proto::peer::{HostId, Incarnation, Join, Joined, Lost, Member as Card, Peer, SERVER};
 
 use super::{Time, Times};
@@ -99,6 +100,8 @@ pub struct Member {
     without: Option<HostId>,
     /// Incarnation and attachment of each child.
     children: BTreeMap<HostId, (Incarnation, u32)>,
+    /// Hosts that the children have reported since the last beat.
+    present: NodeSet,
     joined: Vec<Joined>,
     lost: Vec<Lost>,
     /// When the news goes up.
@@ -118,6 +121,7 @@ impl Member {
             attach: 0,
             without: None,
             children: BTreeMap::new(),
+            present: NodeSet::new(),
             joined: Vec::new(),
             lost: Vec::new(),
             flush: None,
@@ -161,15 +165,16 @@ impl Member {
     pub fn deadline(&self) -> Time {
         let next = match self.state {
             State::Joining { next } => next,
-            State::Attached { .. } | State::Cleaning => Time::MAX,
+            State::Attached { .. } => self.flush.unwrap_or(Time::MAX),
+            State::Cleaning => Time::MAX,
         };
-        next.min(self.flush.unwrap_or(Time::MAX)).min(self.fence()).min(self.patience())
+        next.min(self.fence()).min(self.patience())
     }
 
     /// When it looks for another parent, because no beat comes from this one.
     fn patience(&self) -> Time {
         match self.state {
-            State::Attached { .. } => self.beaten + self.setting.times.silence,
+            State::Attached { .. } => self.beaten + self.setting.times.silence * 3 / 2,
             _ => Time::MAX,
         }
     }
@@ -207,12 +212,19 @@ impl Member {
                 }
                 self.attach_to(place.parent);
             }
+            Peer::Beat(server) if self.parent() != Some(from) => {
+                if self.belongs_to(server, now) {
+                    self.send(from, Peer::Leave);
+                }
+            }
             Peer::Beat(server) => {
-                if self.belongs_to(server, now) && self.parent() == Some(from) {
-                    self.beaten = now;
-                    for child in self.children.keys().copied().collect::<Vec<_>>() {
-                        self.send(child, Peer::Beat(server));
-                    }
+                if self.belongs_to(server, now) {
+                    self.beat(from, server, now);
+                }
+            }
+            Peer::Present(hosts) => {
+                if self.children.contains_key(&from) && self.present.union_fits(&hosts) {
+                    self.present.union(&hosts);
                 }
             }
             Peer::Child(member) if member.host == from => self.adopt(member, now),
@@ -232,9 +244,25 @@ impl Member {
         }
     }
 
+    fn beat(&mut self, parent: HostId, server: Incarnation, now: Time) {
+        self.beaten = now;
+        for child in self.children.keys().copied().collect::<Vec<_>>() {
+            self.send(child, Peer::Beat(server));
+        }
+        let mut present = std::mem::take(&mut self.present);
+        if let Some(host) = self.host {
+            present.insert(host);
+        }
+        self.send(parent, Peer::Present(present));
+    }
+
     fn adopt(&mut self, member: Card, now: Time) {
         let Some(parent) = self.host else { return self.send(member.host, Peer::Orphaned) };
         let child = member.host;
+        let known = self.children.get(&child).copied();
+        if known.is_some_and(|(same, at)| same == member.incarnation && at >= member.attach) {
+            return;
+        }
         self.children.insert(child, (member.incarnation, member.attach));
         self.joined.push(Joined { member, parent });
         self.news(now);
@@ -299,20 +327,26 @@ impl Member {
         }
         self.joined.clear();
         self.lost.clear();
+        self.present = NodeSet::new();
         self.flush = None;
         self.state = State::Joining { next: now };
     }
 
+    /// Leaves its parent without having another one.
+    fn desert(&mut self, reason: &str, now: Time) {
+        if let (Some(parent), Some(host)) = (self.parent(), self.host) {
+            let (incarnation, attach) = (self.setting.incarnation, self.attach);
+            let reason = reason.to_owned();
+            self.send(parent, Peer::Lost(vec![Lost { host, incarnation, attach, reason }]));
+            self.send(parent, Peer::Leave);
+        }
+        self.orphaned(now);
+    }
+
     fn clean(&mut self, reason: &str, now: Time) {
         if self.state != State::Cleaning {
-            if let (Some(parent), Some(host)) = (self.parent(), self.host) {
-                // Nobody shall count on what was here, however long cleaning up takes.
-                let (incarnation, attach) = (self.setting.incarnation, self.attach);
-                let reason = reason.to_owned();
-                self.send(parent, Peer::Lost(vec![Lost { host, incarnation, attach, reason }]));
-                self.send(parent, Peer::Leave);
-            }
-            self.orphaned(now);
+            // Nobody shall count on what was here, however long cleaning up takes.
+            self.desert(reason, now);
             self.state = State::Cleaning;
             self.actions.push(Action::Clean { reason: reason.to_owned() });
         }
@@ -341,10 +375,8 @@ impl Member {
         if now >= self.patience()
             && let Some(parent) = self.parent()
         {
-            self.send(parent, Peer::Leave);
-            self.orphaned(now);
+            self.desert("it has heard no beat from its parent", now);
             self.without = Some(parent);
-            // The server may be gone: then the fence decides.
         }
         if let State::Joining { next } = self.state
             && now >= next

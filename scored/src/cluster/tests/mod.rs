@@ -1,2 +1,5 @@
-//! The machines of a cluster against a simulated network.
+//! The machines of a cluster: step by step, against a simulated network, and at size.
+mod faults;
+mod growth;
 mod life;
+mod world;
