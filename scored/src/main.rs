@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Ok(Command::Greet(greeting)) => {
             start::trial::greet(&greeting).map_err(std::io::Error::other)
         }
+        Ok(Command::MakeKey(path)) => score_tree::key::make(&path).map_err(std::io::Error::other),
         Ok(Command::Probe { json }) => {
             print!("{}", sys::probe::report(json));
             return ExitCode::SUCCESS;

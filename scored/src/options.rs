@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use crate::start::{Wishes, trial};
 use crate::sys::descriptor;
@@ -11,6 +12,7 @@ use crate::{daemon, shepherd};
 pub const HELP: &str = "\
 usage: scored -probe [-json]
        scored -try HOSTS [-start WAY] [-links L] [-mtu BYTES] [-rate RATE]
+       scored -makekey FILE
        scored -single -control FD [-nonamespace]
   -probe        print what this machine allows, and what each lack costs
   -json         as JSON
@@ -18,6 +20,7 @@ usage: scored -probe [-json]
                 virtual hosts), say what comes of it, and end it
   -start WAY    by ssh, slurm, pbs, lsf or sge instead of what the environment says
   -links, -mtu, -rate    networks of virtual hosts, their packet size, a limit such as 200mbit
+  -makekey FILE write a new cluster key to a new file that only its owner can read
   -single       run one job for the scrun at the other end of descriptor FD
   -control FD   descriptor of the socket to scrun
   -nonamespace  do without a PID namespace, even if this machine allows one
@@ -60,6 +63,8 @@ pub enum Command {
     },
     /// `-try HOSTS`
     Try(trial::Setting),
+    /// `-makekey FILE`
+    MakeKey(PathBuf),
     /// `-greet`: what `-try` starts on other hosts.
     Greet(trial::Greeting),
     /// `-help`
@@ -79,6 +84,7 @@ struct Words {
     connect: Option<String>,
     host: Option<String>,
     key: Option<OsString>,
+    new_key: PathBuf,
 }
 
 /// Reads the command line.
@@ -99,6 +105,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             hosts: words.hosts.unwrap_or_default(),
             wishes: words.wishes,
         })),
+        Some("-makekey") => Ok(Command::MakeKey(words.new_key)),
         Some("-greet") => Ok(Command::Greet(trial::Greeting {
             connect: words.connect.ok_or("-connect is missing")?,
             host: words.host.ok_or("-host is missing")?,
@@ -143,6 +150,10 @@ impl Words {
             "-try" => {
                 self.mode = Some("-try");
                 self.hosts = Some(text(value()?));
+            }
+            "-makekey" => {
+                self.mode = Some("-makekey");
+                self.new_key = value()?.into();
             }
             "-start" => self.wishes.way = Some(text(value()?)),
             "-links" | "-mtu" | "-rate" => {
