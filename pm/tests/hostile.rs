@@ -87,7 +87,7 @@ fn a_corrupt_slot_is_eio_once_and_that_peer_is_gone_for_good() {
 fn every_impossible_header_is_refused() {
     const LONG: u64 = 1 << 30;
     // The data area of two nodes.
-    const AREA: u64 = 1 << 20;
+    const AREA: u64 = 256 << 10;
     let headers = [
         u64::MAX,
         2 << 32 | 8,

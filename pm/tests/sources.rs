@@ -82,6 +82,7 @@ proptest! {
     fn every_message_comes_in_order_and_within_few_polls(
         steps in prop::collection::vec(step(), 1..250)
     ) {
-        on_every_kind(NODES, |bed| pass(bed, &steps));
+        // Where a message crosses a network, no number of polls is promised.
+        on_local_kinds(NODES, |bed| pass(bed, &steps));
     }
 }
