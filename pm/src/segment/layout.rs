@@ -17,8 +17,8 @@ const PAGE: usize = 4096;
 /// Memory that the rings of all pairs together may take, if every pair talks.
 const BUDGET: usize = 256 << 20;
 /// In a large area the lines that a sender overwrites have left the receiver's cache since it read
-/// them, and the sender gets them sooner (measured, 4 KiB one way: 256 KiB takes 5 to 10 % less than
-/// 32 KiB, 1 MiB 15 %; but there 64 B take 10 % more).
+/// them, and the sender gets them sooner (measured, 4 KiB one way: 256 KiB takes 5 to 10 % less
+/// than 32 KiB, 1 MiB 15 %; but there 64 B take 10 % more).
 const MAX_DATA: usize = 256 << 10;
 const MAX_MTU: usize = 8 << 10;
 const MIN_DATA: usize = 4 << 10;
