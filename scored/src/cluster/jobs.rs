@@ -81,7 +81,38 @@ enum View {
     Known,
 }
 
+/// A job as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// Its number.
+    pub job: JobId,
+    /// Whose it is.
+    pub uid: u32,
+    /// Where it runs; empty while it waits.
+    pub shares: Vec<Share>,
+    /// Why it is being ended, if it is.
+    pub ending: Option<String>,
+}
+
 impl Cluster {
+    /// All jobs that wait, run, or are being cleaned up after, by number.
+    pub fn list(&self) -> impl Iterator<Item = Summary> + '_ {
+        self.jobs.iter().map(|(number, job)| {
+            let (shares, ending) = match &job.state {
+                State::Waiting { .. } => (Vec::new(), None),
+                State::Running(run) => (run.shares.clone(), run.reason.clone()),
+            };
+            Summary { job: *number, uid: job.uid, shares, ending }
+        })
+    }
+
+    /// How many jobs go before a waiting one, if all of them start in turn.
+    pub fn ahead(&self, number: JobId) -> Option<usize> {
+        let job = self.jobs.get(&number)?;
+        let State::Waiting { rank, .. } = job.state else { return None };
+        Some(self.waiting.ahead(job.uid, rank))
+    }
+
     pub(super) fn login(&mut self, session: SessionId, user: User) {
         let (limits, uid) = (self.setting.limits, user.uid);
         let current = self.incarnation(session.host) == Some(session.incarnation);
@@ -217,6 +248,13 @@ impl Cluster {
     }
 
     fn search(&self, request: &Request, view: View, kept: &NodeSet) -> Option<Vec<Share>> {
+        if view == View::Free && !self.setting.oversubscribe {
+            // Most searches end here when the cluster is full.
+            let free = self.hosts.iter().map(|host| host.setting.slots.saturating_sub(host.used));
+            if free.map(u64::from).sum::<u64>() < request.shape.least() {
+                return None;
+            }
+        }
         let sites = self.sites(request, view, kept);
         let free: u64 = sites.iter().map(|site| u64::from(site.free)).sum();
         let fits = free >= request.shape.least();

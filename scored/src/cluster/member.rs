@@ -194,6 +194,9 @@ impl Member {
             *sure = true;
         }
         match message {
+            Peer::Place(_) | Peer::Reset { .. } | Peer::Refused { .. } if from != SERVER => {
+                self.log(format!("host {from} speaks as if it were the server"));
+            }
             Peer::Reset { incarnation, reason } if incarnation == self.setting.incarnation => {
                 self.clean(&reason, now);
             }

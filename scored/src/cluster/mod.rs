@@ -35,6 +35,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+pub use jobs::Summary;
 pub use machine::Cluster;
 pub use place::{Shape, Share};
 

@@ -58,6 +58,16 @@ impl Waiting {
         self.turns.iter().filter_map(|uid| self.users.get(uid)?.values().next().copied())
     }
 
+    /// How many jobs go before this one, when each user has one turn after the other.
+    pub fn ahead(&self, uid: u32, rank: Rank) -> usize {
+        let own = self.users.get(&uid).map_or(0, |jobs| jobs.range(..rank).count());
+        let turn = self.turns.iter().position(|turn| *turn == uid).unwrap_or(self.turns.len());
+        let others = (0..).zip(&self.turns).filter(|(_, other)| **other != uid);
+        let before =
+            |(place, other): (usize, &u32)| self.of(*other).min(own + usize::from(place < turn));
+        own + others.map(before).sum::<usize>()
+    }
+
     /// Jobs of this user that wait.
     pub fn of(&self, uid: u32) -> usize {
         self.users.get(&uid).map_or(0, BTreeMap::len)
@@ -93,6 +103,20 @@ mod tests {
         }
         assert_eq!(started, [0, 1000, 1001, 1002, 1, 2]);
         assert_eq!((waiting.len(), waiting.of(1), waiting.of(1000)), (997, 997, 0));
+    }
+
+    #[test]
+    fn how_many_go_before_is_counted_in_turns() {
+        let mut waiting = Waiting::default();
+        let ranks: Vec<_> = (0..10).map(|job| waiting.push(1, 8, job)).collect();
+        let other = waiting.push(2, 8, 100);
+        assert_eq!(waiting.ahead(1, ranks[0]), 0);
+        assert_eq!(waiting.ahead(2, other), 1);
+        // The second of the first user comes after the other's only one.
+        assert_eq!(waiting.ahead(1, ranks[1]), 2);
+        assert_eq!(waiting.ahead(1, ranks[9]), 10);
+        waiting.took_turn(1);
+        assert_eq!((waiting.ahead(1, ranks[0]), waiting.ahead(2, other)), (1, 0));
     }
 
     #[test]

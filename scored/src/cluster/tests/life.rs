@@ -18,7 +18,7 @@ fn at(seconds: u64) -> Time {
     Time::from_secs(seconds)
 }
 
-fn setting(hosts: u32, slots: u32) -> Setting {
+pub fn setting(hosts: u32, slots: u32) -> Setting {
     let host = |number| HostSetting {
         name: format!("c{number}"),
         slots: if number == 0 { 0 } else { slots },
