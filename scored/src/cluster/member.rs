@@ -1,5 +1,16 @@
 //! The daemon of a host that is not the server: finds its parent, keeps its children, passes news
 //! up and the server's beat down, and cleans up when it is told or hears nothing any more.
+//!
+//! | event | actions |
+//! |---|---|
+//! | it starts: `Tick` | `Send(Join)` to the server; or, started by its parent, `Send(Child)` |
+//! | `Heard(Place)` | `Book` of the parent's address, `Send(Child)` |
+//! | a child says `Child`, or `Joined` or `Lost` | a moment later one `Send` of all such news |
+//! | `Heard(Beat)` | `Send(Beat)` to each child, `Send(Present)` to the parent |
+//! | `Unlinked` of the parent, `Heard(Orphaned)` | `Send(Orphaned)` to all children, `Send(Join)` |
+//! | no beat for one and a half times the limit of silence | the same, without that parent |
+//! | `Heard(Reset)`, another server, or no beat for twice that limit and the grace | `Clean` |
+//! | `Cleaned` with a new incarnation | `Send(Join)` |
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

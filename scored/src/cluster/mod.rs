@@ -20,6 +20,17 @@
 //! The shell calls [`Cluster::on`] with everything that happens, `Tick` at
 //! [`Cluster::deadline`], and carries every action out in order. Messages may be late, doubled or
 //! lost with their link; links may break at any time.
+//!
+//! # What the shell owes
+//!
+//! - A daemon refuses to start a share for another incarnation than its own, and says that it is
+//!   free of it. One that is asked to kill what it does not have says the same.
+//! - Kill orders are repeated until `Released` or `Down`: the link may have broken under one.
+//! - When a link of a job breaks, the daemon below it kills what it runs of that job, and the
+//!   server is told: `Broken`, with the host.
+//! - What has come is read before `Tick` is reported, and a machine that was stopped reads first.
+//! - [`Times::silence`] is longer than an interruption that shall do no harm: TCP tries again some
+//!   6 s after the beginning of one that lasts 5 s.
 
 use std::time::Duration;
 
