@@ -40,7 +40,7 @@ pub struct Latency {
     pub median: f64,
     /// 99.9th percentile of single round trips, halved.
     pub p999: f64,
-    /// The machine's floor: best batch of a cache line's round trips, halved.
+    /// The machine's floor: best batch of a cache line's round trips, halved; NaN between hosts.
     pub floor: f64,
 }
 
@@ -68,7 +68,9 @@ impl Figures {
             field("one_way_ns_min", latency.min);
             field("one_way_ns_median", latency.median);
             field("one_way_ns_p999", latency.p999);
-            field("floor_ns", latency.floor);
+            if !latency.floor.is_nan() {
+                field("floor_ns", latency.floor);
+            }
         }
         if let Some(bandwidth) = self.bandwidth {
             field("bandwidth_bytes_per_s", bandwidth);
@@ -97,7 +99,11 @@ pub fn table(figures: &[Figures]) -> String {
         text += &format!("\n{:>9}", line.size);
         if let Some(Latency { min, median, p999, floor }) = line.latency {
             let ratio = min / floor;
-            text += &format!("{min:>9.1}{median:>11.1}{p999:>11.1}{floor:>11.1}{ratio:>9.2}");
+            text += &format!("{min:>9.1}{median:>11.1}{p999:>11.1}");
+            text += &match floor.is_nan() {
+                true => format!("{:>11}{:>9}", "-", "-"),
+                false => format!("{floor:>11.1}{ratio:>9.2}"),
+            };
         }
         if let Some(bandwidth) = line.bandwidth {
             text += &format!("{:>12.1}", bandwidth / 1e6);

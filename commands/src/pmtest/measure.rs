@@ -56,13 +56,13 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Floor and messages in turn, for that many rounds.
+    /// Floor (if there is one) and messages in turn, for that many rounds.
     ///
     /// # Errors
     /// A PM function failed.
     pub fn latency(
         &mut self,
-        floor: &mut Floor,
+        mut floor: Option<&mut Floor>,
         size: usize,
         rounds: u32,
     ) -> Result<Latency, PmError> {
@@ -70,10 +70,12 @@ impl<'a> Side<'a> {
             (Samples::default(), Samples::default(), Samples::default());
         self.round_trips(size, BATCH * BATCHES)?;
         for _ in 0..rounds {
-            for _ in 0..BATCHES {
-                let start = Instant::now();
-                floor.bounce(self.first, BATCH);
-                line.add(one_way(start, BATCH));
+            if let Some(floor) = &mut floor {
+                for _ in 0..BATCHES {
+                    let start = Instant::now();
+                    floor.bounce(self.first, BATCH);
+                    line.add(one_way(start, BATCH));
+                }
             }
             for _ in 0..BATCHES {
                 let start = Instant::now();

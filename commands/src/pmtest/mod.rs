@@ -26,7 +26,8 @@ pub const USAGE: &str = "\
 usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate] [-size N[,N...]] [-json]
 
 Measures between nodes 0 and 1; everything when nothing is chosen.
-  -latency     time one way, beside the floor: a cache line bounced between the same cores
+  -latency     time one way; on one host beside the floor, a cache line bounced between the
+               same cores
   -bandwidth   bytes per second in one direction; splits what is longer than a message
   -rate        messages per second in one direction
   -size N,...  bytes per message
@@ -108,8 +109,7 @@ fn measured(
     sizes: &[usize],
 ) -> Result<Vec<Figures>, Refusal> {
     let first = place.node == 0;
-    let floor = Floor::open(first, !first).map_err(broken)?;
-    let mut floor = floor.ok_or(("no floor".to_owned(), 1))?;
+    let mut floor = Floor::open(first, !first).map_err(broken)?;
     if options.silent != Silent::Never {
         let mut greeting = [0; 1];
         for _ in 2..place.nodes {
@@ -123,7 +123,8 @@ fn measured(
     for &size in sizes {
         let mut line = Figures { size, latency: None, bandwidth: None, rate: None };
         if options.latency {
-            line.latency = Some(side.latency(&mut floor, size, options.rounds).map_err(broken)?);
+            line.latency =
+                Some(side.latency(floor.as_mut(), size, options.rounds).map_err(broken)?);
         }
         if options.bandwidth {
             line.bandwidth = Some(side.bandwidth(size).map_err(broken)?);
