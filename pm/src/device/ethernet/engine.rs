@@ -24,10 +24,12 @@ use std::sync::Arc;
 
 /// Batches that one pass reads from one wire at most, so that no flood holds it up.
 const ROUNDS: usize = 4;
-/// What was sent to a node that has gone may still be acknowledged for so long: by its shepherd.
-const GRACE: u64 = 1_000_000_000;
+/// What was sent to a node that has gone may still be acknowledged for so long.
+const GRACE: u64 = 50_000_000;
 /// Nanoseconds until packets are tried again that the kernel had no room for.
 const RETRY: u64 = 1_000_000;
+/// Passes between two looks for what users should hear of.
+const TELL: u64 = 1024;
 /// Buffers that the machine does not know of: for what is just being read.
 const SPARE: usize = 64;
 
@@ -58,6 +60,7 @@ pub(super) struct Engine {
     gone_seen: u64,
     going: VecDeque<(u64, u32)>,
     dropped_seen: u64,
+    passes: u64,
     place: usize,
     slab: Arc<Slab>,
 }
@@ -113,6 +116,7 @@ impl Engine {
             gone_seen: 0,
             going: VecDeque::new(),
             dropped_seen: 0,
+            passes: 0,
             place,
             slab,
         })
@@ -140,6 +144,10 @@ impl Engine {
         let delivered = self.deliver(lanes);
         self.transmit(now);
         self.give_back(lanes);
+        self.passes = self.passes.wrapping_add(1);
+        if self.passes.is_multiple_of(TELL) {
+            self.tell();
+        }
         delivered
     }
 

@@ -1,0 +1,124 @@
+//! The ethernet device over real links between network namespaces: each wire, links that go down,
+//! trunks of two.
+
+#![allow(unsafe_code, missing_docs, dead_code)]
+
+mod bed;
+#[path = "wires/bed.rs"]
+mod namespaces;
+
+use bed::*;
+use namespaces::*;
+use score_pm::*;
+use std::time::{Duration, Instant};
+
+/// Node k of two, on host k: device and context, opened there.
+fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
+    let device = |k: usize| {
+        let first = k.to_string();
+        let own = ["-nodes", "2", "-first", &first, "-local", "1", "-secret", "feed"];
+        let all = [&own[..], options].concat();
+        hosts[k].within(|| Device::open("ethernet", &all).unwrap())
+    };
+    let devices = [device(0), device(1)];
+    let table = devices.iter().flat_map(|device| device.addresses().unwrap()).collect::<Vec<_>>();
+    let mut number = 0;
+    devices.map(|device| {
+        device.set_peers(&table).unwrap();
+        let context = device.open_context(0).unwrap();
+        context.bind_channel(0, number).unwrap();
+        // Sockets are where they were opened, but routes are looked up where it is used.
+        hosts[number as usize].within(|| context.mtu(1 - number).unwrap());
+        number += 1;
+        (device, context)
+    })
+}
+
+fn message(i: u32, mtu: usize) -> Vec<u8> {
+    let len = 4 + (i as usize * 97) % (mtu - 4);
+    let mut bytes = vec![i as u8; len];
+    bytes[..4].copy_from_slice(&i.to_le_bytes());
+    bytes
+}
+
+/// Sends `count` messages while `meanwhile` runs; they arrive once and in order.
+fn stream(from: &Context, to: &Context, count: u32, meanwhile: impl FnOnce() + Send) {
+    let mtu = from.config().unwrap().mtu;
+    std::thread::scope(|scope| {
+        scope.spawn(move || (0..count).for_each(|i| send_surely(from, 1, &message(i, mtu))));
+        scope.spawn(meanwhile);
+        for i in 0..count {
+            assert_eq!(receive_surely(to), message(i, mtu), "message {i}");
+        }
+    });
+    let end = Instant::now() + Duration::from_secs(20);
+    while from.is_send_done() == Err(Error::Busy) {
+        let _ = to.queue_status();
+        assert!(Instant::now() < end, "not acknowledged for 20 s");
+    }
+}
+
+fn dump(context: &Context) -> String {
+    let mut text = Vec::new();
+    context.dump(&mut text).unwrap();
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn messages_cross_every_wire() {
+    as_root("messages_cross_every_wire", || {
+        let _dog = Watchdog::new(100);
+        for wire in ["udp", "packet", "raw"] {
+            for mtu in [1500, 9000] {
+                let hosts = pair(mtu);
+                let loss = "drop=0.01,duplicate=0.01,reorder=0.02,seed=4";
+                let options = ["-wire", wire, "-link", "eth0", "-loss", loss];
+                let [(_one, a), (_other, b)] = open(&hosts, &options);
+                assert!(a.config().unwrap().mtu > mtu - 150, "{}", a.config().unwrap().mtu);
+                stream(&a, &b, 5000, || ());
+                send_surely(&b, 0, b"and back");
+                assert_eq!(receive_surely(&a), b"and back");
+            }
+        }
+    });
+}
+
+#[test]
+fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
+    as_root("traffic_resumes_when_a_link_is_back_and_nothing_is_lost", || {
+        let _dog = Watchdog::new(100);
+        for wire in ["udp", "packet"] {
+            let hosts = pair(1500);
+            let [(_one, a), (_other, b)] = open(&hosts, &["-wire", wire, "-link", "eth0"]);
+            stream(&a, &b, 100, || ());
+            let start = Instant::now();
+            stream(&a, &b, 20_000, || {
+                std::thread::sleep(Duration::from_millis(5));
+                hosts[0].ip("link set eth0 down");
+                std::thread::sleep(Duration::from_secs(2));
+                hosts[0].ip("link set eth0 up");
+            });
+            assert!(start.elapsed() < Duration::from_secs(20), "{}", dump(&a));
+        }
+    });
+}
+
+#[test]
+fn a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one() {
+    as_root("a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one", || {
+        let _dog = Watchdog::new(100);
+        let hosts = pair(1500);
+        cable(&hosts[0], &hosts[1], "eth1", 8, 1500);
+        let named = ["-link", "eth0", "-link", "eth1"];
+        let [(_one, a), (_other, b)] = open(&hosts, &named);
+        stream(&a, &b, 5000, || ());
+        let text = dump(&a);
+        assert!(text.contains("link 0 carries") && text.contains("link 1 carries"), "{text}");
+        stream(&a, &b, 20_000, || {
+            std::thread::sleep(Duration::from_millis(5));
+            hosts[0].ip("link set eth1 down");
+        });
+        hosts[0].ip("link set eth1 up");
+        stream(&a, &b, 5000, || ());
+    });
+}
