@@ -47,6 +47,16 @@ fn every_function_answers_as_its_manual_page_says_from_libpm_a() {
 }
 
 #[test]
+fn two_nodes_over_ethernet_talk_sleep_and_fork() {
+    for (library, name) in [(shared(), "shared"), (archive(), "archive")] {
+        let scratch = Scratch::new(&format!("ethernet-{name}"));
+        let program = scratch.file("ethernet");
+        compile("cc", "ethernet.c", &library, &program);
+        assert_eq!(stdout(&mut Command::new(&program)), "conforms\n");
+    }
+}
+
+#[test]
 fn libpm_so_can_be_opened_at_run_time_and_has_its_version() {
     let scratch = Scratch::new("dynamic");
     let program = scratch.file("dynamic");

@@ -282,7 +282,8 @@ impl Channels {
             slab.set_gone(node);
             let port = &mut state.ports[channel][place];
             let lent = port.used && !std::mem::replace(&mut port.exited, true);
-            let Some(addresses) = state.addresses.clone().filter(|_| lent) else { continue };
+            let left = lent && slab.has_left(place);
+            let Some(addresses) = state.addresses.clone().filter(|_| left) else { continue };
             let links = duplicates(&state.ports[channel][place].links);
             let orphan = links.and_then(|links| {
                 let identity = self.identity(channel as u32, node as u32);

@@ -188,6 +188,11 @@ impl Slab {
         self.slot(place, slot).word.store(0, Ordering::Release);
     }
 
+    /// Whether the process at `place` has sent anything that nobody has acknowledged.
+    pub(crate) fn has_left(&self, place: usize) -> bool {
+        (0..self.geometry.slots).any(|slot| self.content(place, slot).is_some())
+    }
+
     /// What the process has left in a slot. None: nothing that it has sent.
     pub(crate) fn content(&self, place: usize, slot: usize) -> Option<Content> {
         let line = self.slot(place, slot);
