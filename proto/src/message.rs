@@ -46,6 +46,17 @@ pub enum Down {
     Resume,
     /// End the job at once: every process is killed.
     Kill,
+    /// A piece of a program that [`Up::Want`] has asked for, in order; at most [`CHUNK`] bytes, and
+    /// none when it cannot be read any more.
+    Content {
+        /// Which.
+        hash: ContentHash,
+        /// Where the piece begins.
+        offset: u64,
+        /// The piece.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
 }
 
 /// Towards the user.
@@ -96,6 +107,15 @@ pub enum Up {
     /// Where the job's directory on this host is about to be made. Written before it is made, so
     /// that scrun can remove it at whatever moment scored dies.
     Directory(String),
+    /// So many bytes of this program are wanted, from there on: [`Down::Content`].
+    Want {
+        /// Which.
+        hash: ContentHash,
+        /// From here.
+        offset: u64,
+        /// So many.
+        length: u64,
+    },
 }
 
 /// One of the two output streams.
@@ -244,7 +264,21 @@ pub struct ElementSpec {
     pub output: Output,
     /// What kind of program it is.
     pub kind: Kind,
+    /// What the file at `path` holds, where it has to travel: for jobs of several hosts.
+    pub content: Option<Content>,
 }
+
+/// What a file holds: known by its hash, fetched by [`Up::Want`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Content {
+    /// BLAKE3.
+    pub hash: ContentHash,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A BLAKE3 hash.
+pub type ContentHash = [u8; 32];
 
 /// What scrun found a program to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::{JobSpec, Level, NodeUsage, Stream};
+use crate::message::{ContentHash, JobSpec, Level, NodeUsage, Stream};
 use crate::nodeset::NodeSet;
 
 /// Output that may be under way on one hop of the job's tree without leave, in bytes.
@@ -91,6 +91,17 @@ pub enum Order {
     Kill,
     /// Reclaim everything; then [`Report::Finished`].
     Finish,
+    /// A piece of a program that [`Report::Want`] has asked for: for that host only. No bytes:
+    /// there is no more, or it is not what it was said to be.
+    Content {
+        /// Which.
+        hash: ContentHash,
+        /// Where the piece begins.
+        offset: u64,
+        /// At most [`crate::message::CHUNK`] bytes.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
     /// End everything at once; nobody wants to hear of it any more.
     Abandon,
 }
@@ -231,6 +242,15 @@ pub enum Report {
     },
     /// Everything is there to start processes, here and on all hosts below.
     Ready,
+    /// So many bytes of this program are wanted, from there on; for the next hop only.
+    Want {
+        /// Which.
+        hash: ContentHash,
+        /// From here.
+        offset: u64,
+        /// So many.
+        length: u64,
+    },
     /// A host cannot do its part; no process has been started there.
     Refused {
         /// scrun's exit code.

@@ -4,9 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use crate::daemon::{self, Common};
+use crate::shepherd;
 use crate::start::{Wishes, trial};
 use crate::sys::descriptor;
-use crate::{daemon, shepherd};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
@@ -115,11 +116,11 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             connect: words.connect.ok_or("-connect is missing")?,
             host: words.host.ok_or("-host is missing")?,
             key: words.key.ok_or("-key is missing")?,
-            no_namespace: words.no_namespace,
+            common: Common { no_namespace: words.no_namespace, wishes: words.wishes },
         })),
         Some("-single") => Ok(Command::Single(daemon::Setting {
             control: control(words.control)?,
-            no_namespace: words.no_namespace,
+            common: Common { no_namespace: words.no_namespace, wishes: words.wishes },
         })),
         Some(_) => Ok(Command::Shepherd(shepherd::Setting {
             control: control(words.control)?,

@@ -70,7 +70,7 @@ fn spec(
         }
     };
     let (input, output) = (element.input.clone(), element.output.clone());
-    Ok(ElementSpec { path, args, input, output, kind })
+    Ok(ElementSpec { path, args, input, output, kind, content: None })
 }
 
 /// The job for scored.

@@ -5,6 +5,7 @@
 //! start nothing; a library only for tests and fuzzing.
 #![forbid(unsafe_code)]
 
+mod content;
 pub mod elf;
 mod help;
 pub mod job;
@@ -20,6 +21,7 @@ pub mod site;
 pub mod statistics;
 pub mod usage;
 
+use content::Contents;
 use notice::Reporter;
 use options::Options;
 use score_proto::message::Level;
@@ -73,9 +75,10 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
         reporter.say(Level::Info, &line);
     }
     let names = job::names(&programs.stages);
-    let spec = job::build(&options, programs, chosen, &places)?;
+    let mut spec = job::build(&options, programs, chosen, &places)?;
+    let contents = Contents::offer(&mut spec)?;
     let (statistics, for_scored) = (options.statistics(), options.for_scored());
-    session::run(spec, Settings { reporter, statistics, names, for_scored })
+    session::run(spec, Settings { reporter, statistics, names, for_scored, contents })
 }
 
 /// Prints and ends; a reader that has gone is no failure, a full disk is one.

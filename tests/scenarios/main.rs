@@ -24,6 +24,7 @@ mod pm_misuse;
 mod pmtest;
 mod probe;
 mod program_errors;
+mod programs_travel;
 mod redirects;
 mod remote_hosts;
 mod sequences;

@@ -12,6 +12,7 @@ use score_proto::peer::Peer;
 
 use super::member::{Above, Member, Start};
 use super::relay::{Out, SHEPHERD};
+use super::store::Wish;
 use super::{Daemon, Owner, directory, host_name, random};
 use crate::job::life::{Action, Event, Job};
 
@@ -49,6 +50,12 @@ impl Daemon {
             session.job = Some(number);
         }
         self.leads.insert(number, Lead { job, session, directories: BTreeMap::new() });
+        if let Some(Order::Begin(begin)) = orders.last()
+            && let Err(reason) = self.fetch(number, &begin.spec)
+        {
+            self.leads.remove(&number);
+            return self.refuse(session, reason, LOST);
+        }
         orders.into_iter().for_each(|order| self.lead_order(number, order));
     }
 
@@ -160,6 +167,11 @@ impl Daemon {
             (Order::Place(placement), None) if placement.check().is_ok() => {
                 self.place(post, Member::new(placement.clone(), Above::Peer(link)));
             }
+            (Order::Content { hash, offset, bytes }, Some(member))
+                if member.above == Above::Peer(link) =>
+            {
+                return self.content_came(number, hash, *offset, bytes);
+            }
             (Order::Abandon, Some(member)) if member.above == Above::Peer(link) => {
                 return self.abandon(number);
             }
@@ -179,7 +191,12 @@ impl Daemon {
             if let Some(member) = self.members.get_mut(&post)
                 && let Some(source) = member.source(link)
             {
-                return member.relay.reported(source, report);
+                return match report {
+                    Report::Want { hash, offset, length } => {
+                        self.content_wanted(post, source, Wish { hash, offset, length });
+                    }
+                    report => member.relay.reported(source, report),
+                };
             }
         }
     }
@@ -220,7 +237,16 @@ impl Daemon {
             }
             if is_finished {
                 self.members.remove(&post);
+                self.forget(number);
             }
+        }
+    }
+
+    /// What a job has had here may go, if it has gone everywhere.
+    fn forget(&mut self, number: u32) {
+        let runs = [true, false].iter().any(|root| self.members.contains_key(&(number, *root)));
+        if !runs && !self.leads.contains_key(&number) {
+            self.store.release(number);
         }
     }
 
@@ -236,7 +262,7 @@ impl Daemon {
         }
     }
 
-    fn send_down(&mut self, post: Post, source: usize, order: &Order) {
+    pub fn send_down(&mut self, post: Post, source: usize, order: &Order) {
         let Some(member) = self.members.get_mut(&post) else { return };
         let (Some(link), Some(peers)) = (member.below.get(&source), &mut self.peers) else {
             return;
@@ -251,15 +277,19 @@ impl Daemon {
 
     /// An order for this host alone.
     fn own_order(&mut self, number: u32, order: Order) {
-        let begin = match order {
+        match order {
             // The shepherd is told when it is there.
-            Order::Place(_) => return,
-            Order::Begin(begin) => begin,
+            Order::Place(_) => {}
+            Order::Begin(begin) => self.begin_when_ready(number, begin),
             order => {
                 let member = self.members.get_mut(&(number, false));
-                return member.into_iter().for_each(|member| member.ordered(&order));
+                member.into_iter().for_each(|member| member.ordered(&order));
             }
-        };
+        }
+    }
+
+    /// Everything that a job needs is on this host: it begins here.
+    pub fn begin_here(&mut self, number: u32, begin: &Begin) {
         let token = self.token(Owner::Shepherd(number));
         let Some(member) = self.members.get_mut(&(number, false)) else { return };
         let (above, own) = (member.above, member.relay.placement().own);
@@ -282,13 +312,14 @@ impl Daemon {
             _ => {}
         };
         let start = Start {
-            no_namespace: self.no_namespace,
+            no_namespace: self.setting.no_namespace,
             registry: self.poll.registry(),
             token,
             family: self.family.clone(),
+            store: &self.store,
             announce: &mut announce,
         };
-        member.begin(&begin, start);
+        member.begin(begin, start);
     }
 
     /// Ends a job that nobody wants to hear of any more.
@@ -298,6 +329,7 @@ impl Daemon {
         }
         self.dismiss((number, true));
         self.dismiss((number, false));
+        self.forget(number);
     }
 
     fn dismiss(&mut self, post: Post) {

@@ -1,18 +1,22 @@
 //! What a host does for one job: its directory, its shepherd, and its place in the job's tree.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::Level;
+use score_proto::message::{JobSpec, Level};
 use score_proto::order::{Begin, Order, Placement, Report, Status};
 
 use super::directory::JobDirectory;
+use super::jobs::Post;
 use super::machine;
 use super::relay::{Relay, SHEPHERD};
 use super::shepherd::{Family, Shepherd};
-use crate::job::{check, code};
+use super::store::Store;
+use crate::job::{check, code, staging};
 use crate::sys::process;
 
 /// Exit codes for what a host cannot do: a job that is too large for it, anything else.
@@ -40,6 +44,8 @@ pub struct Member {
     /// Its shepherd, while it lives.
     pub shepherd: Option<Shepherd>,
     directory: Option<JobDirectory>,
+    /// The job, while its programs are on their way.
+    pub waiting: Option<Box<Begin>>,
 }
 
 /// How a job is begun here.
@@ -52,6 +58,8 @@ pub struct Start<'a> {
     pub token: Token,
     /// The other children of this process.
     pub family: Family,
+    /// The programs that travel.
+    pub store: &'a Store<Post>,
     /// Who is told where the directory will be, before it is there.
     pub announce: &'a mut dyn FnMut(&str),
 }
@@ -68,7 +76,14 @@ impl Member {
     }
 
     fn at(relay: Relay, above: Above) -> Self {
-        Self { above, below: BTreeMap::new(), relay, shepherd: None, directory: None }
+        Self {
+            above,
+            below: BTreeMap::new(),
+            relay,
+            shepherd: None,
+            directory: None,
+            waiting: None,
+        }
     }
 
     /// The source that reports over a link.
@@ -87,13 +102,20 @@ impl Member {
                     self.warn(format!("left by an earlier job, and cannot be removed: {fault}"));
                 }
             }
-            Err((code, reason)) => {
-                self.remove_directory();
-                let reason = self.named(&reason);
-                self.relay.reported(SHEPHERD, Report::Refused { code, reason });
-                self.relay.gone(SHEPHERD);
-            }
+            Err((code, reason)) => self.refuse_with(code, &reason),
         }
+    }
+
+    /// This host cannot do its part.
+    pub fn refuse(&mut self, reason: String) {
+        self.refuse_with(FAILED, &reason);
+    }
+
+    fn refuse_with(&mut self, code: u8, reason: &str) {
+        self.remove_directory();
+        let reason = self.named(reason);
+        self.relay.reported(SHEPHERD, Report::Refused { code, reason });
+        self.relay.gone(SHEPHERD);
     }
 
     fn try_begin(&mut self, begin: &Begin, start: Start<'_>) -> Result<(), (u8, String)> {
@@ -106,6 +128,7 @@ impl Member {
         let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
         let directory = JobDirectory::create(runtime_dir.as_deref(), &mut *start.announce);
         let directory = self.directory.insert(directory.map_err(failed)?);
+        stage(&begin.spec, directory.path(), start.store).map_err(failed)?;
         let path = directory.path().to_string_lossy();
         let shepherd = Shepherd::start(&path, start);
         let shepherd = shepherd
@@ -134,8 +157,14 @@ impl Member {
 
     /// An order for the shepherd.
     pub fn ordered(&mut self, order: &Order) {
-        if let Some(shepherd) = &mut self.shepherd {
-            shepherd.link.queue(order);
+        match (&mut self.shepherd, order) {
+            (Some(shepherd), order) => shepherd.link.queue(order),
+            // It waits for its programs still, or has lost its shepherd.
+            (None, Order::Finish) => {
+                self.waiting = None;
+                self.relay.gone(SHEPHERD);
+            }
+            (None, _) => {}
         }
     }
 
@@ -203,6 +232,18 @@ impl Member {
             self.warn(format!("{} cannot be removed: {error}", path.display()));
         }
     }
+}
+
+/// Puts the programs that travel into the job's directory.
+fn stage(spec: &JobSpec, directory: &Path, store: &Store<Post>) -> Result<(), String> {
+    for (content, place) in staging::files(spec) {
+        let path = directory.join(place);
+        let folder = path.parent().unwrap_or(directory);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.and_then(|()| store.copy(&content.hash, &path))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Exit code, and a line for the user.

@@ -2,6 +2,7 @@
 //! its part in the jobs that run on its host. What is decided is decided in [`crate::job`] and
 //! [`relay`]; here it is moved.
 
+mod contents;
 mod directory;
 mod jobs;
 mod machine;
@@ -11,6 +12,7 @@ mod peers;
 mod relay;
 mod session;
 mod shepherd;
+mod store;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -28,6 +30,7 @@ use score_proto::peer::{Join, Peer};
 
 use crate::job::life::Event;
 use crate::job::{check, code};
+use crate::start::Wishes;
 use crate::sys::descriptor;
 use crate::sys::process::{self, Reap};
 use jobs::{Lead, Post};
@@ -36,6 +39,7 @@ use muster::{Muster, News};
 use peers::{Heard, Peers};
 use session::{Said, Session};
 use shepherd::Family;
+use store::Store;
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -58,8 +62,17 @@ const FAILED: u8 = 1;
 pub struct Setting {
     /// Socket to scrun.
     pub control: OwnedFd,
+    /// What it and other daemons have in common.
+    pub common: Common,
+}
+
+/// What every daemon is told.
+#[derive(Debug, Default)]
+pub struct Common {
     /// `-nonamespace`: leave out the first rungs of the ladder.
     pub no_namespace: bool,
+    /// How daemons of other hosts are to be started.
+    pub wishes: Wishes,
 }
 
 /// What a server tells the daemon of another host on its command line.
@@ -71,8 +84,8 @@ pub struct HostSetting {
     pub host: String,
     /// Where the key of the cluster is.
     pub key: OsString,
-    /// `-nonamespace`
-    pub no_namespace: bool,
+    /// What it and other daemons have in common.
+    pub common: Common,
 }
 
 /// Serves one scrun, and goes with it.
@@ -81,7 +94,7 @@ pub struct HostSetting {
 /// What the system refused before the job began.
 pub fn run(setting: Setting) -> io::Result<()> {
     settle_in()?;
-    let mut daemon = Daemon::new(setting.no_namespace)?;
+    let mut daemon = Daemon::new(setting.common)?;
     // scrun's death is seen on the socket; this also works when somebody else holds that open.
     process::die_with_parent(libc::SIGTERM);
     daemon.admit(setting.control)?;
@@ -97,7 +110,7 @@ pub fn run_host(setting: HostSetting) -> io::Result<()> {
     let key = muster::read_key(&setting.key).map_err(io::Error::other)?;
     let unknown = setting.host == crate::start::UNKNOWN_HOST;
     let name = if unknown { crate::start::own_name() } else { setting.host };
-    let mut daemon = Daemon::new(setting.no_namespace)?;
+    let mut daemon = Daemon::new(setting.common)?;
     if setting.key == crate::start::SECRET_ON_STDIN {
         // Where it is no pipe there is nothing to watch; the link to the server tells as well.
         let _ = daemon.poll.registry().register(&mut SourceFd(&0), LIFELINE, Interest::READABLE);
@@ -137,7 +150,7 @@ enum Owner {
 struct Daemon {
     poll: Poll,
     signals: SignalFd,
-    no_namespace: bool,
+    setting: Common,
     owners: HashMap<Token, Owner>,
     next_token: usize,
     sessions: HashMap<usize, Session>,
@@ -152,12 +165,13 @@ struct Daemon {
     /// Places in the trees of jobs.
     members: HashMap<Post, Member>,
     family: Family,
+    store: Store<Post>,
     next_job: u32,
     ending: bool,
 }
 
 impl Daemon {
-    fn new(no_namespace: bool) -> io::Result<Self> {
+    fn new(setting: Common) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut wanted = SigSet::from(Signal::SIGCHLD);
         for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
@@ -170,7 +184,7 @@ impl Daemon {
         Ok(Self {
             poll,
             signals,
-            no_namespace,
+            setting,
             owners: HashMap::new(),
             next_token: FIRST,
             sessions: HashMap::new(),
@@ -180,6 +194,7 @@ impl Daemon {
             leads: HashMap::new(),
             members: HashMap::new(),
             family: Family::default(),
+            store: Store::default(),
             next_job: 1,
             ending: false,
         })
@@ -303,6 +318,9 @@ impl Daemon {
                         session.tell(&Up::Notice { level: Level::Error, text });
                     }
                     Said::Submit(spec) => self.submit(number, spec),
+                    Said::ToJob(Down::Content { hash, offset, bytes }) => {
+                        self.content_came(job.unwrap_or(0), &hash, offset, &bytes);
+                    }
                     Said::ToJob(message) if job.is_none() => self.give_up(number, &message),
                     Said::ToJob(message) => self.lead(job, Event::Down(message)),
                     Said::Nonsense => job.into_iter().for_each(|job| self.abandon(job)),
@@ -320,7 +338,9 @@ impl Daemon {
             return self.begin(session, spec, None);
         }
         let registry = self.poll.registry();
-        match Muster::new(session, spec, self.no_namespace, registry, [LISTENER, WORDS]) {
+        let tokens = [LISTENER, WORDS];
+        let made = Muster::new(session, spec, &self.setting, registry, tokens);
+        match made {
             Err(reason) => self.refuse(session, reason, FAILED),
             Ok((muster, peers, notice)) => {
                 self.muster = Some(muster);

@@ -14,8 +14,9 @@ use score_proto::message::{HostKind, JobSpec};
 use score_proto::order::Status;
 use score_tree::key::Key;
 
+use super::Common;
 use super::peers::Peers;
-use crate::start::{Failure, HOST, SECRET, Site, Starter, Wishes, position_of};
+use crate::start::{Failure, HOST, SECRET, Site, Starter, position_of};
 
 /// The hosts of one job on their way up. It lives as long as the job: with it go the daemons.
 pub struct Muster {
@@ -49,13 +50,13 @@ impl Muster {
     pub fn new(
         session: usize,
         spec: JobSpec,
-        no_namespace: bool,
+        common: &Common,
         registry: &Registry,
         [listener, words]: [Token; 2],
     ) -> Result<(Self, Peers, Option<String>), String> {
         let names: Vec<String> = spec.hosts.iter().map(|host| host.name.clone()).collect();
         let kinds = spec.hosts.iter().map(|host| host.kind).collect();
-        let site = Site::new(&spec.hosts, &wishes(&spec))?;
+        let site = Site::new(&spec.hosts, &common.wishes)?;
         let elsewhere = |position: &usize| site.hosts().iter().any(|one| one.position == *position);
         let own = (0..names.len()).find(|position| !elsewhere(position));
         let notice = site.notice().map(str::to_owned);
@@ -66,7 +67,7 @@ impl Muster {
             .map_err(|error| format!("no port for the daemons of other hosts: {error}"));
         let (port, peers) = peers?;
         let addresses = site.own_addresses();
-        let starter = site.starter(command(&addresses, port, no_namespace)?, secret)?;
+        let starter = site.starter(command(&addresses, port, common.no_namespace)?, secret)?;
         let fd = starter.words().as_raw_fd();
         registry
             .register(&mut SourceFd(&fd), words, Interest::READABLE)
@@ -138,20 +139,6 @@ impl Muster {
 
 fn texts(failures: Vec<Failure>) -> Vec<String> {
     failures.into_iter().map(|failure| failure.text).collect()
-}
-
-/// What the user asked for concerning how daemons start.
-fn wishes(spec: &JobSpec) -> Wishes {
-    let mut wishes = Wishes::default();
-    for (name, value) in &spec.options {
-        let value = || value.clone().unwrap_or_default();
-        match name.as_str() {
-            "start" => wishes.way = Some(value()),
-            "links" | "mtu" | "rate" => wishes.links.push((name.clone(), value())),
-            _ => {}
-        }
-    }
-    wishes
 }
 
 fn key() -> io::Result<(Key, Vec<u8>)> {

@@ -13,12 +13,12 @@ use score_tree::link::{Limits, Link, SendError};
 
 /// How long a peer may take to prove that it has the key, and to say something.
 const LIMITS: Limits =
-    Limits { handshake: Duration::from_secs(5), silence: Duration::from_secs(6) };
+    Limits { handshake: Duration::from_secs(5), silence: Duration::from_secs(10) };
 /// Connections of strangers at the same time.
 const STRANGERS: usize = 128;
 /// Bytes taken from a socket at once, and how often in one turn.
 const READ_BYTES: usize = 64 * 1024;
-const READS: usize = 16;
+const READS: usize = 4;
 
 /// What a peer has said, or what has become of it.
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! Whether a job can be run at all: checked before anything is started.
 
+use std::collections::HashSet;
+
 use score_proto::MAX_NODES;
 use score_proto::message::{Input, JobSpec, Output};
 
@@ -37,6 +39,11 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     }
     if let Some(idle) = spec.hosts.iter().find(|host| host.procs == 0) {
         return Err(format!("host {} would have no node of the job", idle.name));
+    }
+    let mut names = HashSet::new();
+    if let Some(twice) = spec.hosts.iter().find(|host| !names.insert(&host.name)) {
+        let count = spec.hosts.len();
+        return Err(format!("of the {count} hosts, {:?} is named twice", twice.name));
     }
     check_shape(spec)?;
     check_strings(spec)
@@ -157,6 +164,7 @@ mod tests {
             input: Input::Default,
             output: Output::Default,
             kind: Kind::Plain,
+            content: None,
         };
         JobSpec {
             hosts: vec![HostSpec::this(nodes)],

@@ -129,7 +129,7 @@ impl Job {
     fn told(&mut self, down: Down) {
         match down {
             // The session's own business, before there is a job.
-            Down::Hello { .. } | Down::Submit(_) => {}
+            Down::Hello { .. } | Down::Submit(_) | Down::Content { .. } => {}
             Down::Stdin(bytes) => self.order(Order::Stdin(bytes)),
             Down::StdinEof => self.order(Order::StdinEof),
             Down::OutputTaken(bytes) => self.order(Order::OutputTaken(bytes)),

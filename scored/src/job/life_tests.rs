@@ -13,6 +13,7 @@ fn job(shape: &[usize], kind: Kind) -> Job {
         input: Input::Default,
         output: Output::Default,
         kind,
+        content: None,
     };
     let stage = |count: &usize| StageSpec { elements: (0..*count).map(|_| element()).collect() };
     let spec = JobSpec {

@@ -6,3 +6,4 @@ pub mod code;
 pub mod element;
 pub mod life;
 pub mod lines;
+pub mod staging;

@@ -19,8 +19,8 @@ impl Work {
     /// The next order.
     pub fn ordered(&mut self, order: Order) {
         match order {
-            // The second ends the shepherd itself: its daemon kills it.
-            Order::Hello { .. } | Order::Abandon => {}
+            // The business of daemons: a shepherd is not asked to end, and starts what is there.
+            Order::Hello { .. } | Order::Abandon | Order::Content { .. } => {}
             Order::Place(placement) => self.placement = Some(placement),
             Order::Begin(begin) => self.begin(*begin),
             Order::StartStage(stage) => {

@@ -16,6 +16,7 @@ use score_proto::order;
 
 use super::files::Place;
 use super::work::At;
+use crate::job::staging;
 use crate::sys::spawn::{CONTROL_NUMBER, Fault, Launch, Program, Spawner};
 
 /// What is the same for all processes of one parallel process.
@@ -316,7 +317,7 @@ impl Plan {
         let environment = kept.map(|v| c_string(&v.0)).chain(set.iter().map(|v| c_string(v)));
         let arguments = element.args.iter().map(|argument| c_string(&argument.0)).collect();
         Self {
-            program: Program::new(candidates(spec, element), arguments),
+            program: Program::new(candidates(ground, element), arguments),
             shown: String::from_utf8_lossy(&element.path.0).into_owned(),
             environment: environment.collect(),
             directory: c_string(directory),
@@ -349,7 +350,12 @@ impl Plan {
 }
 
 /// The paths to try, in order: for `system` as execvp(3) does.
-fn candidates(spec: &JobSpec, element: &ElementSpec) -> Vec<CString> {
+fn candidates(ground: &Ground<'_>, element: &ElementSpec) -> Vec<CString> {
+    use std::os::unix::ffi::OsStrExt;
+    let spec = ground.spec;
+    if let Some(place) = staging::place(spec, element) {
+        return vec![c_string(ground.directory.join(place).as_os_str().as_bytes())];
+    }
     let path = &element.path.0;
     let searched = matches!(element.kind, Kind::System { .. }) && !path.contains(&b'/');
     if !searched {

@@ -26,6 +26,7 @@ pub fn element(kind: Kind, words: &[&str]) -> ElementSpec {
         input: Input::Default,
         output: Output::Default,
         kind,
+        content: None,
     }
 }
 
@@ -249,6 +250,7 @@ impl Driver {
             Up::Notice { level, text } => self.outcome.notices.push((level, text)),
             Up::Finished(end) => self.outcome.end = Some(end),
             Up::Directory(dir) => self.outcome.dir = dir,
+            Up::Want { .. } => panic!("one host fetches no program"),
         }
     }
 

@@ -7,6 +7,7 @@ mod output;
 mod signals;
 pub mod state;
 
+use crate::content::Contents;
 use crate::notice::Reporter;
 use crate::options::Statistics;
 use crate::usage::Refusal;
@@ -18,7 +19,7 @@ use nix::sys::signalfd::SignalFd;
 use output::Output;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::frame::{self, Decoder};
-use score_proto::message::{Down, JobSpec, Level, Stream, Up};
+use score_proto::message::{ContentHash, Down, JobSpec, Level, Stream, Up};
 use state::{Action, DAEMON_LOST, Event, Session};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub statistics: Statistics,
     /// The programs by stage, for `stat`.
     pub names: Vec<Vec<String>>,
+    /// The programs that hosts may ask for.
+    pub contents: Contents,
     /// More words for scored's command line.
     pub for_scored: Vec<String>,
 }
@@ -53,6 +56,7 @@ pub struct Settings {
 struct Loop {
     state: Session,
     reporter: Reporter,
+    contents: Contents,
     socket: mio::net::UnixStream,
     decoder: Decoder,
     chunk: Vec<u8>,
@@ -101,6 +105,7 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
             Loop {
                 state,
                 reporter: settings.reporter,
+                contents: settings.contents,
                 socket,
                 decoder: Decoder::default(),
                 chunk: vec![0; 128 * 1024],
@@ -195,9 +200,20 @@ impl Loop {
             Action::StopReading => self.input.stop(),
             Action::StopSelf => self.stop_self(),
             Action::Continued => self.input.look_again(),
+            Action::Provide(hash, offset, length) => self.provide(hash, offset, length),
             Action::Finish(code) => self.finish = Some(code),
             Action::Abandon(code) => self.abandon = Some(code),
             Action::RemoveDirectory(path) => self.remove_directory(&path),
+        }
+    }
+
+    /// Sends pieces of a program.
+    fn provide(&mut self, hash: ContentHash, offset: u64, length: u64) {
+        for (offset, length) in Contents::pieces(offset, length) {
+            let bytes = self.contents.read(&hash, offset, length);
+            let message = Down::Content { hash, offset, bytes };
+            // A piece is far below the limit of a frame.
+            let _ = frame::encode(&message, &mut self.unsent);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::options::Statistics;
 use crate::statistics;
 use nix::libc;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{Down, JobEnd, Level, Stream, Up};
+use score_proto::message::{ContentHash, Down, JobEnd, Level, Stream, Up};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,8 @@ pub enum Action {
     Read(u64),
     /// No more standard input is wanted.
     StopReading,
+    /// Send pieces of this program: from here, so many bytes.
+    Provide(ContentHash, u64, u64),
     /// Stop this process (the job is being stopped), as the shell expects after ^Z.
     StopSelf,
     /// This process runs again: look at the terminal again.
@@ -167,6 +169,9 @@ impl Session {
             Up::Notice { level, text } => out.push(Action::Notice(level, text)),
             Up::Finished(end) => self.finished(&end, out),
             Up::Directory(dir) => self.directory = Some(dir),
+            Up::Want { hash, offset, length } => {
+                out.push(Action::Provide(hash, offset, length));
+            }
         }
     }
 

@@ -1,0 +1,338 @@
+//! Programs by content: fetched from above once, kept for the daemon's life as far as there is
+//! room, and handed on to whoever asks while they still come.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use score_proto::message::{CHUNK, Content, ContentHash};
+
+/// Bytes that are under way without having been asked for again.
+const AHEAD: u64 = 1024 * 1024;
+/// The largest program that travels.
+pub const LARGEST: u64 = 4 << 30;
+/// What is kept of programs that no job uses.
+const KEPT: u64 = 256 << 20;
+
+/// Somebody below who asks for a piece: a place of a job here, and the source there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asker<P> {
+    /// The place.
+    pub post: P,
+    /// The source.
+    pub source: usize,
+}
+
+/// A wish that is to be sent up: so many bytes of this, from there on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// Which program.
+    pub hash: ContentHash,
+    /// From here.
+    pub offset: u64,
+    /// So many.
+    pub length: u64,
+}
+
+/// A piece for somebody who has asked.
+#[derive(Debug)]
+pub struct Piece<P> {
+    /// Who.
+    pub to: Asker<P>,
+    /// Of which program.
+    pub hash: ContentHash,
+    /// Where it begins.
+    pub offset: u64,
+    /// The piece; none: there will be no more.
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Coming,
+    Whole,
+    /// It cannot be had, or is not what it was said to be.
+    Broken,
+}
+
+#[derive(Debug)]
+struct Entry<P> {
+    content: Content,
+    file: File,
+    state: State,
+    have: u64,
+    asked: u64,
+    hasher: blake3::Hasher,
+    wants: Vec<(Asker<P>, u64, u64)>,
+    /// The job that it is fetched for, over whose place it comes.
+    job: u32,
+    jobs: HashSet<u32>,
+}
+
+/// How a program is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// All of it is here.
+    Whole,
+    /// It is on its way.
+    Coming,
+    /// It cannot be had.
+    Broken,
+}
+
+/// All programs here.
+#[derive(Debug)]
+pub struct Store<P> {
+    entries: HashMap<ContentHash, Entry<P>>,
+    /// Who asks for what nobody has heard of.
+    unknown: Vec<(Asker<P>, Wish)>,
+}
+
+impl<P> Default for Store<P> {
+    fn default() -> Self {
+        Self { entries: HashMap::new(), unknown: Vec::new() }
+    }
+}
+
+impl<P: Copy + PartialEq> Store<P> {
+    /// A job needs a program: what is to be asked for, if anything.
+    ///
+    /// # Errors
+    /// As memfd_create(2).
+    pub fn need(&mut self, content: Content, job: u32) -> io::Result<Option<Wish>> {
+        if let Some(entry) = self.entries.get_mut(&content.hash) {
+            entry.jobs.insert(job);
+            return Ok(None);
+        }
+        let file = File::from(memfd_create(c"score-program", MFdFlags::MFD_CLOEXEC)?);
+        let entry = Entry {
+            content,
+            file,
+            state: State::Coming,
+            have: 0,
+            asked: 0,
+            hasher: blake3::Hasher::new(),
+            wants: Vec::new(),
+            job,
+            jobs: HashSet::from([job]),
+        };
+        let entry = self.entries.entry(content.hash).or_insert(entry);
+        entry.settle();
+        Ok(entry.wish())
+    }
+
+    /// How it stands with a program.
+    pub fn find(&self, hash: &ContentHash) -> Option<Found> {
+        self.entries.get(hash).map(|entry| match entry.state {
+            State::Whole => Found::Whole,
+            State::Coming => Found::Coming,
+            State::Broken => Found::Broken,
+        })
+    }
+
+    /// Somebody below asks. It is answered by [`Store::pieces`], now and as more comes.
+    pub fn ask(&mut self, from: Asker<P>, wish: Wish) {
+        let Some(entry) = self.entries.get_mut(&wish.hash) else {
+            self.unknown.push((from, wish));
+            return;
+        };
+        let end = wish.offset.saturating_add(wish.length.min(2 * AHEAD));
+        entry.wants.push((from, wish.offset, end));
+    }
+
+    /// A piece has come; what is to be asked for next.
+    pub fn push(
+        &mut self,
+        job: u32,
+        hash: &ContentHash,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Option<Wish> {
+        let entry = self.entries.get_mut(hash)?;
+        if entry.state != State::Coming || entry.job != job || offset < entry.have {
+            return None;
+        }
+        let after = entry.have + bytes.len() as u64;
+        let fits = offset == entry.have && !bytes.is_empty() && after <= entry.content.size;
+        if !fits || entry.file.write_all_at(bytes, offset).is_err() {
+            entry.state = State::Broken;
+            return None;
+        }
+        entry.hasher.update(bytes);
+        entry.have = after;
+        entry.settle();
+        entry.wish()
+    }
+
+    /// What can be handed on now.
+    pub fn pieces(&mut self) -> Vec<Piece<P>> {
+        let none = |(to, wish): (Asker<P>, Wish)| Piece {
+            to,
+            hash: wish.hash,
+            offset: wish.offset,
+            bytes: Vec::new(),
+        };
+        let mut pieces: Vec<_> = self.unknown.drain(..).map(none).collect();
+        for (hash, entry) in &mut self.entries {
+            if !entry.wants.is_empty() {
+                entry.hand_on(hash, &mut pieces);
+            }
+        }
+        pieces
+    }
+
+    /// Copies a program to a file that nobody has yet; the caller sets its mode.
+    ///
+    /// # Errors
+    /// As open(2), write(2); ENOENT when it is not here.
+    pub fn copy(&self, hash: &ContentHash, to: &Path) -> io::Result<()> {
+        use std::io::Write;
+        use std::os::unix::fs::OpenOptionsExt;
+        let entry = self.entries.get(hash).ok_or(io::ErrorKind::NotFound)?;
+        let mut target = File::options().write(true).create_new(true).mode(0o700).open(to)?;
+        let mut bytes = vec![0; 1 << 20];
+        let mut offset = 0;
+        while offset < entry.have {
+            let count = bytes.len().min((entry.have - offset) as usize);
+            entry.file.read_exact_at(&mut bytes[..count], offset)?;
+            target.write_all(&bytes[..count])?;
+            offset += count as u64;
+        }
+        Ok(())
+    }
+
+    /// A job is over: what only it was waiting for is forgotten, and so is what is too much.
+    pub fn release(&mut self, job: u32) {
+        self.entries.values_mut().for_each(|entry| {
+            entry.jobs.remove(&job);
+        });
+        self.entries.retain(|_, entry| entry.state == State::Whole || entry.job != job);
+        let idle = |entry: &Entry<P>| entry.jobs.is_empty();
+        let size: u64 = self.entries.values().filter(|one| idle(one)).map(|one| one.have).sum();
+        if size > KEPT {
+            self.entries.retain(|_, entry| !idle(entry));
+        }
+    }
+}
+
+impl<P: Copy> Entry<P> {
+    fn settle(&mut self) {
+        if self.have == self.content.size && self.state == State::Coming {
+            let right = *self.hasher.finalize().as_bytes() == self.content.hash;
+            self.state = if right { State::Whole } else { State::Broken };
+        }
+    }
+
+    fn wish(&mut self) -> Option<Wish> {
+        let until = (self.have + AHEAD).min(self.content.size);
+        let is_due = self.asked < self.content.size && self.asked - self.have <= AHEAD / 2;
+        if self.state != State::Coming || !is_due {
+            return None;
+        }
+        let wish = Wish { hash: self.content.hash, offset: self.asked, length: until - self.asked };
+        self.asked = until;
+        Some(wish)
+    }
+
+    fn hand_on(&mut self, hash: &ContentHash, pieces: &mut Vec<Piece<P>>) {
+        let (have, broken) = (self.have, self.state == State::Broken);
+        let file = &self.file;
+        self.wants.retain_mut(|(to, offset, end)| {
+            while *offset < *end {
+                let count = (have.min(*end).saturating_sub(*offset)).min(CHUNK as u64);
+                if count == 0 {
+                    break;
+                }
+                let mut bytes = vec![0; count as usize];
+                if file.read_exact_at(&mut bytes, *offset).is_err() {
+                    bytes.clear();
+                }
+                pieces.push(Piece { to: *to, hash: *hash, offset: *offset, bytes });
+                *offset += count;
+            }
+            if broken && *offset < *end {
+                pieces.push(Piece { to: *to, hash: *hash, offset: *offset, bytes: Vec::new() });
+                return false;
+            }
+            *offset < *end
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    fn content(bytes: &[u8]) -> Content {
+        Content { hash: *blake3::hash(bytes).as_bytes(), size: bytes.len() as u64 }
+    }
+
+    /// Carries wishes from one store to the program itself until it is there.
+    fn fetch(store: &mut Store<u32>, content: Content, program: &[u8]) {
+        let mut wishes: VecDeque<Wish> = store.need(content, 1).unwrap().into_iter().collect();
+        while let Some(Wish { hash, offset, length }) = wishes.pop_front() {
+            let piece = &program[offset as usize..(offset + length) as usize];
+            for (at, chunk) in piece.chunks(CHUNK).enumerate() {
+                wishes.extend(store.push(1, &hash, offset + (at * CHUNK) as u64, chunk));
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_comes_once_in_order_and_is_checked() {
+        let program: Vec<u8> = (0..5_000_000u32).map(|number| ((number * 31) >> 3) as u8).collect();
+        let content = content(&program);
+        let mut store = Store::default();
+        fetch(&mut store, content, &program);
+        assert_eq!(store.find(&content.hash), Some(Found::Whole));
+        assert_eq!(store.need(content, 2).unwrap(), None);
+        let folder = std::env::temp_dir().join(format!("score-store-{}", std::process::id()));
+        store.copy(&content.hash, &folder).unwrap();
+        assert_eq!(std::fs::read(&folder).unwrap(), program);
+        assert!(store.copy(&content.hash, &folder).is_err());
+        std::fs::remove_file(&folder).unwrap();
+    }
+
+    #[test]
+    fn who_asks_early_gets_the_pieces_as_they_come() {
+        let program = vec![7; 300_000];
+        let content = content(&program);
+        let mut store = Store::default();
+        let wish = store.need(content, 1).unwrap().unwrap();
+        let to = Asker { post: 1u32, source: 3 };
+        store.ask(to, wish);
+        assert!(store.pieces().is_empty());
+        let mut got = Vec::new();
+        for (at, chunk) in program.chunks(CHUNK).enumerate() {
+            store.push(1, &content.hash, (at * CHUNK) as u64, chunk);
+            for piece in store.pieces() {
+                assert_eq!((piece.to, piece.offset), (to, got.len() as u64));
+                got.extend(piece.bytes);
+            }
+        }
+        assert_eq!(got, program);
+        store.ask(to, Wish { hash: [0; 32], offset: 9, length: 1 });
+        assert!(store.pieces()[0].bytes.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_what_it_was_said_to_be_is_broken_for_everybody() {
+        let program = vec![7; 1000];
+        let content = content(&program);
+        for wrong in [vec![8; 1000], vec![7; 1001], vec![]] {
+            let mut store = Store::default();
+            let wish = store.need(content, 1).unwrap().unwrap();
+            store.ask(Asker { post: 1u32, source: 1 }, Wish { length: 5000, ..wish });
+            store.push(2, &content.hash, 0, &program);
+            store.push(1, &content.hash, 0, &wrong);
+            assert_eq!(store.find(&content.hash), Some(Found::Broken));
+            assert!(store.pieces().iter().any(|piece| piece.bytes.is_empty()));
+            store.release(1);
+            assert_eq!(store.find(&content.hash), None);
+        }
+    }
+}
