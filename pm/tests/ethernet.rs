@@ -203,6 +203,10 @@ fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
     // SAFETY: a signal to our child.
     let signal = |signal| unsafe { libc::kill(child.id(), signal) };
     signal(libc::SIGSTOP);
+    let mut status = 0;
+    // SAFETY: waits until our child stands still.
+    unsafe { libc::waitpid(child.id(), &mut status, libc::WUNTRACED) };
+    assert!(libc::WIFSTOPPED(status));
     send_surely(&here.end, 1, b"while it is stopped");
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {

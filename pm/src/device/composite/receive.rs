@@ -1,8 +1,9 @@
 //! Receiving: from the members in turn, [`TURN`] messages at most from one while another has some.
 //!
-//! A look at a member that crosses a network is a system call. While it is not the member that gave
-//! the last message, only every [`SELDOM`]th poll that finds nothing makes it, and every one that
-//! ends another member's turn: a flood on either side delays the other by a turn at most.
+//! A look at a member that crosses a network is a system call, as long as many messages of another
+//! take. While it is not the member that gave the last message, only every 8th poll that finds
+//! nothing makes it, then with each look in vain half as many, down to every 128th; and every poll
+//! that ends another member's turn: a flood on either side delays the other by a turn at most.
 //!
 //! The source that gave the last message is *hot*: as long as its turn lasts, its messages are
 //! taken past the member. When it has nothing and those that were looked at have neither, a poll
@@ -21,15 +22,17 @@ use std::ptr::{self, null_mut};
 
 /// Messages in a row from one member.
 const TURN: u64 = 64;
-/// Polls for each look at a member where that is a system call.
-const SELDOM: u64 = 8;
+/// Polls for each look at a member where that is a system call: at first, and at most.
+const SELDOM: (u64, u64) = (8, 128);
 
 #[derive(Default)]
 pub(super) struct Receiver {
     current: Local,
     left: Local,
-    /// Looks that found nothing in the current member.
+    /// Polls that found nothing in the current member since all were looked at, and after how
+    /// many that is done; 0: as at first.
     looks: Local,
+    patience: Local,
     /// The hot source; null before the first message, and when its member's turn is over.
     hot: AtomicPtr<Source>,
     /// The source whose short message is held, when it was taken directly; else null.
@@ -165,13 +168,15 @@ impl Composite {
     #[inline(never)]
     fn find_in_others(&self, current: u64) -> Option<Found> {
         let count = self.count.get();
-        let looks = self.receive.looks.get().wrapping_add(1);
-        self.receive.looks.set(looks);
-        let all = looks.is_multiple_of(SELDOM) || self.receive.left.get() == 0;
+        let looks = self.receive.looks.get() + 1;
+        let patience = self.receive.patience.get().max(SELDOM.0);
+        let all = looks >= patience || self.receive.left.get() == 0;
+        self.receive.looks.set(if all { 0 } else { looks });
         for step in 1..count {
             let place = (current + step) % count;
             let found = if all { self.find_in(place) } else { self.peek_in(place) };
             if let Some(found) = found {
+                self.receive.patience.set(SELDOM.0);
                 self.receive.current.set(place);
                 self.receive.left.set(TURN);
                 return Some(found);
@@ -180,6 +185,9 @@ impl Composite {
         if self.receive.left.get() == 0 {
             self.receive.left.set(TURN);
             return self.find_in(current);
+        }
+        if all {
+            self.receive.patience.set((patience * 2).min(SELDOM.1));
         }
         None
     }
