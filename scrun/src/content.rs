@@ -2,7 +2,7 @@
 //! a host asks for them.
 
 use crate::usage::{Refusal, USAGE, shown};
-use score_proto::message::{CHUNK, Content, ContentHash, JobSpec, Kind};
+use score_proto::message::{CHUNK, Content, ContentHash, HostKind, JobSpec, Kind};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,14 +19,14 @@ const PIECES: u64 = 16;
 pub struct Contents(HashMap<ContentHash, PathBuf>);
 
 impl Contents {
-    /// Names the programs of a job by their content, where the job has several hosts.
+    /// Names the programs of a job by their content, where it runs elsewhere than here.
     ///
     /// # Errors
     /// A program that cannot be read.
     pub fn offer(spec: &mut JobSpec) -> Result<Contents, Refusal> {
         let mut contents = Contents::default();
         let mut known = HashMap::new();
-        if spec.hosts.len() < 2 {
+        if spec.hosts.len() < 2 && spec.hosts.iter().all(|host| host.kind == HostKind::This) {
             return Ok(contents);
         }
         for element in spec.stages.iter_mut().flat_map(|stage| &mut stage.elements) {

@@ -27,6 +27,7 @@ mod program_errors;
 mod programs_travel;
 mod redirects;
 mod remote_hosts;
+mod remote_jobs;
 mod sequences;
 mod signals;
 mod standard_input;

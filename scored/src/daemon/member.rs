@@ -32,6 +32,9 @@ pub enum Above {
     Peer(usize),
 }
 
+/// Bytes of orders that may wait for a shepherd: input is far below.
+const BACKLOG: usize = 8 << 20;
+
 /// A job on this host.
 #[derive(Debug)]
 pub struct Member {
@@ -158,7 +161,13 @@ impl Member {
     /// An order for the shepherd.
     pub fn ordered(&mut self, order: &Order) {
         match (&mut self.shepherd, order) {
-            (Some(shepherd), order) => shepherd.link.queue(order),
+            (Some(shepherd), order) => {
+                shepherd.link.queue(order);
+                if shepherd.link.backlog() > BACKLOG {
+                    // Its user has stopped it, and floods it.
+                    process::kill(shepherd.pid(), libc::SIGKILL);
+                }
+            }
             // It waits for its programs still, or has lost its shepherd.
             (None, Order::Finish) => {
                 self.waiting = None;

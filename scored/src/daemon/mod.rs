@@ -422,6 +422,10 @@ impl Daemon {
             self.ending = true;
         }
         self.unlinked(link, reason);
+        if name.is_none() {
+            // A stranger, or a daemon that did not come to its greeting.
+            eprintln!("scored: a connection was dropped: {reason}");
+        }
         if let (Some(name), Some(muster)) = (name, &self.muster)
             && muster.spec.is_some()
         {

@@ -16,6 +16,8 @@ const LIMITS: Limits =
     Limits { handshake: Duration::from_secs(5), silence: Duration::from_secs(10) };
 /// Connections of strangers at the same time.
 const STRANGERS: usize = 128;
+/// Messages that may wait beside what the link takes: the windows of jobs keep them far below.
+const WAITING: usize = 16 * 1024;
 /// Bytes taken from a socket at once, and how often in one turn.
 const READ_BYTES: usize = 64 * 1024;
 const READS: usize = 4;
@@ -184,6 +186,9 @@ impl Peers {
         let Some(one) = self.all.get_mut(&number) else { return true };
         if !one.waiting.is_empty() {
             one.waiting.push_back(message);
+            if one.waiting.len() > WAITING {
+                one.fault.get_or_insert("it does not read".to_owned());
+            }
             return true;
         }
         match one.link.send(&message, now) {

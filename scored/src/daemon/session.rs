@@ -103,6 +103,7 @@ impl Session {
 
     /// Whether there is nobody left to speak to, or nothing to say.
     pub fn is_over(&self) -> bool {
-        self.link.is_closed() || (self.leaving && self.link.backlog() == 0)
+        let floods = self.link.backlog() > 4 * BACKLOG;
+        self.link.is_closed() || floods || (self.leaving && self.link.backlog() == 0)
     }
 }
