@@ -29,3 +29,10 @@ pub const JOB_DIR: &str = "SCORE_JOB_DIR";
 
 /// Diagnostic level of libpm, 0..=3 (manual, table 2.4).
 pub const PM_DEBUG: &str = "PM_DEBUG";
+
+/// Where the scout session is that a command runs in: path of its socket. Set by scout for the
+/// user's shell only, never for processes of jobs.
+pub const SCOUT: &str = "SCORE_SCOUT";
+
+/// The remote shell that starts daemons (scout(1), scrun(1)).
+pub const REMOTE_SHELL: &str = "SCORE_RSH";

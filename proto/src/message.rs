@@ -26,6 +26,10 @@ pub enum Down {
     },
     /// The job; once.
     Submit(JobSpec),
+    /// Instead of a job: daemons on these hosts, and a socket at which scruns submit jobs
+    /// for them, as long as this connection lives. Answered by [`Up::Opened`] or [`Up::Refused`].
+    /// Of the hosts, [`HostSpec::procs`] means nothing.
+    Open(Vec<HostSpec>),
     /// The next bytes of scrun's standard input, at most [`CHUNK`]; only within the window that
     /// [`Up::StdinWindow`] has opened.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -67,6 +71,13 @@ pub enum Up {
         /// The sender's protocol version.
         version: u32,
     },
+    /// Behind the greeting, where the hosts of jobs are those of a scout session: these.
+    Hosts(Vec<HostSpec>),
+    /// Answer to [`Down::Open`]: every host's daemon is up.
+    Opened {
+        /// Path of the socket.
+        socket: String,
+    },
     /// The job has been accepted under this number (what `sc_getpid` gives); every host is ready.
     Accepted {
         /// Job number, from 1.
@@ -87,6 +98,8 @@ pub enum Up {
     StdinClosed,
     /// Bytes for scrun's standard output or error.
     Output {
+        /// The host they come from: its place among the job's.
+        host: u32,
         /// Which of the two.
         stream: Stream,
         /// At most [`CHUNK`] bytes.
@@ -157,6 +170,9 @@ pub struct JobSpec {
     pub statistics: bool,
     /// Whether scrun's standard input is to be asked for at all.
     pub stdin: bool,
+    /// Each node of a program that is none of SCore's is a command of its own, as those of scout:
+    /// what becomes of it ends no other, and is told by [`JobEnd::usage`] alone.
+    pub separate: bool,
 }
 
 impl JobSpec {
@@ -539,6 +555,7 @@ mod tests {
             options: Vec::new(),
             statistics: false,
             stdin: false,
+            separate: false,
         }
     }
 

@@ -369,6 +369,8 @@ pub enum Report {
     },
     /// What processes wrote, in whole lines where that is possible.
     Output {
+        /// The host whose processes wrote it.
+        host: u32,
         /// Which stream.
         stream: Stream,
         /// At most [`crate::message::CHUNK`] bytes.

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::daemon::{self, Common};
 use crate::shepherd;
@@ -159,6 +160,12 @@ impl Words {
             "-start" => self.wishes.way = Some(text(value()?)),
             "-links" | "-mtu" | "-rate" => {
                 self.wishes.links.push((shown[1..].to_owned(), text(value()?)));
+            }
+            "-timeout" => {
+                let word = text(value()?);
+                let seconds = word.parse().ok().filter(|seconds| *seconds > 0);
+                let seconds = seconds.ok_or_else(|| format!("-timeout {word}: not seconds"))?;
+                self.wishes.limit = Some(Duration::from_secs(seconds));
             }
             "-connect" => self.connect = Some(text(value()?)),
             "-host" => self.host = Some(text(value()?)),

@@ -8,7 +8,7 @@ use crate::program::{Places, Program, resolve};
 use crate::request::{self, Asked};
 use crate::usage::{Refusal, USAGE, shown};
 use nix::sys::stat::{Mode, umask};
-use score_proto::env::{CONTROL_FD, RESOURCE_FD};
+use score_proto::env::{CONTROL_FD, RESOURCE_FD, SCOUT};
 use score_proto::message::{ElementSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -95,6 +95,7 @@ pub fn build(
         options: options.pairs(),
         statistics: options.statistics() != Statistics::Off,
         stdin,
+        separate: false,
     })
 }
 
@@ -114,15 +115,16 @@ pub fn names(stages: &[StageSpec]) -> Vec<Vec<String>> {
     stages.iter().map(|stage| stage.elements.iter().map(name).collect()).collect()
 }
 
-fn environment() -> Vec<OsBytes> {
+/// The environment for the processes of a job.
+pub(crate) fn environment() -> Vec<OsBytes> {
     std::env::vars_os()
-        .filter(|(name, _)| name != CONTROL_FD && name != RESOURCE_FD)
+        .filter(|(name, _)| name != CONTROL_FD && name != RESOURCE_FD && name != SCOUT)
         .map(|(name, value)| OsBytes([name.as_bytes(), b"=", value.as_bytes()].concat()))
         .collect()
 }
 
 /// The mask can only be read by setting it; there is one thread yet.
-fn current_umask() -> u32 {
+pub(crate) fn current_umask() -> u32 {
     let mask = umask(Mode::from_bits_truncate(0o077));
     umask(mask);
     mask.bits()

@@ -8,6 +8,7 @@
 mod content;
 pub mod elf;
 mod help;
+pub mod inside;
 pub mod job;
 mod local;
 pub mod nodes;
@@ -16,6 +17,7 @@ pub mod options;
 pub mod pipeline;
 pub mod program;
 pub mod request;
+pub mod scout;
 pub mod session;
 pub mod site;
 pub mod statistics;
@@ -36,7 +38,7 @@ pub fn main(words: &[OsString], environment: &OsStr) -> u8 {
     match run(words, environment) {
         Ok(code) => code,
         Err(refusal) => {
-            let reporter = Reporter::new(Level::Error);
+            let reporter = Reporter::new("scrun", Level::Error);
             let text = match refusal.context(words, environment) {
                 Some(context) => format!("{}\n{context}", refusal.line),
                 None => refusal.line,
@@ -56,13 +58,16 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
         return print(&help::version());
     }
     let stages = pipeline::parse(words, taken)?;
-    let reporter = Reporter::new(options.level());
+    let reporter = Reporter::new("scrun", options.level());
     let places = job::places()?;
     let programs = job::find(&stages, &places)?;
     let request = request::intersect(&programs.asked)?;
     request::check(&programs.asked, &options, &mut |level, text| reporter.say(level, text))?;
     let mut say = |line: &str| reporter.say(Level::Warning, line);
-    let chosen = nodes::settle(&options, &request, &Site::of_process(), &mut say)?;
+    let login = if options.chooses_hosts() { None } else { inside::login_if_inside()? };
+    let mut site = Site::of_process();
+    site.session = login.as_ref().map(|login| site.hosts_of(&login.hosts));
+    let chosen = nodes::settle(&options, &request, &site, &mut say)?;
     if options.has("resource") {
         return print(&request::describe(&options, &programs.asked, &request, &chosen));
     }
@@ -78,7 +83,10 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     let mut spec = job::build(&options, programs, chosen, &places)?;
     let contents = Contents::offer(&mut spec)?;
     let (statistics, for_scored) = (options.statistics(), options.for_scored());
-    session::run(spec, Settings { reporter, statistics, names, for_scored, contents })
+    let login = login.map(|login| login.stream);
+    let show = None;
+    let settings = Settings { reporter, statistics, names, for_scored, contents, login, show };
+    session::run(spec, settings)
 }
 
 /// Prints and ends; a reader that has gone is no failure, a full disk is one.

@@ -94,7 +94,8 @@ fn complete(named: Option<Vec<Host>>, wanted: &Wanted, site: &Site<'_>) -> Vec<H
     hosts
 }
 
-fn spec(host: &Host, procs: u32, site: &Site<'_>) -> HostSpec {
+/// A host as a job has it.
+pub fn spec(host: &Host, procs: u32, site: &Site<'_>) -> HostSpec {
     let kind = match host.is_virtual {
         true => HostKind::Virtual,
         false if site.is_this(host) => HostKind::This,
@@ -128,7 +129,13 @@ mod tests {
     fn site() -> Site<'static> {
         let variable: &dyn Fn(&str) -> Option<OsString> =
             &|name| (name == "SCBDSERV").then(|| "/etc/db".into());
-        Site { processors: &|| 8, name: &|| "here.org".into(), variable, read: &read }
+        Site {
+            processors: &|| 8,
+            name: &|| "here.org".into(),
+            variable,
+            read: &read,
+            session: None,
+        }
     }
 
     fn chosen(line: &str, request: Request) -> Result<(Chosen, Vec<String>), Refusal> {

@@ -1,4 +1,5 @@
-//! Lines of scrun itself on standard error: filtered by `message=`, coloured on a terminal.
+//! Lines of scrun or scout itself on standard error: filtered by `message=`, coloured on a
+//! terminal.
 
 use score_proto::message::Level;
 use std::io::{IsTerminal, Write};
@@ -6,6 +7,8 @@ use std::io::{IsTerminal, Write};
 /// How lines are shown.
 #[derive(Debug, Clone, Copy)]
 pub struct Reporter {
+    /// Who speaks.
+    pub name: &'static str,
     /// The least level that is shown.
     pub least: Level,
     /// Whether the prefix is coloured.
@@ -14,11 +17,11 @@ pub struct Reporter {
 
 impl Reporter {
     /// One for this process's standard error.
-    pub fn new(least: Level) -> Self {
+    pub fn new(name: &'static str, least: Level) -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let colour = !set("NO_COLOR") && !dumb && std::io::stderr().is_terminal();
-        Self { least, colour }
+        Self { name, least, colour }
     }
 
     /// The line as it is written, or `None` when its level is not shown.
@@ -29,10 +32,11 @@ impl Reporter {
         // Whoever made the text may have put a user's or a program's bytes into it.
         let hidden = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
         let text: String = text.chars().map(hidden).collect();
+        let name = self.name;
         Some(match (self.colour, level) {
-            (true, Level::Error) => format!("\x1b[1;31mscrun:\x1b[0m {text}\n"),
-            (true, Level::Warning) => format!("\x1b[1;33mscrun:\x1b[0m {text}\n"),
-            _ => format!("scrun: {text}\n"),
+            (true, Level::Error) => format!("\x1b[1;31m{name}:\x1b[0m {text}\n"),
+            (true, Level::Warning) => format!("\x1b[1;33m{name}:\x1b[0m {text}\n"),
+            _ => format!("{name}: {text}\n"),
         })
     }
 
@@ -52,7 +56,7 @@ mod tests {
     #[test]
     fn message_modes_let_through_what_the_manual_says() {
         let shown = |least| {
-            let reporter = Reporter { least, colour: false };
+            let reporter = Reporter { name: "scrun", least, colour: false };
             [Level::Info, Level::Warning, Level::Error]
                 .map(|level| reporter.line(level, "x").is_some())
         };
@@ -63,13 +67,13 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let reporter = Reporter { least: Level::Info, colour: false };
+        let reporter = Reporter { name: "scrun", least: Level::Info, colour: false };
         assert_eq!(reporter.line(Level::Error, "a\x1b[2J\r").unwrap(), "scrun: a?[2J?\n");
     }
 
     #[test]
     fn colour_is_in_the_prefix_only() {
-        let reporter = Reporter { least: Level::Info, colour: true };
+        let reporter = Reporter { name: "scrun", least: Level::Info, colour: true };
         assert_eq!(reporter.line(Level::Info, "x").unwrap(), "scrun: x\n");
         assert!(reporter.line(Level::Error, "x").unwrap().ends_with("\x1b[0m x\n"));
     }

@@ -6,6 +6,7 @@ use crate::options::{Given, Options};
 use crate::usage::{Refusal, USAGE};
 use score_hosts::source::{self, VARIABLE};
 use score_hosts::{Context, Database, Host, Virtual, allocation, evaluate, expression};
+use score_proto::message::{HostKind, HostSpec};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -19,19 +20,27 @@ pub struct Site<'a> {
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
     /// How files are read.
     pub read: source::Read<'a>,
+    /// The hosts of the scout session that this is in: no others are at hand.
+    pub session: Option<Vec<Host>>,
 }
 
 impl Site<'_> {
     /// That of this process.
     pub fn of_process() -> Self {
         let variable: &dyn Fn(&str) -> Option<OsString> = &|name| std::env::var_os(name);
-        Self { processors: &processors, name: &name, variable, read: &source::disk }
+        Self { processors: &processors, name: &name, variable, read: &source::disk, session: None }
     }
 
     /// One of eight processors and no file, for tests and fuzzing.
     pub fn nowhere() -> Self {
         let read: source::Read<'_> = &|_| Err(std::io::ErrorKind::NotFound.into());
-        Self { processors: &|| 8, name: &|| "here".into(), variable: &|_| None, read }
+        Self {
+            processors: &|| 8,
+            name: &|| "here".into(),
+            variable: &|_| None,
+            read,
+            session: None,
+        }
     }
 
     /// The hosts that options or a batch system name; none when nobody names any.
@@ -43,6 +52,9 @@ impl Site<'_> {
         options: &Options,
         say: &mut dyn FnMut(&str),
     ) -> Result<Option<Vec<Host>>, Refusal> {
+        if let Some(hosts) = &self.session {
+            return Ok(Some(hosts.clone()));
+        }
         let (group, file) = (options.get("group"), options.get("file"));
         let Some(given) = group.or(file) else {
             let allocation = allocation(self.variable, self.read);
@@ -100,6 +112,19 @@ impl Site<'_> {
     fn listed(&self, given: &Given, database: Option<&Database>) -> Result<Vec<Host>, Refusal> {
         expression::of_file(value(given), &self.context(database))
             .map_err(|line| Refusal::usage(given.in_value(0), format!("{}: {line}", given.key)))
+    }
+
+    /// Hosts of a scout session, as far as is known of them.
+    pub fn hosts_of(&self, session: &[HostSpec]) -> Vec<Host> {
+        let host = |spec: &HostSpec| Host {
+            name: spec.name.clone(),
+            address: Some(spec.address.clone()).filter(|address| !address.is_empty()),
+            processors: Some(spec.processors).filter(|count| *count > 0),
+            bintype: (spec.kind != HostKind::Other).then(bintype),
+            is_virtual: spec.kind == HostKind::Virtual,
+            ..Host::default()
+        };
+        session.iter().map(host).collect()
     }
 
     /// Whether a host is the machine that this process runs on.

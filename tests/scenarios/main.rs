@@ -28,6 +28,7 @@ mod programs_travel;
 mod redirects;
 mod remote_hosts;
 mod remote_jobs;
+mod scout;
 mod sequences;
 mod signals;
 mod standard_input;

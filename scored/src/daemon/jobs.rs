@@ -11,6 +11,7 @@ use score_proto::order::{Begin, Order, Placement, Report};
 use score_proto::peer::Peer;
 
 use super::member::{Above, Member, Start};
+use super::muster::Muster;
 use super::relay::{Out, SHEPHERD};
 use super::store::Wish;
 use super::{Daemon, Owner, directory, host_name, random};
@@ -21,6 +22,8 @@ use crate::job::life::{Action, Event, Job};
 pub struct Lead {
     job: Job,
     pub session: usize,
+    /// Its hosts by name, in order.
+    hosts: Vec<String>,
     /// Directories of the job on hosts that share this machine's disk.
     directories: BTreeMap<u32, String>,
 }
@@ -42,6 +45,7 @@ impl Daemon {
             let name = if host.name.is_empty() { host_name() } else { host.name.clone() };
             (name, addresses.get(at).copied(), host.procs)
         };
+        let hosts = spec.hosts.iter().map(|host| host.name.clone()).collect();
         let placement = Placement::new(spec.hosts.iter().enumerate().map(place));
         let secret = random().unwrap_or_default();
         let begin = Begin { job: number, secret, spec };
@@ -49,7 +53,7 @@ impl Daemon {
         if let Some(session) = self.sessions.get_mut(&session) {
             session.job = Some(number);
         }
-        self.leads.insert(number, Lead { job, session, directories: BTreeMap::new() });
+        self.leads.insert(number, Lead { job, session, hosts, directories: BTreeMap::new() });
         if let Some(Order::Begin(begin)) = orders.last()
             && let Err(reason) = self.fetch(number, &begin.spec)
         {
@@ -66,15 +70,15 @@ impl Daemon {
         if let Event::Report(report) = &event {
             match report {
                 Report::Directory { host, path }
-                    if self.muster.as_ref().is_some_and(|muster| muster.is_virtual(*host)) =>
+                    if self.muster.as_ref().is_some_and(Muster::is_virtual) =>
                 {
                     lead.directories.insert(*host, path.clone());
                 }
                 Report::HostsGone { hosts, .. } => {
-                    let gone = hosts.clone();
-                    self.muster.iter_mut().for_each(|muster| {
-                        gone.clone().for_each(|host| muster.give_up(host));
-                    });
+                    let gone = lead.hosts.get(hosts.start as usize..hosts.end as usize);
+                    if let (Some(gone), Some(muster)) = (gone, &mut self.muster) {
+                        gone.iter().for_each(|host| muster.give_up(host));
+                    }
                 }
                 _ => {}
             }

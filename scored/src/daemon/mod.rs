@@ -4,12 +4,14 @@
 
 mod contents;
 mod directory;
+mod door;
 mod jobs;
 mod machine;
 mod member;
 mod muster;
 mod peers;
 mod relay;
+mod scout;
 mod session;
 mod shepherd;
 mod store;
@@ -37,6 +39,7 @@ use jobs::{Lead, Post};
 use member::Member;
 use muster::{Muster, News};
 use peers::{Heard, Peers};
+use scout::Scout;
 use session::{Said, Session};
 use shepherd::Family;
 use store::Store;
@@ -47,11 +50,16 @@ const LISTENER: Token = Token(1);
 const WORDS: Token = Token(2);
 /// The standard input of a daemon that was started by another: its end is the server's.
 const LIFELINE: Token = Token(3);
+/// Somebody calls at the local socket.
+const DOOR: Token = Token(4);
 /// The first token that is given to sessions, shepherds and links.
 const FIRST: usize = 8;
 
 /// How long daemons of other hosts may take to go.
 const LEAVING: Duration = Duration::from_millis(800);
+
+/// When callers are looked for again that could not be taken, for want of descriptors.
+const CALL_AGAIN: Duration = Duration::from_millis(100);
 
 /// scrun's exit codes: a job that is refused, hosts that do not come up.
 const REFUSED: u8 = 2;
@@ -160,6 +168,8 @@ struct Daemon {
     server: Option<usize>,
     /// Hosts that were started for a session.
     muster: Option<Muster>,
+    /// The scout session that is served.
+    scout: Option<Scout>,
     /// Jobs led from here, by number.
     leads: HashMap<u32, Lead>,
     /// Places in the trees of jobs.
@@ -191,6 +201,7 @@ impl Daemon {
             peers: None,
             server: None,
             muster: None,
+            scout: None,
             leads: HashMap::new(),
             members: HashMap::new(),
             family: Family::default(),
@@ -212,12 +223,12 @@ impl Daemon {
         self.peers.as_ref().map_or_else(host_name, |peers| peers.name().to_owned())
     }
 
-    /// A scrun has called.
-    fn admit(&mut self, socket: OwnedFd) -> io::Result<()> {
+    /// A scrun has called; it is known by this number.
+    fn admit(&mut self, socket: OwnedFd) -> io::Result<usize> {
         let number = self.next_token;
         let token = self.token(Owner::Session(number));
         self.sessions.insert(number, Session::new(socket, self.poll.registry(), token)?);
-        Ok(())
+        Ok(number)
     }
 
     /// Runs until nobody is left to run for.
@@ -229,6 +240,7 @@ impl Daemon {
                 other => other?,
             }
             let signalled = self.mark(&events);
+            self.let_in();
             self.hear_sessions();
             self.hear_peers();
             self.members.values_mut().for_each(Member::hear);
@@ -239,6 +251,7 @@ impl Daemon {
             self.settle();
             self.flush();
         }
+        self.close_scout();
         for (_, mut member) in self.members.drain() {
             member.abort();
         }
@@ -257,6 +270,7 @@ impl Daemon {
             match (event.token(), self.owners.get(&event.token())) {
                 (SIGNALS, _) => signalled = true,
                 (LISTENER, _) => self.accept(),
+                (DOOR, _) => self.somebody_knocks(),
                 (LIFELINE, _) => self.ending = true,
                 (_, None) => {}
                 (_, Some(Owner::Session(number))) => {
@@ -297,11 +311,16 @@ impl Daemon {
         {
             return Some(Duration::ZERO);
         }
+        let callers = self.may_be_called().then_some(CALL_AGAIN);
         let links = self.peers.as_ref().and_then(Peers::deadline);
         let starts = self.muster.as_ref().and_then(Muster::deadline);
         let starts = starts.map(|due| due.saturating_duration_since(Instant::now()));
         // epoll counts milliseconds: round up, or the loop would spin at the end.
-        [links, starts].into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
+        [links, starts, callers]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|left| left + Duration::from_millis(1))
     }
 
     fn hear_sessions(&mut self) {
@@ -318,6 +337,7 @@ impl Daemon {
                         session.tell(&Up::Notice { level: Level::Error, text });
                     }
                     Said::Submit(spec) => self.submit(number, spec),
+                    Said::Open(hosts) => self.open(number, hosts),
                     Said::ToJob(Down::Content { hash, offset, bytes }) => {
                         self.content_came(job.unwrap_or(0), &hash, offset, &bytes);
                     }
@@ -334,9 +354,17 @@ impl Daemon {
         if let Err(reason) = check::check(&spec) {
             return self.refuse(session, reason, REFUSED);
         }
+        if self.scout.is_some() {
+            return self.submit_inside(session, spec);
+        }
         if spec.hosts.iter().all(|host| host.kind == HostKind::This) && spec.hosts.len() == 1 {
             return self.begin(session, spec, None);
         }
+        self.bring_up(session, spec);
+    }
+
+    /// Starts daemons on the hosts of a job, or of a scout session.
+    fn bring_up(&mut self, session: usize, spec: JobSpec) {
         let registry = self.poll.registry();
         let tokens = [LISTENER, WORDS];
         let made = Muster::new(session, spec, &self.setting, registry, tokens);
@@ -411,8 +439,10 @@ impl Daemon {
         muster.joined(&join.name, address);
         let Some(addresses) = muster.addresses() else { return };
         let session = muster.session;
-        if let Some(spec) = muster.spec.take() {
-            self.begin(session, spec, Some(addresses));
+        match muster.spec.take() {
+            Some(_) if self.scout.is_some() => self.opened(Some(addresses)),
+            Some(spec) => self.begin(session, spec, Some(addresses)),
+            None => {}
         }
     }
 
@@ -426,11 +456,12 @@ impl Daemon {
             // A stranger, or a daemon that did not come to its greeting.
             eprintln!("scored: a connection was dropped: {reason}");
         }
-        if let (Some(name), Some(muster)) = (name, &self.muster)
-            && muster.spec.is_some()
-        {
+        let (Some(name), Some(muster)) = (name, &self.muster) else { return };
+        if muster.spec.is_some() {
             let session = muster.session;
             self.refuse(session, format!("host {name}: its daemon is gone: {reason}"), FAILED);
+        } else {
+            self.tell_lost(&name, reason);
         }
     }
 
@@ -461,6 +492,7 @@ impl Daemon {
             .map(|(number, _)| *number)
             .collect();
         for number in over {
+            self.ending |= self.scout.as_ref().is_some_and(|scout| scout.control == number);
             let job = self.sessions.remove(&number).and_then(|session| session.job);
             job.into_iter().for_each(|job| self.abandon(job));
             self.owners.retain(|_, owner| !matches!(owner, Owner::Session(one) if *one == number));

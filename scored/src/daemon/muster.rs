@@ -105,14 +105,16 @@ impl Muster {
         self.arrived.iter().copied().collect()
     }
 
-    /// Whether a host's directories are on this machine's disk.
-    pub fn is_virtual(&self, host: u32) -> bool {
-        self.kinds.get(host as usize) == Some(&HostKind::Virtual)
+    /// Whether the hosts' directories are on this machine's disk.
+    pub fn is_virtual(&self) -> bool {
+        self.kinds.first() == Some(&HostKind::Virtual)
     }
 
     /// Ends a daemon that does not answer any more.
-    pub fn give_up(&mut self, host: u32) {
-        self.starter.kill(host as usize);
+    pub fn give_up(&mut self, host: &str) {
+        if let Some(at) = self.names.iter().position(|name| name == host) {
+            self.starter.kill(at);
+        }
     }
 
     /// A child of this process has ended. None: it is none of ours.

@@ -13,7 +13,7 @@ fn root() -> Relay {
 
 fn output(text: &str, unfinished: bool) -> Report {
     let bytes = text.as_bytes().to_vec();
-    Report::Output { stream: Stream::Stdout, bytes, unfinished }
+    Report::Output { host: 0, stream: Stream::Stdout, bytes, unfinished }
 }
 
 fn ups(relay: &mut Relay) -> Vec<Report> {
@@ -96,8 +96,12 @@ fn a_line_that_goes_on_is_not_cut_by_another_host() {
 #[test]
 fn output_moves_as_far_as_the_next_hop_has_taken_it_and_other_reports_do_not_wait() {
     let mut relay = root();
-    let chunk =
-        || Report::Output { stream: Stream::Stdout, bytes: vec![b'\n'; CHUNK], unfinished: false };
+    let chunk = || Report::Output {
+        host: 0,
+        stream: Stream::Stdout,
+        bytes: vec![b'\n'; CHUNK],
+        unfinished: false,
+    };
     let window = HOP_WINDOW as usize / CHUNK;
     for _ in 0..window + 2 {
         relay.reported(1, chunk());

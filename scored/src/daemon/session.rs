@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{Down, JobSpec, Up};
+use score_proto::message::{Down, HostSpec, JobSpec, Up};
 
 use crate::link::Link;
 
@@ -20,6 +20,8 @@ const FAILED: u8 = 1;
 pub enum Said {
     /// It wants a job.
     Submit(JobSpec),
+    /// It wants these hosts.
+    Open(Vec<HostSpec>),
     /// Something for its job.
     ToJob(Down),
     /// It does not speak our protocol; it has been told.
@@ -34,6 +36,8 @@ pub struct Session {
     leaving: bool,
     /// Its job.
     pub job: Option<u32>,
+    /// What it is told behind the greeting: the hosts of a scout session.
+    pub hosts: Option<Vec<HostSpec>>,
 }
 
 impl Session {
@@ -44,7 +48,7 @@ impl Session {
     pub fn new(socket: OwnedFd, registry: &Registry, token: Token) -> io::Result<Self> {
         let mut link = Link::new(socket)?;
         link.register(registry, token)?;
-        Ok(Self { link, greeted: false, leaving: false, job: None })
+        Ok(Self { link, greeted: false, leaving: false, job: None, hosts: None })
     }
 
     /// mio has reported that there is something to read.
@@ -64,6 +68,9 @@ impl Session {
                 Ok(Some(Down::Hello { version })) => {
                     self.link.queue(&Up::Hello { version: PROTOCOL_VERSION });
                     self.greeted = version == PROTOCOL_VERSION;
+                    if let Some(hosts) = self.hosts.take() {
+                        self.link.queue(&Up::Hosts(hosts));
+                    }
                     if !self.greeted {
                         self.refuse(format!(
                             "scrun speaks version {version} of the protocol and scored version \
@@ -73,6 +80,7 @@ impl Session {
                 }
                 Ok(Some(_)) if !self.greeted => self.refuse("scrun did not say hello".to_owned()),
                 Ok(Some(Down::Submit(spec))) => return Some(Said::Submit(spec)),
+                Ok(Some(Down::Open(hosts))) => return Some(Said::Open(hosts)),
                 Ok(Some(message)) => return Some(Said::ToJob(message)),
                 Ok(None) => return None,
                 Err(error) => {

@@ -175,6 +175,7 @@ mod tests {
             options: Vec::new(),
             statistics: false,
             stdin: false,
+            separate: false,
         }
     }
 

@@ -17,6 +17,8 @@ pub struct Element {
     nodes: u32,
     /// A right-hand neighbour reads its output, so that SIGPIPE can be an ordinary end.
     piped: bool,
+    /// Its nodes have nothing to do with each other.
+    separate: bool,
     /// Ended, or never to be started.
     gone: NodeSet,
     attached: NodeSet,
@@ -37,6 +39,7 @@ impl Element {
             kind,
             nodes,
             piped,
+            separate: false,
             gone: NodeSet::new(),
             attached: NodeSet::new(),
             addresses: Vec::new(),
@@ -45,6 +48,11 @@ impl Element {
             ending: false,
             verdict: Verdict::default(),
         }
+    }
+
+    /// The same, with nodes that are commands of their own, unless it is a program of SCore.
+    pub fn separate(self) -> Self {
+        Self { separate: self.kind != Kind::Score, ..self }
     }
 
     /// Its place in the stage.
@@ -129,6 +137,10 @@ impl Element {
     fn not_started(&mut self, nodes: &NodeSet, code: u8, why: &str, out: &mut Vec<Action>) {
         if let Some(first) = self.bury(nodes).first() {
             let text = format!("node {first}: {}: {why}", self.name);
+            if self.separate {
+                self.verdict.failure.get_or_insert(code);
+                return out.push(notice(Level::Error, text));
+            }
             self.fail_saying(code, Level::Error, text, out);
         }
     }
@@ -136,7 +148,7 @@ impl Element {
     fn ended(&mut self, nodes: &NodeSet, status: Status, expected: &[i32], out: &mut Vec<Action>) {
         let news = self.bury(nodes);
         let Some(first) = news.first() else { return };
-        if self.ending {
+        if self.ending || self.separate {
             return;
         }
         if first == 0 {

@@ -50,6 +50,8 @@ pub struct Job {
     placement: Placement,
     /// Names and kinds of the programs, by stage.
     shape: Vec<Vec<(String, Kind)>>,
+    /// [`JobSpec::separate`]
+    separate: bool,
     state: State,
     stage: usize,
     elements: Vec<Element>,
@@ -89,6 +91,7 @@ impl Job {
             number: begin.job,
             placement: placement.clone(),
             shape: shape(&begin.spec),
+            separate: begin.spec.separate,
             state: State::Starting,
             stage: 0,
             elements: Vec::new(),
@@ -129,7 +132,8 @@ impl Job {
     fn told(&mut self, down: Down) {
         match down {
             // The session's own business, before there is a job.
-            Down::Hello { .. } | Down::Submit(_) | Down::Content { .. } => {}
+            Down::Hello { .. } | Down::Submit(_) => {}
+            Down::Open(_) | Down::Content { .. } => {}
             Down::Stdin(bytes) => self.order(Order::Stdin(bytes)),
             Down::StdinEof => self.order(Order::StdinEof),
             Down::OutputTaken(bytes) => self.order(Order::OutputTaken(bytes)),
@@ -171,7 +175,9 @@ impl Job {
                 let name = self.name(element);
                 self.lost(1, format!("node {node} of {name}: {what}; the job is ended"));
             }
-            Report::Output { stream, bytes, .. } => self.up(Up::Output { stream, bytes }),
+            Report::Output { host, stream, bytes, .. } => {
+                self.up(Up::Output { host, stream, bytes });
+            }
             Report::Notice { level, text } => self.up(Up::Notice { level, text }),
             Report::StdinWindow(bytes) => self.up(Up::StdinWindow(bytes)),
             Report::StdinClosed => self.up(Up::StdinClosed),
@@ -218,7 +224,8 @@ impl Job {
         self.elements = (0..)
             .zip(&self.shape[stage])
             .map(|(at, (name, kind))| {
-                Element::new(at, name.clone(), *kind, nodes, (at as usize) < last)
+                let element = Element::new(at, name.clone(), *kind, nodes, (at as usize) < last);
+                if self.separate { element.separate() } else { element }
             })
             .collect();
         self.order(Order::StartStage(stage as u32));
@@ -235,7 +242,12 @@ impl Job {
         self.actions.push(notice(Level::Error, reason));
         let places = self.placement.hosts.get(hosts.start as usize..hosts.end as usize);
         let gone: Vec<_> = places.unwrap_or_default().iter().map(|place| place.range()).collect();
-        self.end_all(code);
+        if self.separate && self.state == State::Running {
+            // The commands on other hosts have nothing to do with it.
+            self.killed.get_or_insert(code);
+        } else {
+            self.end_all(code);
+        }
         for range in gone {
             let nodes = NodeSet::from(range);
             self.elements.iter_mut().for_each(|element| element.skipped(&nodes));

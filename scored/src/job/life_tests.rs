@@ -25,6 +25,7 @@ fn job(shape: &[usize], kind: Kind) -> Job {
         options: Vec::new(),
         statistics: false,
         stdin: false,
+        separate: false,
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
     let placement = Placement::new(hosts);

@@ -77,6 +77,7 @@ mod tests {
             options: Vec::new(),
             statistics: false,
             stdin: false,
+            separate: false,
         };
         let places: Vec<_> = files(&spec).into_iter().map(|(_, place)| place).collect();
         let wanted = [".bin/0101010101010101/run", ".bin/0202020202020202/run", ".bin/other"];

@@ -21,7 +21,10 @@ impl Work {
         match order {
             // The business of daemons: a shepherd is not asked to end, and starts what is there.
             Order::Hello { .. } | Order::Abandon | Order::Content { .. } => {}
-            Order::Place(placement) => self.placement = Some(placement),
+            Order::Place(placement) => {
+                self.outputs.host = placement.own;
+                self.placement = Some(placement);
+            }
             Order::Begin(begin) => self.begin(*begin),
             Order::StartStage(stage) => {
                 if let Err(error) = self.start_stage(stage as usize) {

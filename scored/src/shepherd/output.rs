@@ -70,6 +70,8 @@ struct Output {
 /// All pipes that are read here.
 #[derive(Debug)]
 pub struct Outputs {
+    /// This host's place among the job's.
+    pub host: u32,
     all: Vec<Option<Output>>,
     ready: VecDeque<usize>,
     /// Sent up and not yet gone on from there.
@@ -95,6 +97,7 @@ fn index(stream: Stream) -> usize {
 impl Default for Outputs {
     fn default() -> Self {
         Self {
+            host: 0,
             all: Vec::new(),
             ready: VecDeque::new(),
             unacknowledged: 0,
@@ -328,7 +331,8 @@ impl Outputs {
     pub fn send_batch(&mut self, unfinished: bool, reports: &mut Reports) {
         if !self.batch.is_empty() {
             let bytes = std::mem::take(&mut self.batch);
-            reports.send(&Report::Output { stream: self.batch_stream, bytes, unfinished });
+            let (host, stream) = (self.host, self.batch_stream);
+            reports.send(&Report::Output { host, stream, bytes, unfinished });
         }
     }
 

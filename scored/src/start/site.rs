@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use score_lan::Plan;
 use score_proto::message::{HostKind, HostSpec};
@@ -17,6 +18,8 @@ pub struct Wishes {
     pub way: Option<String>,
     /// `links`, `mtu` and `rate` of virtual hosts, in their order.
     pub links: Vec<(String, String)>,
+    /// How long a daemon may take to come up, if not as long as usual.
+    pub limit: Option<Duration>,
 }
 
 /// The hosts of a job, ready for daemons.
@@ -25,6 +28,7 @@ pub struct Site {
     way: Way,
     ground: Option<Ground>,
     hosts: Vec<Host>,
+    limit: Option<Duration>,
 }
 
 impl Site {
@@ -58,7 +62,7 @@ impl Site {
             Host { position, name: host.name.clone(), reach: reach.clone() }
         };
         let others = hosts.iter().enumerate().filter(|(_, host)| elsewhere(host)).map(listed);
-        Ok(Site { way, ground, hosts: others.collect() })
+        Ok(Site { way, ground, hosts: others.collect(), limit: wishes.limit })
     }
 
     /// What the user shall be told of it.
@@ -82,7 +86,7 @@ impl Site {
     /// One line: nothing has been started.
     pub fn starter(self, command: Vec<OsString>, secret: Vec<u8>) -> Result<Starter, String> {
         let order = Order { hosts: self.hosts, command, secret };
-        Starter::new(self.way, order, self.ground)
+        Starter::new(self.way, order, self.ground, self.limit)
     }
 }
 
@@ -118,7 +122,7 @@ mod tests {
     fn this_host_needs_no_daemon_and_addresses_are_for_the_remote_shell() {
         let mut hosts = [host("a", HostKind::Other), host("b", HostKind::This)].to_vec();
         hosts.push(HostSpec { address: "10.0.0.3".to_owned(), ..host("c", HostKind::Other) });
-        let wishes = |way: &str| Wishes { way: Some(way.to_owned()), links: Vec::new() };
+        let wishes = |way: &str| Wishes { way: Some(way.to_owned()), ..Wishes::default() };
         let reach = |way: &str| {
             let site = Site::new(&hosts, &wishes(way)).unwrap();
             let hosts = site.hosts().iter().map(|host| (host.position, host.reach.clone()));
@@ -130,7 +134,8 @@ mod tests {
 
     #[test]
     fn links_are_for_virtual_hosts_and_kinds_do_not_mix() {
-        let wishes = Wishes { way: None, links: vec![("mtu".to_owned(), "9000".to_owned())] };
+        let links = vec![("mtu".to_owned(), "9000".to_owned())];
+        let wishes = Wishes { links, ..Wishes::default() };
         let fault = Site::new(&[host("a", HostKind::Other)], &wishes).unwrap_err();
         assert!(fault.contains("mtu") && fault.contains("local:N"), "{fault}");
         let mixed = [host("local0", HostKind::Virtual), host("a", HostKind::Other)];

@@ -57,6 +57,7 @@ pub struct Starter {
     secret: Vec<u8>,
     launches: Vec<Launch>,
     queue: Queue,
+    limit: Duration,
     /// By process id.
     running: HashMap<i32, Running>,
     /// What launchers say on standard error.
@@ -71,7 +72,13 @@ impl Starter {
     ///
     /// # Errors
     /// One line that names what cannot be.
-    pub(super) fn new(way: Way, order: Order, ground: Option<Ground>) -> Result<Self, String> {
+    pub(super) fn new(
+        way: Way,
+        order: Order,
+        ground: Option<Ground>,
+        limit: Option<Duration>,
+    ) -> Result<Self, String> {
+        let limit = limit.unwrap_or(LIMIT);
         let environment = |name: &str| std::env::var_os(name);
         let key_file = if launch::hands_on_stdin(way) {
             None
@@ -93,7 +100,8 @@ impl Starter {
             hosts: order.hosts,
             secret: order.secret,
             launches,
-            queue: Queue::new(hosts, LIMIT),
+            queue: Queue::new(hosts, limit),
+            limit,
             running: HashMap::new(),
             words,
             more: false,
@@ -118,7 +126,7 @@ impl Starter {
                 }
                 Action::GiveUp(launch, hosts) => {
                     let said = self.end(launch);
-                    let cause = format!("it has not come within {} s{said}", LIMIT.as_secs());
+                    let cause = format!("it has not come within {} s{said}", self.limit.as_secs());
                     failures.extend(hosts.into_iter().map(|host| self.failure(host, &cause)));
                 }
             }

@@ -59,6 +59,7 @@ pub fn sequence(nodes: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
         options: vec![("nodes".to_owned(), Some(nodes.to_string()))],
         statistics: false,
         stdin: false,
+        separate: false,
     }
 }
 
@@ -227,14 +228,14 @@ impl Driver {
         assert!(self.outcome.end.is_none(), "after Finished came {message:?}");
         match message {
             Up::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
-            Up::Accepted { .. } => {}
+            Up::Accepted { .. } | Up::Hosts(_) | Up::Opened { .. } => {}
             Up::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
             Up::StdinWindow(bytes) => self.window += bytes,
             Up::StdinClosed => {
                 self.outcome.stdin_closed = true;
                 self.input.clear();
             }
-            Up::Output { stream, bytes } => {
+            Up::Output { stream, bytes, .. } => {
                 self.untaken += bytes.len() as u64;
                 assert!(bytes.len() <= CHUNK && self.untaken <= OUTPUT_WINDOW);
                 match stream {

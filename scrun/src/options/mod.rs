@@ -130,6 +130,12 @@ impl Options {
         self.given.iter().find(|given| given.key == one || given.key == other)
     }
 
+    /// Whether the command line says where the job runs: a scout session is left aside then.
+    pub fn chooses_hosts(&self) -> bool {
+        let chooses = |given: &&Given| ["group", "file", "scored"].contains(&given.key.as_str());
+        self.given.iter().filter(chooses).any(|given| matches!(given.place, Place::Word(..)))
+    }
+
     /// Whether that option is given at all.
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()

@@ -2,6 +2,7 @@
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -25,13 +26,39 @@ fn binary() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("scored"))
 }
 
-/// Starts `scored -single` with `options`, and gives it with our end of its control socket.
+/// The daemon at the other end of a session's socket.
+#[derive(Debug)]
+pub struct Daemon {
+    /// The process, where it is ours.
+    child: Option<Child>,
+}
+
+impl Daemon {
+    /// One that others have started, and that serves a scout session.
+    pub fn of_scout() -> Self {
+        Self { child: None }
+    }
+
+    /// Waits for its end, but not for ever; tells how it ended.
+    pub fn see_off(&mut self, limit: Duration) -> String {
+        match &mut self.child {
+            Some(child) => how(reap(child, limit)),
+            None => "the scout session is over".into(),
+        }
+    }
+}
+
+/// Starts `scored -single` with `options` and more variables, and gives it with our end of its
+/// control socket.
 ///
 /// It gets a process group of its own, since only scrun handles the terminal's signals.
 ///
 /// # Errors
 /// What the system said, with the name of the binary.
-pub fn start(options: &[String]) -> Result<(Child, UnixStream), String> {
+pub fn start(
+    options: &[String],
+    variables: &[(&str, &OsStr)],
+) -> Result<(Daemon, UnixStream), String> {
     let path = binary();
     let named = |error: io::Error| format!("{}: {error}", path.display());
     let (ours, theirs) = pair().map_err(|error| format!("socketpair: {error}"))?;
@@ -40,12 +67,13 @@ pub fn start(options: &[String]) -> Result<(Child, UnixStream), String> {
         .arg("-control")
         .arg(theirs.as_raw_fd().to_string())
         .args(options)
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .process_group(0)
         .spawn()
         .map_err(named)?;
-    Ok((child, UnixStream::from(ours)))
+    Ok((Daemon { child: Some(child) }, UnixStream::from(ours)))
 }
 
 /// A socket pair of which the second end is inherited.
@@ -57,7 +85,7 @@ fn pair() -> nix::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Waits for the daemon's end, but not for ever; kills it when it does not come.
-pub fn reap(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+fn reap(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + limit;
     loop {
         match child.try_wait() {
@@ -73,7 +101,7 @@ pub fn reap(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 }
 
 /// How a daemon ended, in words.
-pub fn how(status: Option<ExitStatus>) -> String {
+fn how(status: Option<ExitStatus>) -> String {
     match status.map(|status| (status.signal(), status.code())) {
         Some((Some(signal), _)) => format!("scored was killed by signal {signal}"),
         Some((_, Some(code))) => format!("scored ended unexpectedly with code {code}"),

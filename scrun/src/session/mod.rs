@@ -1,7 +1,7 @@
 //! One job's session: the socket to scored, signals, standard input and the two outputs meet in
 //! one loop. What to do is decided in [`state`]; this file does it.
 
-mod daemon;
+pub(crate) mod daemon;
 mod input;
 mod output;
 mod signals;
@@ -10,22 +10,25 @@ pub mod state;
 use crate::content::Contents;
 use crate::notice::Reporter;
 use crate::options::Statistics;
+use crate::scout::show::Show;
 use crate::usage::Refusal;
+use daemon::Daemon;
 use input::{Input, Piece};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
+use nix::libc;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use output::Output;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::frame::{self, Decoder};
-use score_proto::message::{ContentHash, Down, JobSpec, Level, Stream, Up};
+use score_proto::message::{ContentHash, Down, JobEnd, JobSpec, Level, Stream, Up};
 use state::{Action, DAEMON_LOST, Event, Session};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,6 +54,10 @@ pub struct Settings {
     pub contents: Contents,
     /// More words for scored's command line.
     pub for_scored: Vec<String>,
+    /// Where scrun has logged in already; without it, it starts a scored of its own.
+    pub login: Option<UnixStream>,
+    /// How output is shown by hosts, if it is.
+    pub show: Option<Show>,
 }
 
 struct Loop {
@@ -64,7 +71,10 @@ struct Loop {
     signals: SignalFd,
     input: Input,
     outputs: [Output; 2],
-    child: Child,
+    show: Option<Show>,
+    /// Bytes that [`Show`] has kept, by stream: they count as taken.
+    kept: [u64; 2],
+    daemon: Daemon,
     connected: bool,
     readable: bool,
     finish: Option<u8>,
@@ -81,14 +91,19 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
     let mut unsent = Vec::new();
     let state = Session::new(spec.nodes(), settings.statistics, settings.names);
     let lost = |error: &dyn std::fmt::Display| Refusal::plain(DAEMON_LOST, error.to_string());
-    for message in [Down::Hello { version: PROTOCOL_VERSION }, Down::Submit(spec)] {
+    let hello = Down::Hello { version: PROTOCOL_VERSION };
+    let greeting = settings.login.is_none().then_some(hello);
+    for message in greeting.into_iter().chain([Down::Submit(spec)]) {
         frame::encode(&message, &mut unsent).map_err(|error| {
             let what = "arguments and environment are too long to be sent";
             Refusal::plain(crate::usage::USAGE, format!("{what}: {error}"))
         })?;
     }
     let signals = signals::take().map_err(|errno| lost(&errno))?;
-    let (child, socket) = daemon::start(&settings.for_scored).map_err(|error| lost(&error))?;
+    let (daemon, socket) = match settings.login {
+        Some(stream) => (Daemon::of_scout(), stream),
+        None => daemon::start(&settings.for_scored, &[]).map_err(|error| lost(&error))?,
+    };
     let run = || -> io::Result<(Poll, Loop)> {
         socket.set_nonblocking(true)?;
         let mut socket = mio::net::UnixStream::from_std(socket);
@@ -113,7 +128,9 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
                 signals,
                 input,
                 outputs,
-                child,
+                show: settings.show,
+                kept: [0; 2],
+                daemon,
                 connected: true,
                 readable: false,
                 finish: None,
@@ -135,7 +152,7 @@ impl Loop {
                 if self.connected {
                     // It has said its last word, or one that we cannot understand.
                     let _ = self.socket.shutdown(Shutdown::Both);
-                    daemon::reap(&mut self.child, DAEMON_EXIT);
+                    self.daemon.see_off(DAEMON_EXIT);
                 }
                 if self.state.ended_by_interrupt() {
                     signals::die_of(Signal::SIGINT);
@@ -153,6 +170,8 @@ impl Loop {
             self.take_output_reports();
             self.take_input();
             self.receive();
+            // What was kept counts at once.
+            self.take_output_reports();
         }
     }
 
@@ -187,15 +206,13 @@ impl Loop {
                 // Every message is far below the limit of a frame.
                 let _ = frame::encode(&message, &mut self.unsent);
             }
-            Action::Write(stream, bytes) => {
-                self.outputs[usize::from(stream == Stream::Stderr)].push(bytes, true)
-            }
+            Action::Write(host, stream, bytes) => self.write(host, stream, bytes),
             Action::Notice(level, text) => {
                 if let Some(line) = self.reporter.line(level, &text) {
-                    self.outputs[1].push(line.into_bytes(), false);
+                    self.outputs[1].push(line.into_bytes(), 0);
                 }
             }
-            Action::Print(text) => self.outputs[1].push(text.into_bytes(), false),
+            Action::Print(text) => self.outputs[1].push(text.into_bytes(), 0),
             Action::Read(bytes) => self.input.grant(bytes),
             Action::StopReading => self.input.stop(),
             Action::StopSelf => self.stop_self(),
@@ -214,6 +231,32 @@ impl Loop {
             let message = Down::Content { hash, offset, bytes };
             // A piece is far below the limit of a frame.
             let _ = frame::encode(&message, &mut self.unsent);
+        }
+    }
+
+    fn write(&mut self, host: u32, stream: Stream, bytes: Vec<u8>) {
+        let programs_read = self.show.as_ref().is_some_and(Show::is_for_programs);
+        let index = usize::from(stream == Stream::Stderr && !programs_read);
+        let count = bytes.len() as u64;
+        let piece = match &mut self.show {
+            Some(show) => show.take(host, stream, bytes),
+            None => Some(bytes),
+        };
+        match piece {
+            Some(piece) => self.outputs[index].push(piece, count),
+            None => self.kept[index] += count,
+        }
+    }
+
+    /// Writes what was kept until the end, which is there; the exit code may be another then.
+    fn show_the_rest(&mut self, end: Option<&mut JobEnd>) {
+        let Some(show) = &mut self.show else { return };
+        let reader_gone = self.outputs[0].failed() == Some(libc::EPIPE);
+        let pieces = show.finish(end, reader_gone);
+        for (output, piece) in self.outputs.iter_mut().zip(pieces) {
+            if !piece.is_empty() {
+                output.push(piece, 0);
+            }
         }
     }
 
@@ -242,7 +285,8 @@ impl Loop {
                 self.on(Event::OutputFailed(stream, errno));
             }
         }
-        self.on(Event::Taken([self.outputs[0].taken(), self.outputs[1].taken()]));
+        let taken = |index: usize| self.outputs[index].taken() + self.kept[index];
+        self.on(Event::Taken([taken(0), taken(1)]));
     }
 
     fn take_input(&mut self) {
@@ -273,6 +317,10 @@ impl Loop {
         loop {
             while self.outputs.iter().all(Output::has_room) {
                 match self.decoder.next::<Up>() {
+                    Ok(Some(Up::Finished(mut end))) => {
+                        self.show_the_rest(Some(&mut end));
+                        self.on(Event::Up(Up::Finished(end)));
+                    }
                     Ok(Some(up)) => self.on(Event::Up(up)),
                     Ok(None) => break,
                     Err(error) => return self.daemon_gone(Some(error.to_string())),
@@ -295,10 +343,11 @@ impl Loop {
         self.connected = false;
         let over = self.state.has_ended();
         let patience = if over { DAEMON_EXIT } else { Duration::from_millis(100) };
-        let status = daemon::reap(&mut self.child, patience);
+        let how = self.daemon.see_off(patience);
         if !over {
+            self.show_the_rest(None);
             self.last_output = Some(Instant::now() + LAST_OUTPUT);
-            self.on(Event::DaemonGone(why.unwrap_or_else(|| daemon::how(status))));
+            self.on(Event::DaemonGone(why.unwrap_or(how)));
         }
     }
 }

@@ -29,8 +29,8 @@ const LOOK_AGAIN_MS: u16 = 100;
 /// Bytes to write.
 struct Piece {
     bytes: Vec<u8>,
-    /// Whether the daemon waits for its acknowledgement (a line of scrun's own is not counted).
-    counted: bool,
+    /// Bytes of the job in it, of which the daemon wants to hear; nothing of scrun's own counts.
+    counted: u64,
 }
 
 /// What both sides see.
@@ -70,8 +70,8 @@ impl Output {
         self.shared.pieces.len() + 8 <= PIECES
     }
 
-    /// Queues bytes; the caller has looked at [`Self::has_room`].
-    pub fn push(&mut self, bytes: Vec<u8>, counted: bool) {
+    /// Queues bytes, so many of which are the job's; the caller has looked at [`Self::has_room`].
+    pub fn push(&mut self, bytes: Vec<u8>, counted: u64) {
         let piece = Piece { bytes, counted };
         if self.shared.pieces.push(piece).is_err() {
             return; // only lines of scrun's own can get here, never bytes of the job
@@ -133,7 +133,7 @@ fn write_some(stream: Stream, terminal: Option<&File>, shared: &Shared, waker: &
     while buffer.len() < TOGETHER
         && let Some(piece) = shared.pieces.pop()
     {
-        counted += if piece.counted { piece.bytes.len() as u64 } else { 0 };
+        counted += piece.counted;
         pieces += 1;
         if buffer.is_empty() {
             buffer = piece.bytes;

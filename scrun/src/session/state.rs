@@ -40,8 +40,8 @@ pub enum Event {
 pub enum Action {
     /// Tell the daemon.
     Send(Down),
-    /// Write bytes of the job.
-    Write(Stream, Vec<u8>),
+    /// Write bytes of the job, from this host.
+    Write(u32, Stream, Vec<u8>),
     /// Show a line of scrun's own.
     Notice(Level, String),
     /// Write to standard error whatever `message` says.
@@ -158,9 +158,9 @@ impl Session {
             }
             Up::StdinWindow(bytes) => out.push(Action::Read(bytes)),
             Up::StdinClosed => out.push(Action::StopReading),
-            Up::Output { stream, bytes } => {
+            Up::Output { host, stream, bytes } => {
                 self.queued[index(stream)] += bytes.len() as u64;
-                out.push(Action::Write(stream, bytes));
+                out.push(Action::Write(host, stream, bytes));
             }
             Up::Flush(token) => {
                 self.flushes.push_back((token, self.queued));
@@ -172,6 +172,8 @@ impl Session {
             Up::Want { hash, offset, length } => {
                 out.push(Action::Provide(hash, offset, length));
             }
+            // Those of a session that is being opened, or entered.
+            Up::Hosts(_) | Up::Opened { .. } => {}
         }
     }
 

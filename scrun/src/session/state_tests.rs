@@ -16,7 +16,7 @@ fn at(session: &mut Session, event: Event, now: Instant) -> Vec<Action> {
 }
 
 fn output(stream: Stream, bytes: &[u8]) -> Event {
-    Event::Up(Up::Output { stream, bytes: bytes.to_vec() })
+    Event::Up(Up::Output { host: 0, stream, bytes: bytes.to_vec() })
 }
 
 fn end(code: u8) -> Event {

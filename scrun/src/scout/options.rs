@@ -1,0 +1,226 @@
+//! The command line of scout: options, then the words of a command (scout(1)).
+
+use super::show::Order;
+use crate::usage::{Refusal, USAGE, shown};
+use score_hosts::near;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+/// What `scout -help` prints.
+pub const HELP: &str = "\
+usage: scout [OPTION...] -g GROUP            open a session: a shell beside the hosts' daemons
+       scout [OPTION...] -g GROUP COMMAND... open a session for one command on every host
+       scout [OPTION...] COMMAND...          in a session: run a command on every host
+       scout                                 tell whether one is in a session (0: yes, 1: no)
+to open a session:
+  -g GROUP      on these hosts: scorehosts(1) has the expressions; local:N are virtual hosts
+  -file FILE    hosts, instead of scorehosts.db
+  -force        also inside another session
+  -rsh RSH      start daemons by this remote shell, not by ssh (or SCORE_RSH)
+  -start WAY    start them by ssh, slurm, pbs, lsf or sge, not as the environment says
+  -timeout SEC  give a host up that takes longer; default 30
+  -e            COMMAND is run here, once, instead of a shell
+to run a command:
+  -merge        show equal output of neighbours once (default)
+  -sort, -rev   order by what was printed, or backwards; merge all that is equal
+  -nosort       show everything as it comes
+  -stdin        standard input goes to the command on every host
+  -json         print objects for programs, one a line
+  -help, -version
+";
+
+/// All options, for a hint at what was meant.
+const KNOWN: &[&str] = &[
+    "-g", "-group", "-file", "-force", "-rsh", "-start", "-timeout", "-links", "-mtu", "-rate",
+    "-e", "-merge", "-sort", "-rev", "-nosort", "-stdin", "-json", "-help", "-version",
+];
+
+/// What the command line says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `-g`, `-file`, `-start` and those of virtual hosts, as scrun has them.
+    pub hosts: Vec<(&'static str, String)>,
+    /// `-force`
+    pub force: bool,
+    /// `-rsh RSH`
+    pub rsh: Option<OsString>,
+    /// `-timeout SEC`
+    pub timeout: Option<Duration>,
+    /// `-e`
+    pub local: bool,
+    /// `-merge`, `-sort`, `-rev`, `-nosort`
+    pub order: Order,
+    /// `-stdin`
+    pub stdin: bool,
+    /// `-json`
+    pub json: bool,
+    /// `-help`
+    pub help: bool,
+    /// `-version`
+    pub version: bool,
+    /// The command.
+    pub words: Vec<OsString>,
+}
+
+fn refuse<T>(line: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::plain(USAGE, line))
+}
+
+impl Options {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    /// The word at fault.
+    pub fn parse(words: &[OsString]) -> Result<Self, Refusal> {
+        let mut options = Self::default();
+        // The first option that only opens a session.
+        let mut opens = None;
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            if word == "--" {
+                break;
+            }
+            if !word.as_bytes().starts_with(b"-") {
+                options.words.push(word.clone());
+                break;
+            }
+            let given = shown(word);
+            let mut value = || match rest.next() {
+                Some(value) if !value.is_empty() => Ok(value),
+                _ => Err(Refusal::plain(USAGE, format!("{given}: the value is missing"))),
+            };
+            if options.take(&given, &mut value)? {
+                opens.get_or_insert(given);
+            }
+        }
+        options.words.extend(rest.cloned());
+        match opens {
+            Some(given) if !options.opens() => {
+                refuse(format!("{given}: only when a session is opened, with -g GROUP"))
+            }
+            _ if options.local && options.words.is_empty() => refuse("-e: the command is missing"),
+            _ if options.stdin && options.words.is_empty() => {
+                refuse("-stdin: the command is missing")
+            }
+            _ => Ok(options),
+        }
+    }
+
+    /// Whether a session is to be opened.
+    pub fn opens(&self) -> bool {
+        self.hosts.iter().any(|(name, _)| ["group", "file"].contains(name))
+    }
+
+    /// One option; whether it is about opening a session.
+    fn take<'a>(
+        &mut self,
+        given: &str,
+        value: &mut dyn FnMut() -> Result<&'a OsString, Refusal>,
+    ) -> Result<bool, Refusal> {
+        let name = given.strip_prefix("--").map(|name| format!("-{name}"));
+        let mut host = |name| {
+            let text = value()?.to_str().map(str::to_owned);
+            let text = text.ok_or_else(|| {
+                Refusal::plain(USAGE, format!("{given}: the value is not UTF-8 text"))
+            })?;
+            self.hosts.push((name, text));
+            Ok(true)
+        };
+        match name.as_deref().unwrap_or(given) {
+            "-g" | "-group" => return host("group"),
+            "-file" => return host("file"),
+            "-start" => return host("start"),
+            "-links" => return host("links"),
+            "-mtu" => return host("mtu"),
+            "-rate" => return host("rate"),
+            "-rsh" => self.rsh = Some(value()?.clone()),
+            "-timeout" => self.timeout = Some(seconds(given, value()?)?),
+            "-force" => self.force = true,
+            "-e" => self.local = true,
+            other => return self.take_other(other).map(|()| false),
+        }
+        Ok(true)
+    }
+
+    /// An option that takes no value and is not about opening a session.
+    fn take_other(&mut self, name: &str) -> Result<(), Refusal> {
+        match name {
+            "-merge" => self.order = Order::Merge,
+            "-sort" => self.order = Order::Sort,
+            "-rev" => self.order = Order::Reverse,
+            "-nosort" => self.order = Order::Arrival,
+            "-stdin" => self.stdin = true,
+            "-json" => self.json = true,
+            "-help" | "-h" => self.help = true,
+            "-version" | "-v" => self.version = true,
+            "-X" => return refuse("-X: X11 forwarding is not built"),
+            "-catwalk" => {
+                return refuse(
+                    "-catwalk: Catwalk, which stages files, is not built; scatter(1) and \
+                     gather(1) copy them",
+                );
+            }
+            other => return refuse(unknown(other)),
+        }
+        Ok(())
+    }
+}
+
+fn unknown(given: &str) -> String {
+    match near::nearest(given, KNOWN.iter().copied()) {
+        Some(near) => format!("{given}: no such option; did you mean {near}?"),
+        None => format!("{given}: no such option (scout -help)"),
+    }
+}
+
+fn seconds(given: &str, value: &OsString) -> Result<Duration, Refusal> {
+    let count = value.to_str().and_then(|text| text.parse::<u64>().ok());
+    match count.filter(|count| (1..=86_400).contains(count)) {
+        Some(count) => Ok(Duration::from_secs(count)),
+        None => refuse(format!("{given} {}: seconds, 1 to 86400, are expected", shown(value))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        Options::parse(&words).map_err(|refusal| refusal.line)
+    }
+
+    #[test]
+    fn options_end_at_the_command() {
+        let options = parse("-g local:4 -timeout 5 -rsh rsh").unwrap();
+        assert_eq!(options.hosts, [("group", "local:4".to_owned())]);
+        assert_eq!((options.timeout, options.opens()), (Some(Duration::from_secs(5)), true));
+        let options = parse("-sort --stdin ls -l -g x").unwrap();
+        assert_eq!((options.order, options.stdin, options.opens()), (Order::Sort, true, false));
+        assert_eq!(options.words, ["ls", "-l", "-g", "x"]);
+        assert_eq!(parse("-- -strange -x").unwrap().words, ["-strange", "-x"]);
+        assert_eq!(parse("").unwrap(), Options::default());
+        assert_eq!(parse("-nosort -merge -json true").unwrap().order, Order::Merge);
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        for (line, parts) in [
+            ("-g", ["-g:", "value is missing"]),
+            ("-force ls", ["-force", "-g GROUP"]),
+            ("-timeout 5 ls", ["-timeout", "-g GROUP"]),
+            ("-g x -timeout soon", ["-timeout soon", "seconds"]),
+            ("-g x -timeout 0", ["-timeout 0", "seconds"]),
+            ("-g x -e", ["-e:", "missing"]),
+            ("-stdin", ["-stdin", "missing"]),
+            ("-X -g x", ["-X", "not built"]),
+            ("-catwalk d ls", ["-catwalk", "not built"]),
+            ("-srot ls", ["-srot", "did you mean -sort"]),
+            ("-zzzzzzzz ls", ["-zzzzzzzz", "no such option"]),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{line}: {error}");
+        }
+    }
+}
