@@ -27,7 +27,7 @@ usage: cargo xtask bench [-quick] [-rounds N] [NAME...]
   silent          2 processes alone, and among 62 silent ones
   launch          4 and 256 x true: scrun, mpiexec, and a bare spawn-and-wait
   oversubscribed  4 pairs on 2 cores
-  ethernet        8 B on each wire beside TCP, bandwidth beside iperf3 (needs root)
+  ethernet        wires and device beside TCP and iperf3, loss, two links, composite (needs root)
   proof           system calls and instructions of a message (strace, callgrind)
 
 All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.

@@ -1,21 +1,35 @@
 //! What a message and an empty poll cost the processor, both ends in one thread: the thread's own
 //! time, which other programs on a busy machine hardly change.
 
+use crate::end::DEVICE;
 use crate::hosts::{self, ADDRESSES, Hosts};
-use crate::pass::{End, SIZE};
+use crate::node::{Node, Opened};
+use crate::pass::{End, PATIENCE, SIZE};
 use crate::{Result, tcp};
 use nix::time::{ClockId, clock_gettime};
 use score_pm::device::ethernet::wire::{Choice, Endpoint, Options};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
 
 const BATCHES: usize = 60;
 const MESSAGES: u32 = 300;
 /// Bytes that are sent at once.
 const BULK: usize = 60_000;
 
-/// One line for each wire.
-pub fn run(hosts: &Hosts) -> Result<()> {
+/// One line for each of these wires.
+pub fn run(hosts: &Hosts, wires: &[&str]) -> Result<()> {
+    for wire in wires {
+        match wire.strip_prefix(DEVICE) {
+            Some(below) => device(hosts, wire, below)?,
+            None if *wire == "tcp" => tcp(hosts)?,
+            None => packets(hosts, wire)?,
+        }
+    }
+    Ok(())
+}
+
+fn tcp(hosts: &Hosts) -> Result<()> {
     hosts::enter_net(&hosts.path(1))?;
     let listener = TcpListener::bind((ADDRESSES[1], 0))?;
     hosts::enter_net(&hosts.path(0))?;
@@ -38,30 +52,82 @@ pub fn run(hosts: &Hosts) -> Result<()> {
         Ok(())
     })?;
     say("tcp", message, poll, bulk / BULK as f64);
-    for wire in ["udp", "packet", "xdp"] {
-        let open = |k: usize| {
-            hosts::enter_net(&hosts.path(k))?;
-            let options = Options::over(Choice::parse(wire)?, hosts::LINK);
-            End::attach(Endpoint::open(&options)?)
-        };
-        let (mut near, mut far) = (open(0)?, open(1)?);
-        far.meet(&near.address())?;
-        hosts::enter_net(&hosts.path(0))?;
-        near.meet(&far.address())?;
-        let message = least(|| {
-            near.send(1, SIZE)?;
-            far.receive().ok_or("nothing came")?;
-            far.send(1, SIZE)?;
-            near.receive().map(drop).ok_or_else(|| "nothing came".into())
-        })? / 2.0;
-        let poll = least(|| near.poll())?;
-        let mut bytes = 0;
-        let bulk = least(|| {
-            bytes = near.send_batch(BULK)?;
-            far.receive_bytes(bytes)
-        })?;
-        say(wire, message, poll, bulk / bytes as f64);
-    }
+    Ok(())
+}
+
+fn packets(hosts: &Hosts, wire: &str) -> Result<()> {
+    let open = |k: usize| {
+        hosts::enter_net(&hosts.path(k))?;
+        let options = Options::over(Choice::parse(wire)?, &hosts::link(0));
+        End::attach(Endpoint::open(&options)?)
+    };
+    let (mut near, mut far) = (open(0)?, open(1)?);
+    far.meet(&near.address())?;
+    hosts::enter_net(&hosts.path(0))?;
+    near.meet(&far.address())?;
+    let message = least(|| {
+        near.send(1, SIZE)?;
+        far.receive().ok_or("nothing came")?;
+        far.send(1, SIZE)?;
+        near.receive().map(drop).ok_or_else(|| "nothing came".into())
+    })? / 2.0;
+    let poll = least(|| near.poll())?;
+    let mut bytes = 0;
+    let bulk = least(|| {
+        bytes = near.send_batch(BULK)?;
+        far.receive_bytes(bytes)
+    })?;
+    say(wire, message, poll, bulk / bytes as f64);
+    Ok(())
+}
+
+fn device(hosts: &Hosts, name: &str, wire: &str) -> Result<()> {
+    let links = [hosts::link(0)];
+    let open = |own: u32| {
+        hosts::enter_net(&hosts.path(own as usize))?;
+        Opened::new(own, wire, &links, "")
+    };
+    let (near, far) = (open(0)?, open(1)?);
+    let addresses = (near.addresses()?, far.addresses()?);
+    let far = far.meet(addresses.0)?;
+    hosts::enter_net(&hosts.path(0))?;
+    let near = near.meet(addresses.1)?;
+    let take = |node: &Node, other: &Node, mut messages: usize| -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while messages > 0 {
+            match node.try_receive()? {
+                Some(_) => messages -= 1,
+                None if Instant::now() > end => return Err("nothing came".into()),
+                // Its window may be shut: it has to hear of that.
+                None => drop(other.try_receive()?),
+            }
+        }
+        Ok(())
+    };
+    let put = |node: &Node, len: usize| -> Result<()> {
+        if node.try_send(len)? { Ok(()) } else { Err("there is no room".into()) }
+    };
+    let message = least(|| {
+        put(&near, SIZE)?;
+        take(&far, &near, 1)?;
+        put(&far, SIZE)?;
+        take(&near, &far, 1)
+    })? / 2.0;
+    let poll = least(|| match near.try_receive()? {
+        None => Ok(()),
+        Some(_) => Err("not empty".into()),
+    })?;
+    let len = near.mtu()?;
+    let count = BULK / len;
+    let bulk = least(|| {
+        for _ in 0..count {
+            put(&near, len)?;
+        }
+        // What a stream leaves behind goes out with a poll.
+        near.try_receive()?;
+        take(&far, &near, count)
+    })?;
+    say(name, message, poll, bulk / (count * len) as f64);
     Ok(())
 }
 

@@ -7,28 +7,32 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The interface's name on both.
-pub const LINK: &str = "eth0";
-/// The hosts' addresses.
+/// An interface's name on both.
+pub fn link(number: usize) -> String {
+    format!("eth{number}")
+}
+
+/// The hosts' addresses on the first link.
 pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 
 /// Both of them.
 pub struct Hosts([File; 2]);
 
-fn ip(host: &str, words: &str) -> Result<()> {
+/// Runs `ip` or `tc` on a host.
+fn on(host: &str, words: &str) -> Result<()> {
     let net = format!("--net={host}");
     let mut command = Command::new("nsenter");
-    command.arg(net).arg("ip").args(words.split_whitespace());
+    command.arg(net).args(words.split_whitespace());
     let output = command.output().map_err(|error| format!("nsenter: {error}"))?;
     if output.status.success() {
         return Ok(());
     }
-    Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr)).into())
+    Err(format!("{words}: {}", String::from_utf8_lossy(&output.stderr)).into())
 }
 
 impl Hosts {
-    /// Makes them.
-    pub fn new(mtu: usize) -> Result<Hosts> {
+    /// Makes them, joined by so many links, each limited to so many Mbit/s if that is not 0.
+    pub fn new(mtu: usize, links: usize, rate: u32) -> Result<Hosts> {
         let make = || {
             unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("namespace: {error}"))?;
             File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())
@@ -36,15 +40,19 @@ impl Hosts {
         let host = || std::thread::spawn(make).join().map_err(|_| "a thread died".to_owned())?;
         let hosts = Hosts([host()?, host()?]);
         let [one, other] = [hosts.path(0), hosts.path(1)];
-        ip(
-            &one,
-            &format!(
-                "link add {LINK} mtu {mtu} type veth peer name {LINK} mtu {mtu} netns {other}"
-            ),
-        )?;
-        for (host, address) in [&one, &other].into_iter().zip(ADDRESSES) {
-            ip(host, &format!("address add {address}/24 dev {LINK}"))?;
-            ip(host, &format!("link set {LINK} up"))?;
+        for number in 0..links {
+            let link = link(number);
+            let far = format!("type veth peer name {link} mtu {mtu} netns {other}");
+            on(&one, &format!("ip link add {link} mtu {mtu} {far}"))?;
+            for (host, last) in [(&one, 1), (&other, 2)] {
+                on(host, &format!("ip address add 10.9.{number}.{last}/24 dev {link}"))?;
+                on(host, &format!("ip link set {link} up"))?;
+                if rate > 0 {
+                    // A whole datagram of 64 KiB fits the bucket; the queue holds some 10 ms.
+                    let queue = format!("tbf rate {rate}mbit burst 128kb limit {}", rate * 1250);
+                    on(host, &format!("tc qdisc add dev {link} root {queue}"))?;
+                }
+            }
         }
         Ok(hosts)
     }
@@ -77,10 +85,14 @@ impl Hosts {
 /// Enters a host and binds itself to a processor.
 pub fn enter(path: &str, core: usize) -> Result<()> {
     enter_net(path)?;
+    pin(core)
+}
+
+/// Binds the calling thread to a processor.
+pub fn pin(core: usize) -> Result<()> {
     let mut set = nix::sched::CpuSet::new();
     set.set(core)?;
-    sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?;
-    Ok(())
+    Ok(sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?)
 }
 
 /// Enters a host.

@@ -2,17 +2,24 @@
 //! each spinning on a processor of its own. `cargo xtask bench ethernet` compares; by hand:
 //!
 //! ```text
-//! score-wires latency [-mtu N] [-cores A,B] [-seconds S]     ns one way of 8 bytes, median and low
-//! score-wires bandwidth [-mtu N] [-cores A,B] [-seconds S]   Gbit/s of payload, one line a wire
-//! score-wires cost                                           processor ns of a message and a poll
-//! score-wires hosts [-mtu N] PROGRAM A B                     runs any program, see below
+//! score-wires latency [OPTIONS] [WIRE...]     ns one way of 8 bytes: median, lowest 5 %
+//! score-wires bandwidth [OPTIONS] [WIRE...]   Gbit/s of payload
+//! score-wires cost [WIRE...]                  processor ns of a message, an empty poll and a KiB
+//! score-wires composite [-cores A,B]          ns of a message over plain and composite contexts:
+//!                                             one way (as above), and of one thread
+//! score-wires hosts [-mtu N] PROGRAM A B      runs any program, see below
 //! ```
+//! A WIRE is `tcp`, `udp`, `packet` or `xdp`, or the device over one of them: `pm-udp`,
+//! `pm-packet`, `pm-xdp`. All without a name. OPTIONS are `-mtu N`, `-cores A,B`, `-seconds S`; for
+//! the device also `-links N`, `-rate MBIT` of each link, and `-loss drop=P,seed=N`.
 //! `hosts` starts `PROGRAM A` on the first and `PROGRAM B` on the second host and shows what the
 //! second one says (iperf3, for one). Needs root.
 
+mod composite;
 mod cost;
 mod end;
 mod hosts;
+mod node;
 mod pass;
 mod tcp;
 
@@ -22,7 +29,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// What is measured: TCP first, so that it warms up for the others.
-const WIRES: [&str; 4] = ["tcp", "udp", "packet", "xdp"];
+const WIRES: [&str; 7] = ["tcp", "udp", "packet", "xdp", "pm-udp", "pm-packet", "pm-xdp"];
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -39,13 +46,16 @@ fn run(words: &[String]) -> Result<()> {
     if command == "end" {
         return end::run(rest);
     }
-    let mut options = Options { mtu: 1500, cores: [0, 1], seconds: 1.0 };
+    let mut options = Options::default();
     while let [name, value, more @ ..] = rest
         && name.starts_with('-')
     {
         match name.as_str() {
             "-mtu" => options.mtu = value.parse()?,
             "-seconds" => options.seconds = value.parse()?,
+            "-links" => options.links = value.parse()?,
+            "-rate" => options.rate = value.parse()?,
+            "-loss" => options.loss.clone_from(value),
             "-cores" => {
                 let (one, other) = value.split_once(',').ok_or("-cores A,B")?;
                 options.cores = [one.parse()?, other.parse()?];
@@ -54,13 +64,16 @@ fn run(words: &[String]) -> Result<()> {
         }
         rest = more;
     }
-    let hosts = Hosts::new(options.mtu)?;
+    if command == "composite" {
+        return composite::run(options.cores);
+    }
+    let hosts = Hosts::new(options.mtu, options.links, options.rate)?;
+    let named = |wire: &&str| rest.is_empty() || rest.iter().any(|one| one == wire);
+    let wires: Vec<&str> = WIRES.into_iter().filter(named).collect();
     match (command.as_str(), rest) {
-        ("latency" | "bandwidth", wires) => {
-            for wire in
-                WIRES.iter().filter(|wire| wires.is_empty() || wires.iter().any(|one| one == *wire))
-            {
-                if command == "bandwidth" && *wire == "tcp" {
+        ("latency" | "bandwidth", _) => {
+            for wire in wires {
+                if command == "bandwidth" && wire == "tcp" {
                     continue;
                 }
                 let figure = measure(&hosts, &options, command, wire)?;
@@ -68,7 +81,7 @@ fn run(words: &[String]) -> Result<()> {
             }
             Ok(())
         }
-        ("cost", []) => cost::run(&hosts),
+        ("cost", _) => cost::run(&hosts, &wires),
         ("hosts", [program, one, other]) => hosts.both(&options.cores, program, [one, other]),
         _ => Err(format!("there is no {command} with these words").into()),
     }
@@ -79,6 +92,16 @@ struct Options {
     mtu: usize,
     cores: [usize; 2],
     seconds: f64,
+    links: usize,
+    rate: u32,
+    loss: String,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let (mtu, cores, seconds) = (1500, [0, 1], 1.0);
+        Options { mtu, cores, seconds, links: 1, rate: 0, loss: String::new() }
+    }
 }
 
 /// A process on one of the hosts.
@@ -93,6 +116,7 @@ impl Far {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["end", what, wire, &k.to_string(), &hosts.path(k)])
             .args([options.cores[k].to_string(), options.seconds.to_string()])
+            .args([options.links.to_string(), options.loss.clone()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -19,21 +19,29 @@ const CREDIT: u64 = 64;
 /// Empty polls that an end makes before it gives up.
 const POLLS: u32 = 200_000_000;
 /// What an idle end waits for the other.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes before the first payload, and how many payloads there are.
+const BEFORE: usize = 128;
+const SLOTS: usize = 512;
+/// Room before each payload, as in the device's slab: for the header and UDP's length.
+const ROOM: usize = HEADER + 2;
 
 /// A wire with what it sends from.
 pub struct End {
     wire: Wire,
     mtu: usize,
+    next: usize,
 }
 
 impl End {
     /// Takes an endpoint into use.
     pub fn attach(endpoint: Endpoint) -> Result<End> {
-        let slab: &'static mut [u8] = Box::leak(vec![7u8; 1 << 20].into_boxed_slice());
-        // SAFETY: never freed.
-        let slab = unsafe { Slab::new(NonNull::from(&mut slab[0]), slab.len()) };
-        Ok(End { wire: Wire::attach(endpoint, slab)?, mtu: 0 })
+        let len = BEFORE + SLOTS * (endpoint.mtu() + ROOM).next_multiple_of(64);
+        let slab: &'static mut [u8] = Box::leak(vec![7u8; len].into_boxed_slice());
+        // SAFETY: never freed; each payload has that room.
+        let slab = unsafe { Slab::new(NonNull::from(&mut slab[0]), slab.len()).with_room(ROOM) };
+        Ok(End { wire: Wire::attach(endpoint, slab)?, mtu: 0, next: 0 })
     }
 
     /// For the other end.
@@ -52,7 +60,7 @@ impl End {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&word.to_le_bytes());
         let mut tries = 0u32;
-        while self.wire.send(&[Packet { to: 0, header: &header, at: 64, len }]) == 0 {
+        while self.wire.send(&[Packet { to: 0, header: &header, at: BEFORE, len }]) == 0 {
             tries += 1;
             if tries > POLLS {
                 return Err("the queue stays full".into());
@@ -63,14 +71,28 @@ impl End {
 
     /// Sends about so many bytes in the longest packets, and answers how many.
     pub fn send_batch(&mut self, bytes: usize) -> Result<usize> {
-        let header = [0; HEADER];
-        let len = (self.mtu - HEADER) / 16 * 16;
-        let packet = Packet { to: 0, header: &header, at: 64, len };
-        let batch = vec![packet; bytes / len];
-        if self.wire.send(&batch) < batch.len() {
+        let len = self.mtu - HEADER;
+        let count = bytes / len;
+        if self.send_longest(count) < count {
             return Err("the queue is full".into());
         }
-        Ok(batch.len() * len)
+        Ok(count * len)
+    }
+
+    /// Sends so many of the longest packets, from slots in turn as the device does; answers how
+    /// many there was room for.
+    fn send_longest(&mut self, count: usize) -> usize {
+        let header = [0; HEADER];
+        let len = self.mtu - HEADER;
+        let stride = (len + ROOM).next_multiple_of(64);
+        let packet = |k: usize| {
+            let at = BEFORE + (self.next + k) % SLOTS * stride;
+            Packet { to: 0, header: &header, at, len }
+        };
+        let batch: Vec<_> = (0..count).map(packet).collect();
+        let taken = self.wire.send(&batch);
+        self.next = (self.next + taken) % SLOTS;
+        taken
     }
 
     /// Takes so many bytes.
@@ -226,16 +248,13 @@ pub fn sink(end: &mut End, time: Duration) -> Result<f64> {
 
 /// Sends as much as the sink takes.
 pub fn source(end: &mut End) -> Result<()> {
-    let len = (end.mtu - HEADER) / 16 * 16;
-    let header = [0; HEADER];
     let (mut sent, mut taken) = (0u64, 0u64);
     let mut out = [Received::default(); 16];
     let mut quiet = Instant::now();
     loop {
         let room = (WINDOW - (sent - taken).min(WINDOW)).min(64) as usize;
         if room >= 32 {
-            let packet = Packet { to: 0, header: &header, at: 64, len };
-            sent += end.wire.send(&vec![packet; room]) as u64;
+            sent += end.send_longest(room) as u64;
         }
         let count = end.wire.receive(&mut out);
         for packet in &out[..count] {

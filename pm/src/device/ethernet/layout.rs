@@ -3,19 +3,24 @@
 
 #![forbid(unsafe_code)]
 
+use super::reliability::HEADER;
+use super::wire::UDP_PREFIX;
 use crate::config::{CONTROL_MTU, MAX_NODE, MIN_MTU};
 use crate::error::{Error, Result};
 use crate::segment::layout::{Line, Node};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// "SCPMETH" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x01");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x02");
 /// The most processes of one host that share a slab.
 pub(crate) const MAX_LOCAL: usize = 1024;
 /// The longest message that a wire may offer.
 pub(crate) const MAX_MTU: usize = 64 << 10;
 /// Control messages that wait for their process to send them. As many slots are kept for them.
 pub(crate) const OUTBOX: usize = 4;
+
+/// Bytes before each payload that are its frame's: a wire writes there what goes before it.
+pub(crate) const BEFORE: usize = HEADER + UDP_PREFIX;
 
 const PAGE: usize = 4096;
 /// What the frames of one process may take.
@@ -132,12 +137,15 @@ impl Geometry {
         if !fits {
             return Err(Error::Invalid);
         }
-        let stride = mtu.next_multiple_of(64);
-        let slots = 1 << (BUDGET / stride).clamp(MIN_SLOTS, MAX_SLOTS).ilog2();
+        // With the longest message a frame has no gap to the next one, over UDP: a run of frames
+        // is one piece.
+        let stride = (BEFORE + mtu).next_multiple_of(64);
+        let slots = 1 << (BUDGET / mtu).clamp(MIN_SLOTS, MAX_SLOTS).ilog2();
         let gone_at = PAGE + local * size_of::<Record>();
         let accepted_at = (gone_at + nodes.div_ceil(64) * 8).next_multiple_of(PAGE);
         let slots_at = (accepted_at + local * nodes * 8).next_multiple_of(PAGE);
-        let frames_at = (slots_at + local * slots * size_of::<Slot>()).next_multiple_of(PAGE);
+        let frames_at = (slots_at + local * slots * size_of::<Slot>()).next_multiple_of(PAGE)
+            + BEFORE.next_multiple_of(64);
         let size = (frames_at + local * slots * stride).next_multiple_of(PAGE);
         Ok(Geometry {
             nodes,

@@ -136,7 +136,10 @@ impl Endpoint {
     /// Makes progress: reads what waits on the wires, and sends.
     #[inline(always)]
     pub(crate) fn poll(&self) {
-        self.lanes.burst.set(0);
+        // A stream goes on over the polls that make room for it.
+        if self.lanes.outstanding.load(Ordering::Relaxed) < send::STREAM {
+            self.lanes.burst.set(0);
+        }
         self.serve(true);
     }
 

@@ -23,6 +23,10 @@ const MANY: u64 = u64::MAX;
 const AT_ONCE: u64 = 4;
 /// What makes a pause, in nanoseconds.
 const PAUSE: u64 = 10_000;
+/// As many messages on the way are a stream as well, and then a pause is longer: polls that make
+/// room for more come in between.
+pub(super) const STREAM: u64 = 32;
+const LONG_PAUSE: u64 = 200_000;
 /// The longest run.
 const RUN: usize = 32;
 
@@ -283,7 +287,9 @@ impl Endpoint {
         let now = self.send.start.elapsed().as_nanos() as u64;
         let before = self.send.last.get();
         self.send.last.set(now);
-        if burst > AT_ONCE && now.wrapping_sub(before) > PAUSE {
+        let many = self.lanes.outstanding.load(Ordering::Relaxed) >= STREAM;
+        let pause = if many { LONG_PAUSE } else { PAUSE };
+        if burst > AT_ONCE && now.wrapping_sub(before) > pause {
             self.lanes.burst.set(1);
             return false;
         }

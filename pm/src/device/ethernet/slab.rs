@@ -8,7 +8,9 @@
 // UNSAFETY: forms addresses inside a mapping that other processes write.
 #![expect(unsafe_code)]
 
-use super::layout::{Geometry, Header, Letter, MAGIC, OUTBOX, Outbox, Published, Record, Slot};
+use super::layout::{
+    BEFORE, Geometry, Header, Letter, MAGIC, OUTBOX, Outbox, Published, Record, Slot,
+};
 use crate::config::CONTROL_MTU;
 use crate::error::{Error, Result};
 use crate::segment::{from_errno, map, new_nonce, open_sealed, seals};
@@ -169,8 +171,9 @@ impl Slab {
     /// # Safety
     /// The slab outlives what is made of this.
     pub(crate) unsafe fn as_wire(&self) -> super::wire::Slab {
-        // SAFETY: the mapping, which lives as long as `self`; the caller's word for that.
-        unsafe { super::wire::Slab::new(self.at::<u8>(0), self.geometry.size) }
+        // SAFETY: the mapping, which lives as long as `self`; the caller's word for that. Each
+        // frame has these bytes before its payload, and its own end behind it.
+        unsafe { super::wire::Slab::new(self.at::<u8>(0), self.geometry.size).with_room(BEFORE) }
     }
 
     /// The message in the slot's frame exists from now on.

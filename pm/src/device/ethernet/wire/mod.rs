@@ -32,6 +32,7 @@ pub use endpoint::{Choice, Endpoint, Kind, Options};
 pub use fault::{Fault, WireError};
 pub use link::LinkState;
 pub use slab::Slab;
+pub use udp::PREFIX as UDP_PREFIX;
 
 use loss::Lossy;
 use packet::PacketWire;

@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 pub struct Slab {
     base: NonNull<u8>,
     len: usize,
+    room: usize,
 }
 
 // SAFETY: an address and a length; whoever made it promised that the memory stays.
@@ -20,12 +21,21 @@ impl Slab {
     /// # Safety
     /// They must stay readable as long as the wire lives that gets this. Others may write them.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Slab {
-        Slab { base, len }
+        Slab { base, len, room: 0 }
+    }
+
+    /// A wire may write to so many bytes before each payload, and up to the next multiple of 16
+    /// behind it: then what goes before a payload need not be gathered with it.
+    ///
+    /// # Safety
+    /// These bytes are writable and lie in no other payload that is being sent.
+    pub unsafe fn with_room(self, room: usize) -> Slab {
+        Slab { room, ..self }
     }
 
     /// No payloads: packets of header alone.
     pub fn none() -> Slab {
-        Slab { base: NonNull::dangling(), len: 0 }
+        Slab { base: NonNull::dangling(), len: 0, room: 0 }
     }
 
     /// Where that slice begins; None where it is not inside.
@@ -34,5 +44,51 @@ impl Slab {
         let end = at.checked_add(len)?;
         // SAFETY: inside the slab, or one past its end for an empty slice.
         (end <= self.len).then(|| unsafe { self.base.as_ptr().add(at).cast_const() })
+    }
+
+    /// Writes `parts` in front of the payload of `len` bytes at `at`, and zeros behind it until all
+    /// of it together has `total` bytes. Answers where it begins; None where there is no room.
+    #[inline]
+    pub(super) fn frame(
+        &self,
+        at: usize,
+        len: usize,
+        parts: [&[u8]; 2],
+        total: usize,
+    ) -> Option<*const u8> {
+        let before = parts[0].len() + parts[1].len();
+        let padding = total.checked_sub(before + len).filter(|padding| *padding < 16)?;
+        let begin = at.checked_sub(before).filter(|_| before <= self.room)?;
+        self.slice(begin, total)?;
+        // SAFETY: inside the slab by the line above; the wire's to write by the owner's promise.
+        unsafe {
+            let base = self.base.as_ptr().add(begin);
+            base.copy_from_nonoverlapping(parts[0].as_ptr(), parts[0].len());
+            base.add(parts[0].len()).copy_from_nonoverlapping(parts[1].as_ptr(), parts[1].len());
+            base.add(before + len).write_bytes(0, padding);
+            Some(base.cast_const())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_framed_where_its_payload_lies_if_there_is_room() {
+        let mut bytes = vec![1u8; 64];
+        // SAFETY: outlives the slab, and nobody else looks at it meanwhile.
+        let slab = unsafe { Slab::new(NonNull::from(&mut bytes[0]), bytes.len()).with_room(5) };
+        assert!(slab.frame(16, 20, [&[2; 2], &[3; 3]], 32).is_some());
+        for (at, len, head, total) in
+            [(4, 20, 3, 32), (16, 20, 4, 32), (16, 20, 3, 24), (48, 12, 3, 32)]
+        {
+            let head = vec![9; head];
+            let framed = slab.frame(at, len, [&[9; 2], &head], total);
+            assert!(framed.is_none(), "{at} {len} {head:?} {total}");
+        }
+        let expected = [&[1; 11][..], &[2; 2], &[3; 3], &[1; 20], &[0; 7], &[1; 21]].concat();
+        assert_eq!(bytes, expected);
     }
 }

@@ -19,6 +19,8 @@ const SEGMENTS: usize = 64;
 const DATAGRAM: usize = 65_000;
 /// Bytes of all datagrams of one call: at least one of them, and little enough for a cache.
 pub const STAGING: usize = 128 << 10;
+/// Shorter payloads are copied in any case: that is quicker than a piece of their own.
+const IN_PLACE: usize = 512;
 /// Packets up to this length are copied into one piece: cheaper than gathering.
 const FLAT: usize = 256;
 
@@ -194,47 +196,84 @@ impl Udp {
         packets
     }
 
-    /// Sends as many runs as one call takes. They are copied into one piece each: the kernel copies
+    /// Sends as many runs as one call takes. A packet lies in one piece: in the slab where that has
+    /// room for headers, else put together here. Pieces that touch become one: the kernel copies
     /// 60 KiB from one piece in half the time that it takes for 170 of them.
     fn send_runs(&mut self, slab: &Slab, batch: &[Packet<'_>], runs: &[Run]) -> nix::Result<usize> {
-        let mut parts = [part(&[]); RUNS];
+        let mut pieces = [part(&[]); PACKETS];
         let mut controls = [Control([0; 32]); RUNS];
         // SAFETY: plain data; all zero is an empty message.
         let mut messages: [libc::mmsghdr; RUNS] = unsafe { MaybeUninit::zeroed().assume_init() };
-        let (mut count, mut used) = (0, 0);
+        let (mut count, mut used, mut filled) = (0, 0, 0);
         for (k, run) in runs.iter().enumerate() {
             let packets = &batch[run.first..run.first + run.packets];
-            let most = run.packets * stride(packets[0].total());
-            if used + most > self.staging.len() {
+            let Some(end) = self.place(slab, packets, &mut used, &mut pieces[filled..])? else {
                 break;
-            }
-            let begin = used;
-            for packet in packets {
-                let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
-                let segment = &mut self.staging[used..used + stride(packet.total())];
-                stage(segment, packet, payload);
-                used += segment.len();
-            }
-            // A datagram of one packet needs no padding.
-            let alone = PREFIX + packets[0].total();
-            let len = if run.packets > 1 { used - begin } else { alone };
-            parts[k] = part(&self.staging[begin..begin + len]);
+            };
             let to = &mut messages[k].msg_hdr;
             (to.msg_name, to.msg_namelen) = self.peers[packets[0].to as usize].name();
-            to.msg_iov = &raw mut parts[k];
-            to.msg_iovlen = 1;
+            to.msg_iov = &raw mut pieces[filled];
+            to.msg_iovlen = end as _;
             if run.packets > 1 {
                 segment(to, &mut controls[k], stride(packets[0].total()) as u16);
             }
+            filled += end;
             count += 1;
         }
         self.stats.send_calls += 1;
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         let first = messages.as_mut_ptr();
-        // SAFETY: each of the first `count` messages points to a part inside the staging buffer, a
-        // name in its peer and its control; all of them outlive the call and none moves.
+        // SAFETY: each of the first `count` messages points to its pieces, in the slab or in the
+        // staging buffer, a name in its peer and its control; all outlive the call, none moves.
         let code = unsafe { libc::sendmmsg(socket, first, count as libc::c_uint, flags as _) };
         Errno::result(code).map(|sent| (sent as usize).min(count))
+    }
+
+    /// Completes the packets of a run and answers in how many pieces they lie. None: the staging
+    /// buffer is used up.
+    fn place(
+        &mut self,
+        slab: &Slab,
+        packets: &[Packet<'_>],
+        used: &mut usize,
+        pieces: &mut [libc::iovec],
+    ) -> nix::Result<Option<usize>> {
+        let mut count = 0;
+        for packet in packets {
+            // A datagram of one packet needs no padding.
+            let whole = PREFIX + packet.total();
+            let total = if packets.len() > 1 { stride(packet.total()) } else { whole };
+            let head = [&prefix(packet)[..], packet.header];
+            let framed = if packet.len >= IN_PLACE {
+                slab.frame(packet.at, packet.len, head, total)
+            } else {
+                None
+            };
+            let at = match framed {
+                Some(at) => at,
+                None => {
+                    let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
+                    let Some(segment) = self.staging.get_mut(*used..*used + total) else {
+                        return Ok(None);
+                    };
+                    *used += total;
+                    stage(segment, packet, payload);
+                    segment.as_ptr()
+                }
+            };
+            match pieces[..count].last_mut() {
+                Some(last)
+                    if last.iov_base.cast_const().wrapping_byte_add(last.iov_len) == at.cast() =>
+                {
+                    last.iov_len += total;
+                }
+                _ => {
+                    pieces[count] = raw_part(at, total);
+                    count += 1;
+                }
+            }
+        }
+        Ok(Some(count))
     }
 }
 

@@ -1,0 +1,217 @@
+//! The device: messages through a composite context, as a program sends them.
+
+// UNSAFETY: writes and reads messages where PM says they lie.
+#![expect(unsafe_code)]
+
+use crate::Result;
+use crate::end::{exchange, say};
+use crate::pass::{PATIENCE, Rounds, SIZE};
+use score_pm::{Context, ContextRef, Device, Error};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// Empty polls between two looks at the clock.
+const POLLS: u32 = 10_000;
+/// What the sink lets pass before it measures: windows open meanwhile.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// A device whose peer is not known yet.
+pub struct Opened {
+    own: u32,
+    device: Device,
+    context: ContextRef,
+}
+
+impl Opened {
+    /// Opens the device of node 0 or 1 over these links.
+    pub fn new(own: u32, wire: &str, links: &[String], loss: &str) -> Result<Opened> {
+        let number = own.to_string();
+        let mut options = vec!["-nodes", "2", "-local", "1", "-first", &number, "-wire", wire];
+        options.extend(["-secret", "5c0e5c0e5c0e5c0e"]);
+        options.extend(links.iter().flat_map(|link| ["-link", link]));
+        if !loss.is_empty() {
+            options.extend(["-loss", loss]);
+        }
+        let device = Device::open("ethernet", &options)?;
+        if let Some(note) = device.note()? {
+            return Err(note.into());
+        }
+        let context = device.open_context(0)?;
+        context.bind_channel(0, own)?;
+        Ok(Opened { own, device, context })
+    }
+
+    /// For the other.
+    pub fn addresses(&self) -> Result<Vec<u8>> {
+        Ok(self.device.addresses()?)
+    }
+
+    /// Attaches the context and joins it in a composite.
+    pub fn meet(self, addresses: Vec<u8>) -> Result<Node> {
+        let Opened { own, device, context } = self;
+        let mut table = [device.addresses()?, addresses];
+        if own == 1 {
+            table.reverse();
+        }
+        device.set_peers(&table.concat())?;
+        let member = Context::attach("ethernet", context.create_attach_fd()?)?;
+        let composite = Device::open("composite", &["-nodes", "2"])?;
+        let end = composite.open_context(0)?;
+        for node in 0..2 {
+            end.add_node(node, &member, node)?;
+        }
+        let (_ethernet, _devices) = ([context, member], [device, composite]);
+        Ok(Node { end, peer: 1 - own, _ethernet, _devices })
+    }
+}
+
+/// One of two nodes, each on a host of its own. What it was made from lives as long.
+pub struct Node {
+    end: ContextRef,
+    peer: u32,
+    _ethernet: [ContextRef; 2],
+    _devices: [Device; 2],
+}
+
+impl Node {
+    /// Sends a message. False: there is no room.
+    pub fn try_send(&self, len: usize) -> Result<bool> {
+        match self.end.get_send_buffer(self.peer, len) {
+            Ok(buffer) => {
+                // SAFETY: as many bytes were reserved.
+                unsafe { std::ptr::write_bytes(buffer, 7, len) };
+                self.end.send()?;
+                Ok(true)
+            }
+            Err(Error::NoBuffers) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn send(&self, len: usize) -> Result<()> {
+        let mut last = Instant::now() + PATIENCE;
+        while !self.try_send(len)? {
+            self.must_not_wait(&mut last)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn must_not_wait(&self, until: &mut Instant) -> Result<()> {
+        if Instant::now() > *until { Err("the other end is silent".into()) } else { Ok(()) }
+    }
+
+    /// The length of a message that waits.
+    pub fn try_receive(&self) -> Result<Option<usize>> {
+        match self.end.receive() {
+            Ok((at, len)) => {
+                // SAFETY: readable until it is released.
+                black_box(unsafe { at.read() });
+                self.end.release_receive_buffer()?;
+                Ok(Some(len))
+            }
+            Err(Error::NoBuffers) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// None: nothing comes for a long time.
+    fn receive(&self) -> Result<Option<usize>> {
+        let begin = Instant::now();
+        loop {
+            for _ in 0..POLLS {
+                if let Some(len) = self.try_receive()? {
+                    return Ok(Some(len));
+                }
+            }
+            if begin.elapsed() > PATIENCE {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn ping(&self, time: Duration) -> Result<String> {
+        let round = || {
+            self.send(SIZE)?;
+            self.receive()?.ok_or("nothing came")?;
+            Ok(())
+        };
+        // The first message looks the way up.
+        round()?;
+        let mut rounds = Rounds::new(time);
+        while rounds.go_on() {
+            rounds.batch(round)?;
+        }
+        Ok(rounds.one_way())
+    }
+
+    fn echo(&self) -> Result<()> {
+        while let Some(len) = self.receive()? {
+            self.send(len)?;
+        }
+        Ok(())
+    }
+
+    /// Gbit/s of messages.
+    fn sink(&self, time: Duration) -> Result<f64> {
+        self.receive()?.ok_or("nothing came")?;
+        self.take_for(WARM_UP)?;
+        let begin = Instant::now();
+        let bytes = self.take_for(time)?;
+        let rate = bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64;
+        self.send(1)?;
+        // Until the source has heard that, its messages must find somebody.
+        self.take_for(Duration::from_millis(20))?;
+        Ok(rate)
+    }
+
+    fn take_for(&self, time: Duration) -> Result<u64> {
+        let (begin, mut bytes) = (Instant::now(), 0);
+        while begin.elapsed() < time {
+            for _ in 0..64 {
+                bytes += self.try_receive()?.unwrap_or(0) as u64;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The longest message.
+    pub fn mtu(&self) -> Result<usize> {
+        Ok(self.end.mtu(self.peer)?)
+    }
+
+    /// Sends the longest messages until the sink says that it has enough.
+    fn source(&self) -> Result<()> {
+        let len = self.mtu()?;
+        loop {
+            for _ in 0..64 {
+                if !self.try_send(len)? {
+                    break;
+                }
+            }
+            if self.try_receive()?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Measures (node 0) or serves.
+pub fn run(
+    what: &str,
+    own: u32,
+    wire: &str,
+    time: Duration,
+    (links, loss): (&[String], &str),
+) -> Result<()> {
+    let opened = Opened::new(own, wire, links, loss)?;
+    let other = exchange(&opened.addresses()?)?;
+    let node = opened.meet(other)?;
+    match (what, own) {
+        ("latency", 0) => say(&node.ping(time)?),
+        ("latency", _) => node.echo(),
+        ("bandwidth", 0) => say(&format!("{:.3}", node.sink(time)?)),
+        ("bandwidth", _) => node.source(),
+        _ => Err(format!("end: {what}?").into()),
+    }
+}
