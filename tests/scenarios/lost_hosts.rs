@@ -43,7 +43,7 @@ fn a_daemon_is_killed() {
 
 #[test]
 fn a_daemon_that_hangs_is_named_within_the_limit() {
-    let limit = Duration::from_secs(20);
+    let limit = Duration::from_secs(25);
     let outcome = strike(Signal::SIGSTOP, limit, |_, process| is_daemon_of(process, "local1"));
     assert_ne!(outcome.says(&["host local1 is lost", "nothing was heard"]).code, 0);
 }

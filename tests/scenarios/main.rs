@@ -3,15 +3,19 @@
 //! `cargo test -p score-tests killed::`.
 #![forbid(unsafe_code)]
 
+mod cables;
 mod compilers;
 mod early_reader;
 mod environment;
 mod exit_codes;
+mod forged_packets;
+mod full_disk;
 mod harness;
 mod held_screen;
 mod hostile;
 mod job_control;
 mod killed;
+mod last_words;
 mod limits;
 mod local_execution;
 mod lost_hosts;
@@ -19,6 +23,7 @@ mod main_job;
 mod many_hosts;
 mod many_lines;
 mod many_processes;
+mod odd_hosts;
 mod options;
 mod pm_misuse;
 mod pmtest;
@@ -32,6 +37,7 @@ mod scout;
 mod sequences;
 mod signals;
 mod standard_input;
+mod strangers;
 mod system_calls;
 mod traffic;
 mod unprivileged;

@@ -4,6 +4,7 @@
 
 pub mod binaries;
 pub mod job;
+pub mod place;
 pub mod process;
 pub mod scene;
 pub mod terminal;

@@ -229,8 +229,9 @@ fn shared_files() -> Vec<String> {
             // Jobs of others: a directory bears the process id of its scored, and is no leftover
             // while that lives.
             let pid = name.strip_prefix("job-").and_then(|rest| rest.split('-').next());
+            // What else is there belongs to a service.
             if folder == "/var/scored"
-                && pid.is_some_and(|pid| Path::new("/proc").join(pid).exists())
+                && pid.is_none_or(|pid| Path::new("/proc").join(pid).exists())
             {
                 continue;
             }

@@ -34,6 +34,7 @@ pub fn run(_args: &[String]) -> Result<(), String> {
     there_and_back(&stage)?;
     program_in_c(&stage)?;
     latency(&stage)?;
+    four_hosts(&stage)?;
     println!("\nAll of it without configuration, root or daemon, in {:.1} s.", elapsed(begin));
     println!("Type the commands yourself with PATH={}:$PATH", stage.bin.display());
     Ok(())
@@ -148,4 +149,11 @@ fn latency(stage: &Stage) -> Result<(), String> {
     let mut command = Command::new(stage.bin.join("scrun"));
     command.args(["-nodes=2,message=quiet", "pmtest", "-latency", "-size", "8"]);
     run::call(command.env_remove("SCORE_OPTIONS").stdin(Stdio::null()))
+}
+
+fn four_hosts(stage: &Stage) -> Result<(), String> {
+    println!("\n5. Four hosts on this machine, each with a network of its own: the text goes");
+    println!("   over the links between them, and each host counts all of it.");
+    let output = scrun(stage, &["-group=local:4,nodes=4x1", "scatter", "==", "system", "wc"])?;
+    check_counts(stage, &output)
 }

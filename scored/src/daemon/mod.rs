@@ -15,6 +15,7 @@ mod scout;
 mod session;
 mod shepherd;
 mod store;
+mod strangers;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -177,6 +178,8 @@ struct Daemon {
     family: Family,
     store: Store<Post>,
     next_job: u32,
+    /// Connections that were dropped before they were anybody's.
+    strangers: u64,
     ending: bool,
 }
 
@@ -207,6 +210,7 @@ impl Daemon {
             family: Family::default(),
             store: Store::default(),
             next_job: 1,
+            strangers: 0,
             ending: false,
         })
     }
@@ -450,6 +454,8 @@ impl Daemon {
         if self.server == Some(link) {
             // Whoever has started us is gone, and does not want anything any more.
             self.ending = true;
+        } else if name.is_none() {
+            self.stranger(reason);
         }
         self.unlinked(link, reason);
         if name.is_none() {

@@ -11,9 +11,11 @@ use score_proto::peer::{Hello, Incarnation, Peer};
 use score_tree::key::Key;
 use score_tree::link::{Limits, Link, SendError};
 
-/// How long a peer may take to prove that it has the key, and to say something.
+/// How long a peer may take to prove that it has the key, and to say something. TCP doubles its
+/// waits: a cable that was out for 5 s may be silence for 10, and what was said last was said a
+/// heartbeat before.
 const LIMITS: Limits =
-    Limits { handshake: Duration::from_secs(5), silence: Duration::from_secs(10) };
+    Limits { handshake: Duration::from_secs(5), silence: Duration::from_secs(16) };
 /// Connections of strangers at the same time.
 const STRANGERS: usize = 128;
 /// Messages that may wait beside what the link takes: the windows of jobs keep them far below.
@@ -35,6 +37,8 @@ pub enum Heard {
 struct One {
     stream: TcpStream,
     link: Link,
+    /// Where it comes from, if it has called.
+    from: Option<IpAddr>,
     /// Who it is: dialled by that name, or greeted by it.
     name: Option<String>,
     greeted: bool,
@@ -154,7 +158,8 @@ impl Peers {
         let fault = registry.register(&mut stream, Token(number), interest).err();
         let fault = fault.map(|error| error.to_string());
         let waiting = VecDeque::new();
-        let one = One { stream, link, name, greeted: false, readable: true, waiting, fault };
+        let from = stream.peer_addr().ok().map(|address| address.ip());
+        let one = One { stream, link, from, name, greeted: false, readable: true, waiting, fault };
         self.all.insert(number, one);
         self.send(number, Peer::Hello(self.hello.clone()));
     }
@@ -242,8 +247,15 @@ impl Peers {
         let over: Vec<usize> =
             self.all.iter().filter(|(_, one)| one.fault.is_some()).map(|(at, _)| *at).collect();
         for number in over {
-            if let Some(one) = self.all.remove(&number) {
-                heard.push((number, Heard::Lost(one.name, one.fault.unwrap_or_default())));
+            if let Some(mut one) = self.all.remove(&number) {
+                // Who speaks another version is told which one this is.
+                one.write(now);
+                let mut reason = one.fault.unwrap_or_default();
+                if one.name.is_none() {
+                    let from = one.from.map_or("somebody".to_owned(), |from| from.to_string());
+                    reason = format!("a connection from {from} was dropped: {reason}");
+                }
+                heard.push((number, Heard::Lost(one.name, reason)));
             }
         }
         heard

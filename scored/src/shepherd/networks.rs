@@ -11,6 +11,10 @@ use score_proto::message::NetworkSet;
 use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Placement};
 
+/// Names a variable of scored's own environment, for tests: the wires of its jobs lose, double and
+/// reorder as it says (docs/ethernet.md).
+const LOSS: &str = "SCORE_TEST_LOSS";
+
 /// A device and its contexts, one for each process of this host.
 struct Open {
     device: Device,
@@ -88,6 +92,9 @@ impl Networks {
             "-incarnation",
             &number(incarnation),
         ];
+        let loss = std::env::var(LOSS).ok();
+        let loss = loss.iter().flat_map(|loss| ["-loss", loss.as_str()]);
+        let options: Vec<&str> = options.into_iter().chain(loss).collect();
         let opened = Device::open("ethernet", &options)
             .and_then(|device| Open::new(device, here.nodes, here.first));
         let open = opened.map_err(|error| format!("no ethernet device on {link}: {error}"))?;

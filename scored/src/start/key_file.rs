@@ -70,6 +70,7 @@ fn prepare(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)?.flatten() {
         let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         let age = entry.metadata().and_then(|data| data.modified());
+        #[expect(clippy::disallowed_methods, reason = "files have the time of this clock")]
         let stale = age
             .is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > STALE));
         if ours && stale {

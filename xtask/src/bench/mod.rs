@@ -143,6 +143,7 @@ fn measure(rounds: u32, chosen: &[(&str, Measurement)]) -> Result<(), String> {
     }
     let text = format!("{head}\n{}", table(&rows));
     println!("{}", table(&rows));
+    #[expect(clippy::disallowed_methods, reason = "the date of the report")]
     let stamp = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     for (name, content) in [("txt", text), ("csv", csv(&rows)), ("svg", picture::svg(&rows, &head))]
     {

@@ -30,6 +30,9 @@ const GRACE: u64 = 50_000_000;
 const RETRY: u64 = 1_000_000;
 /// Passes between two looks for what users should hear of.
 const TELL: u64 = 1024;
+/// Nanoseconds between two looks for links without a carrier: each may wait for a lock that all
+/// changes of networks take.
+const CARRIER: u64 = 250_000_000;
 /// Buffers that the machine does not know of: for what is just being read.
 const SPARE: usize = 64;
 
@@ -60,6 +63,8 @@ pub(super) struct Engine {
     gone_seen: u64,
     going: VecDeque<(u64, u32)>,
     dropped_seen: u64,
+    time_outs_seen: u64,
+    look_at: u64,
     passes: u64,
     place: usize,
     slab: Arc<Slab>,
@@ -116,6 +121,8 @@ impl Engine {
             gone_seen: 0,
             going: VecDeque::new(),
             dropped_seen: 0,
+            time_outs_seen: 0,
+            look_at: 0,
             passes: 0,
             place,
             slab,
@@ -138,6 +145,11 @@ impl Engine {
             self.receive(lanes, now);
         }
         self.machine.expire(now);
+        if self.machine.counters().time_outs != self.time_outs_seen && now >= self.look_at {
+            self.time_outs_seen = self.machine.counters().time_outs;
+            self.look_at = now.saturating_add(CARRIER);
+            self.links.tell_lost_carriers();
+        }
         if !self.going.is_empty() {
             self.let_go(now);
         }

@@ -185,19 +185,33 @@ impl Links {
         }
     }
 
+    /// A link without a carrier takes packets and says nothing: it is asked when nobody answers.
+    #[cold]
+    pub(super) fn tell_lost_carriers(&mut self) {
+        for (wire, warned) in self.wires.iter().zip(&mut self.warned) {
+            if !*warned && !wire.link().up {
+                *warned = true;
+                warn(wire.endpoint().link_name(), "no carrier");
+            }
+        }
+    }
+
     /// A link that went down is said once: traffic goes on when it is back.
     pub(super) fn tell_faults(&mut self) {
         for (link, wire) in self.wires.iter_mut().enumerate() {
             let Some(fault) = wire.take_fault() else { continue };
             let name = wire.endpoint().link_name();
             if fault.is_link_down() && !std::mem::replace(&mut self.warned[link], true) {
-                debug::warn_user(&format!(
-                    "network link {name} carries nothing now ({}); messages wait until it does",
-                    fault.0.desc()
-                ));
+                warn(name, fault.0.desc());
             } else {
                 debug::say(debug::WARNING, || format!("ethernet: {name}: {}", fault.0.desc()));
             }
         }
     }
+}
+
+fn warn(link: &str, why: &str) {
+    debug::warn_user(&format!(
+        "network link {link} carries nothing now ({why}); messages wait until it does"
+    ));
 }

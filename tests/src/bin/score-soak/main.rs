@@ -86,6 +86,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
     if kinds.is_empty() {
         kinds = vec!["kill".into(), "messages".into()];
     }
+    #[expect(clippy::disallowed_methods, reason = "another seed at each time")]
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = seed.unwrap_or(clock.map_or(1, |since| since.as_secs()));
     let plan = move |kind: &str| {

@@ -1,0 +1,57 @@
+//! The disk with the job's directory is full, or is full before all of a file has come: the user
+//! reads where and why, the job ends with a failure, and nothing is left.
+
+use nix::unistd::geteuid;
+use score_tests::{Outcome, Scene, skip};
+
+/// A command line whose jobs have their directories on a disk of so many KiB.
+fn on_small_disk(scene: &Scene, test: &str, kib: u32, line: &str) -> Option<Outcome> {
+    if !geteuid().is_root() {
+        skip(test, "mounting a small disk is for root");
+        return None;
+    }
+    let line = format!(
+        "mkdir -p /var/scored && mount -t tmpfs -o size={kib}k,mode=755 none /var/scored && {line}; \
+         code=$?; ls -A /var/scored | sed 's/^/left: /'; exit $code"
+    );
+    Some(scene.command("unshare").args(&["-m", "sh", "-c", &line]).run())
+}
+
+fn fails(test: &str, kib: u32, line: &str, words: &[&str]) {
+    let scene = Scene::new();
+    scene.file("data", vec![b'x'; 4 << 20]);
+    let Some(outcome) = on_small_disk(&scene, test, kib, line) else { return };
+    assert_ne!(outcome.code, 0, "{outcome}");
+    assert!(!outcome.text().contains("left: job-"), "{outcome}");
+    let _ = outcome.says(words);
+}
+
+#[test]
+fn a_disk_that_fills_while_a_file_is_scattered_is_said_with_node_and_file() {
+    let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data";
+    fails("full_disk_and_scatter", 1024, line, &["scatter", "copy", "No space left"]);
+}
+
+#[test]
+fn a_disk_that_fills_while_output_is_redirected_is_said() {
+    let line = "scrun -group=local:3,nodes=3x1 system dd if=/dev/zero bs=64k count=64 =: out";
+    fails("full_disk_and_redirect", 1024, line, &["No space left"]);
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start_is_said_with_its_place() {
+    let line = "head -c 10000000 /dev/zero > /var/scored/ballast; \
+                scrun -group=local:3,nodes=3x1 scatter -file copy < data";
+    fails("full_disk_at_start", 64, line, &["No space left"]);
+}
+
+#[test]
+fn other_jobs_run_after_the_disk_was_full() {
+    let scene = Scene::new();
+    scene.file("data", vec![b'x'; 4 << 20]);
+    let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data; \
+                scrun -group=local:3,nodes=3x1 system true";
+    if let Some(outcome) = on_small_disk(&scene, "full_disk_and_after", 1024, line) {
+        let _ = outcome.expect(0);
+    }
+}
