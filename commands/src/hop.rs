@@ -9,6 +9,14 @@ use thiserror::Error;
 /// Bytes that a message needs beside the data it carries.
 pub const OVERHEAD: usize = 1;
 
+/// Pieces that the smallest ring between two nodes of a host holds for certain: its MTU is a
+/// quarter of it.
+pub const RING_PIECES: usize = 3;
+
+/// Bytes that may be under way between two hosts. PM holds hundreds of packets, and this is what a
+/// link carries while a node waits for a processor.
+pub const LINK_WINDOW: usize = 384 * 1024;
+
 const DATA: u8 = 1;
 const END: u8 = 2;
 const GRANT: u8 = 3;
@@ -93,29 +101,28 @@ impl<'a> Message<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Granter {
     piece: u64,
+    window: u64,
     outstanding: u64,
 }
 
 impl Granter {
-    /// Pieces that may be under way: as many as the smallest ring holds for certain, whose MTU is
-    /// a quarter of it.
-    const PIECES: u64 = 3;
-
-    /// For a hop whose largest message carries `piece` bytes of data.
-    pub fn new(piece: usize) -> Self {
-        Self { piece: piece as u64, outstanding: 0 }
+    /// For a hop whose largest message carries `piece` bytes of data, and on which `window` bytes
+    /// may be under way.
+    pub fn new(piece: usize, window: usize) -> Self {
+        Self { piece: piece as u64, window: window as u64, outstanding: 0 }
     }
 
     /// The room that a queue needs for this hop never to stall it for good.
     pub fn least_room(piece: usize) -> usize {
-        piece * Self::PIECES as usize
+        piece * RING_PIECES
     }
 
     /// What to grant when the queue has `room` bytes free; only sums worth a message.
     pub fn due(&self, room: usize) -> Option<u64> {
-        let allowed = (room as u64).min(self.piece * Self::PIECES);
+        let allowed = (room as u64).min(self.window);
         let more = allowed.saturating_sub(self.outstanding);
-        (more >= self.piece).then_some(more)
+        // A quarter at a time: a grant for each packet would cost as much as the packet.
+        (more >= self.piece.max(allowed / 4)).then_some(more)
     }
 
     /// That much has been granted.
@@ -162,7 +169,7 @@ mod tests {
 
     #[test]
     fn grants_never_exceed_the_room_nor_come_in_crumbs() {
-        let mut granter = Granter::new(100);
+        let mut granter = Granter::new(100, 300);
         assert_eq!(granter.due(99), None);
         assert_eq!(granter.due(250), Some(250));
         granter.granted(250);
@@ -171,5 +178,18 @@ mod tests {
         assert_eq!(granter.due(150), None);
         assert_eq!(granter.due(1000), Some(150));
         assert_eq!(granter.came(151), Err(HopError::Overrun(1)));
+    }
+
+    #[test]
+    fn many_packets_are_granted_at_once() {
+        let mut granter = Granter::new(1000, 400_000);
+        assert_eq!(granter.due(500_000), Some(400_000));
+        granter.granted(400_000);
+        granter.came(50_000).unwrap();
+        assert_eq!(granter.due(500_000), None, "a grant for each packet costs too much");
+        granter.came(50_000).unwrap();
+        assert_eq!(granter.due(500_000), Some(100_000));
+        // Little room, as in a queue that its readers have just begun to empty.
+        assert_eq!(Granter::new(1000, 400_000).due(1500), Some(1500));
     }
 }

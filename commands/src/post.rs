@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use thiserror::Error;
 
-use crate::hop::{HopError, Message};
+use crate::hop::{HopError, Message, RING_PIECES};
 
 /// Why a node cannot go on.
 #[derive(Debug, Error)]
@@ -29,6 +29,12 @@ pub enum Failure {
 pub trait Post {
     /// The most data that one message to or from this node carries.
     fn piece(&self, node: u32) -> usize;
+
+    /// Bytes that this node may be sent by that one before it has taken any: what lies between
+    /// holds them.
+    fn window(&self, node: u32) -> usize {
+        self.piece(node) * RING_PIECES
+    }
 
     /// Sends; false when there is no room now.
     ///

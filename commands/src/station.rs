@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use score_runtime::{Net, sc};
 
-use crate::hop::{Message, OVERHEAD};
+use crate::hop::{LINK_WINDOW, Message, OVERHEAD, RING_PIECES};
 use crate::options::Options;
 use crate::post::{Failure, Machine, Post};
 
@@ -27,13 +27,14 @@ const LEAST_MTU: usize = 1024;
 /// This node's end of the network, if there is more than one node.
 pub struct Station {
     net: Option<Net>,
+    place: Place,
     scratch: Vec<u8>,
     starved: bool,
 }
 
 impl Station {
-    fn open() -> Self {
-        Self { net: Net::open(0), scratch: Vec::new(), starved: false }
+    fn open(place: Place) -> Self {
+        Self { net: Net::open(0), place, scratch: Vec::new(), starved: false }
     }
 
     /// Runs one node's part to its end. Sleeps whenever there is nothing to do.
@@ -94,6 +95,11 @@ impl Post for Station {
         // A node that cannot be reached fails at the first message, with PM's own reason.
         let mtu = self.net.as_ref().and_then(|net| net.mtu(node as usize).ok());
         mtu.unwrap_or(LEAST_MTU) - OVERHEAD
+    }
+
+    fn window(&self, node: u32) -> usize {
+        let ring = self.piece(node) * RING_PIECES;
+        if self.place.shares_host_with(node) { ring } else { ring.max(LINK_WINDOW) }
     }
 
     fn send(&mut self, node: u32, message: Message<'_>) -> Result<bool, Failure> {
@@ -171,6 +177,12 @@ impl Place {
             processes: number(score_runtime::num_proc()),
         }
     }
+
+    /// Whether that node is on this host: the nodes of a host follow one another.
+    pub fn shares_host_with(&self, node: u32) -> bool {
+        let first = self.node.saturating_sub(self.process);
+        (first..first.saturating_add(self.processes)).contains(&node)
+    }
 }
 
 /// Whether scrun has started this process as a node.
@@ -210,12 +222,24 @@ pub fn command(
             }
             ExitCode::SUCCESS
         }
-        Ok(options) => match part(&mut Station::open(), place, &options) {
+        Ok(options) => match part(&mut Station::open(place), place, &options) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 eprintln!("{name}: node {}: {failure}", place.node);
                 sc::exit(1)
             }
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nodes_of_a_host_are_those_around_its_own() {
+        let place = Place { node: 5, nodes: 9, process: 1, processes: 3 };
+        let here: Vec<u32> = (0..9).filter(|node| place.shares_host_with(*node)).collect();
+        assert_eq!(here, [4, 5, 6]);
     }
 }

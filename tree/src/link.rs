@@ -35,6 +35,9 @@ pub type Time = Duration;
 pub const MAX_QUEUED: usize = 4 * MAX_BODY;
 /// Buffers that grew beyond this are given back once they are empty.
 const KEPT: usize = 16 * 1024;
+/// How many times longer a link is silent that speaks rarely, and what a peer may claim at most.
+const RARELY: u8 = 5;
+const MOST_RARELY: u8 = 10;
 /// Bytes of the reason of a leave at most.
 const REASON: usize = 400;
 
@@ -43,8 +46,9 @@ const REASON: usize = 400;
 pub struct Limits {
     /// For the handshake.
     pub handshake: Duration,
-    /// A link that brought nothing for that long is dead; a third of it is the time after which
-    /// something is sent.
+    /// A link that brought nothing for that long is dead. Something is sent after a third of it,
+    /// and after a quarter when the shell is awake anyway: so the beats of a daemon's links fall
+    /// into few turns, and that of a peer is answered in the turn that it wakes.
     pub silence: Duration,
 }
 
@@ -69,6 +73,9 @@ pub struct Link {
     spoke: Time,
     /// When the shell was here last.
     awake: Time,
+    /// How many times longer than usual this side is silent, and the peer, as it has said.
+    pace: u8,
+    peer_pace: u8,
 }
 
 #[derive(Debug)]
@@ -108,6 +115,8 @@ impl Link {
             heard: now,
             spoke: now,
             awake: now,
+            pace: 1,
+            peer_pace: 1,
         }
     }
 
@@ -187,7 +196,11 @@ impl Link {
         let Some((kind, content)) = plain.split_first() else { return Err(Fault::Record) };
         let decode = |body: &[u8]| frame::decode_datagram(body).map_err(|_| Fault::Malformed);
         match *kind {
-            record::ALIVE => Ok(None),
+            record::ALIVE => match content {
+                [] => Ok(self.paced(1)),
+                [pace @ 1..=MOST_RARELY] => Ok(self.paced(*pace)),
+                _ => Err(Fault::Record),
+            },
             record::LEAVE => {
                 let reason = String::from_utf8_lossy(&content[..content.len().min(REASON)]);
                 Err(Fault::Left(reason.chars().filter(|c| !c.is_control()).collect()))
@@ -206,6 +219,28 @@ impl Link {
                 decode(&whole).map(Some)
             }
             _ => Err(Fault::Record),
+        }
+    }
+
+    fn paced<M>(&mut self, pace: u8) -> Option<M> {
+        self.peer_pace = pace;
+        None
+    }
+
+    /// Says rarely, or as usual again, that this side lives; the peer is told at once how long it
+    /// may have to wait. For a link that others stand in for. Nothing happens before it is open.
+    ///
+    /// # Errors
+    /// The link is at its end.
+    pub fn speak_rarely(&mut self, rarely: bool, now: Time) -> Result<(), Fault> {
+        let pace = if rarely { RARELY } else { 1 };
+        match &mut self.state {
+            State::Open(keys) if self.pace != pace => {
+                (self.pace, self.spoke) = (pace, now);
+                let sealed = record::seal(keys, record::ALIVE, &[pace], &mut self.out);
+                sealed.map_err(|fault| self.fail(fault))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -270,13 +305,21 @@ impl Link {
         self.outgoing().len() + self.waiting_bytes
     }
 
+    /// How long this side may be silent before its peer takes it for dead, as it has been told.
+    fn pause(&self) -> Time {
+        self.limits.silence * u32::from(self.pace)
+    }
+
+    /// How long the peer may be silent.
+    fn patience(&self) -> Time {
+        self.limits.silence * u32::from(self.peer_pace)
+    }
+
     /// When [`Link::tick`] is due.
     pub fn deadline(&self) -> Time {
         match self.state {
             State::Handshake(_) => self.heard + self.limits.handshake,
-            State::Open(_) => {
-                (self.spoke + self.limits.silence / 3).min(self.heard + self.limits.silence)
-            }
+            State::Open(_) => (self.spoke + self.pause() / 3).min(self.heard + self.patience()),
             State::Failed(_) => Time::MAX,
         }
     }
@@ -286,8 +329,9 @@ impl Link {
     /// # Errors
     /// The peer was silent for too long.
     pub fn tick(&mut self, now: Time) -> Result<(), Fault> {
-        let pause = now.saturating_sub(std::mem::replace(&mut self.awake, now));
+        let asleep = now.saturating_sub(std::mem::replace(&mut self.awake, now));
         let silent = now.saturating_sub(self.heard);
+        let (pause, patience) = (self.pause(), self.patience());
         match &mut self.state {
             State::Failed(fault) => return Err(fault.clone()),
             State::Handshake(_) if silent >= self.limits.handshake => {
@@ -295,17 +339,16 @@ impl Link {
             }
             State::Handshake(_) => {}
             // It was this side that did not run: the peer gets its time anew.
-            State::Open(_) if pause > self.limits.silence * 2 / 3 => self.heard = now,
-            State::Open(_) if silent >= self.limits.silence => {
-                return Err(self.fail(Fault::Silent(self.limits.silence)));
-            }
+            State::Open(_) if asleep > pause * 2 / 3 => self.heard = now,
+            State::Open(_) if silent >= patience => return Err(self.fail(Fault::Silent(patience))),
             State::Open(_) => {}
         }
-        if now.saturating_sub(self.spoke) >= self.limits.silence / 3 {
+        if now.saturating_sub(self.spoke) >= pause / 4 {
             self.spoke = now;
+            let content = if self.pace > 1 { &[self.pace][..] } else { &[] };
             // What waits already says as much.
             if let (State::Open(keys), true) = (&mut self.state, self.wrote == self.out.len()) {
-                let sealed = record::seal(keys, record::ALIVE, &[], &mut self.out);
+                let sealed = record::seal(keys, record::ALIVE, content, &mut self.out);
                 return sealed.map_err(|fault| self.fail(fault));
             }
         }

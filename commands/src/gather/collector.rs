@@ -69,7 +69,9 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
         self.turn = match self.order.pop_front() {
             None => Turn::Over,
             Some(COLLECTOR) => Turn::Own,
-            Some(node) => Turn::Node { node, granter: Granter::new(post.piece(node)) },
+            Some(node) => {
+                Turn::Node { node, granter: Granter::new(post.piece(node), post.window(node)) }
+            }
         };
     }
 

@@ -12,7 +12,7 @@ use crate::post::{Failure, Machine, Post, Try, try_read, try_write};
 use crate::tee::{Reader, Tee};
 
 /// Bytes that wait in one node at most.
-const CAPACITY: usize = 256 * 1024;
+const CAPACITY: usize = 512 * 1024;
 
 /// Where the bytes come from.
 enum Source<R> {
@@ -54,7 +54,8 @@ impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
         post: &dyn Post,
     ) -> Self {
         let piece = post.piece(previous);
-        let source = Source::Node { node: previous, granter: Granter::new(piece) };
+        let granter = Granter::new(piece, post.window(previous));
+        let source = Source::Node { node: previous, granter };
         Self::new(source, output, next, post, CAPACITY.max(Granter::least_room(piece)))
     }
 

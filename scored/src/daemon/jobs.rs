@@ -348,6 +348,28 @@ impl Daemon {
         member.abort();
     }
 
+    /// In single-user mode every daemon has a link to the server. While a job runs, the links of
+    /// its tree tell who is lost; the others say rarely that they live, or many idle hosts would
+    /// keep a processor busy with that.
+    pub fn spare_links(&mut self) {
+        let carries = |link: usize| {
+            let of = |member: &Member| {
+                member.above == Above::Peer(link) || member.source(link).is_some()
+            };
+            self.members.is_empty() || self.members.values().any(of)
+        };
+        let Some(peers) = &self.peers else { return };
+        let links = match (self.server, &self.muster) {
+            (Some(link), _) => vec![link],
+            (None, Some(_)) => peers.numbers(),
+            (None, None) => return,
+        };
+        let links: Vec<_> = links.into_iter().map(|link| (link, !carries(link))).collect();
+        for (link, rarely) in links {
+            self.peers.iter_mut().for_each(|peers| peers.speak_rarely(link, rarely));
+        }
+    }
+
     /// A line for the user of a session.
     pub fn notice(&mut self, session: usize, level: Level, text: String) {
         if let Some(session) = self.sessions.get_mut(&session) {

@@ -56,6 +56,8 @@ const DOOR: Token = Token(4);
 /// The first token that is given to sessions, shepherds and links.
 const FIRST: usize = 8;
 
+/// How often it is looked at which links may be silent for long.
+const CALM: Duration = Duration::from_secs(1);
 /// How long daemons of other hosts may take to go.
 const LEAVING: Duration = Duration::from_millis(800);
 
@@ -238,6 +240,7 @@ impl Daemon {
     /// Runs until nobody is left to run for.
     fn live(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
+        let mut looked = Instant::now();
         while !self.ending && (self.server.is_some() || !self.sessions.is_empty()) {
             match self.poll.poll(&mut events, self.timeout()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -253,6 +256,11 @@ impl Daemon {
             }
             self.advance();
             self.settle();
+            if looked.elapsed() > CALM {
+                // Not while a job is being launched.
+                self.spare_links();
+                looked = Instant::now();
+            }
             self.flush();
         }
         self.close_scout();

@@ -218,9 +218,8 @@ impl Peers {
             if one.readable {
                 one.read(&mut self.scratch, now);
             }
-            if one.link.deadline() <= now
-                && let Err(fault) = one.link.tick(now)
-            {
+            // Also before it is due: this process is awake, and need not wake for it again.
+            if let Err(fault) = one.link.tick(now) {
                 one.fault.get_or_insert(fault.to_string());
             }
             loop {
@@ -265,6 +264,21 @@ impl Peers {
     pub fn flush(&mut self) {
         let now = self.now();
         self.all.values_mut().for_each(|one| one.write(now));
+    }
+
+    /// The numbers of all links.
+    pub fn numbers(&self) -> Vec<usize> {
+        self.all.keys().copied().collect()
+    }
+
+    /// Whether this side says on a link only now and then that it lives: other links stand in.
+    pub fn speak_rarely(&mut self, number: usize, rarely: bool) {
+        let now = self.now();
+        if let Some(one) = self.all.get_mut(&number)
+            && let Err(fault) = one.link.speak_rarely(rarely, now)
+        {
+            one.fault.get_or_insert(fault.to_string());
+        }
     }
 
     /// When [`Peers::hear`] is to be called, also if nothing comes.

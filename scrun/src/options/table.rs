@@ -86,9 +86,9 @@ pub const KNOWN: &[Known] = &[
     row("noidle", (Nothing, ""), value::anything, NotYet, "do not give up idle slices"),
     row("hetero", (Nothing, ""), value::anything, Works, "permit hosts of different kinds"),
     row("heterogeneous", (Nothing, ""), value::anything, Works, "the same"),
-    row("links", (Value, "=L"), value::amount, NotYet, "networks of virtual hosts (for tests)"),
-    row("mtu", (Value, "=BYTES"), value::amount, NotYet, "their largest packet (for tests)"),
-    row("rate", (Value, "=200mbit"), value::anything, NotYet, "their limit (for tests)"),
+    row("links", (Value, "=L"), value::amount, Works, "networks of virtual hosts (for tests)"),
+    row("mtu", (Value, "=BYTES"), value::amount, Works, "their largest packet (for tests)"),
+    row("rate", (Value, "=200mbit"), value::anything, Works, "their limit (for tests)"),
     row("help", (Nothing, ""), value::anything, Works, "this text"),
     row("version", (Nothing, ""), value::anything, Works, "the version"),
 ];

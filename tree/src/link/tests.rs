@@ -278,6 +278,52 @@ fn who_was_stopped_itself_does_not_blame_its_peers() {
 }
 
 #[test]
+fn whoever_is_awake_speaks_after_a_quarter_and_wakes_for_it_after_a_third() {
+    let (mut dialled, _) = pair(100);
+    assert_eq!(dialled.deadline(), at(3));
+    dialled.tick(at(2)).unwrap();
+    assert!(dialled.outgoing().is_empty());
+    dialled.tick(Time::from_millis(2300)).unwrap();
+    assert_eq!(dialled.outgoing().len(), record::EMPTY);
+    assert_eq!(dialled.deadline(), Time::from_millis(5300));
+}
+
+#[test]
+fn who_speaks_rarely_has_said_so_and_is_missed_later() {
+    let (mut dialled, mut accepted) = pair(100);
+    dialled.speak_rarely(true, at(0)).unwrap();
+    carry(&mut dialled, &mut accepted, 100, at(0)).unwrap();
+    assert_eq!(accepted.next::<Down>(), Ok(None));
+    // The other direction is as ever.
+    assert_eq!((dialled.deadline(), accepted.deadline()), (at(9), at(3)));
+    for second in 1..45 {
+        accepted.tick(at(second)).unwrap();
+        carry(&mut accepted, &mut dialled, 100, at(second)).unwrap();
+    }
+    assert_eq!(accepted.tick(at(45)), Err(Fault::Silent(LIMITS.silence * 5)));
+
+    let (mut dialled, mut accepted) = pair(100);
+    for rarely in [true, true, false] {
+        dialled.speak_rarely(rarely, at(0)).unwrap();
+    }
+    assert_eq!(dialled.outgoing().len(), 2 * (record::EMPTY + 1), "said when it changes");
+    carry(&mut dialled, &mut accepted, 100, at(0)).unwrap();
+    assert_eq!(accepted.next::<Down>(), Ok(None));
+    (1..9).for_each(|second| accepted.tick(at(second)).unwrap());
+    assert_eq!(accepted.tick(at(9)), Err(Fault::Silent(LIMITS.silence)));
+}
+
+#[test]
+fn nobody_is_waited_for_without_end() {
+    for content in [&[0][..], &[MOST_RARELY + 1], &[255], &[1, 1]] {
+        let (mut dialled, mut accepted) = pair(100);
+        seal(&mut dialled, record::ALIVE, content);
+        carry(&mut dialled, &mut accepted, 100, at(0)).unwrap();
+        assert_eq!(accepted.next::<Down>(), Err(Fault::Record));
+    }
+}
+
+#[test]
 fn who_leaves_says_why() {
     let (mut dialled, mut accepted) = pair(100);
     dialled.send(&Down::Signal(1), at(0)).unwrap();

@@ -5,14 +5,17 @@
 mod calls;
 mod ethernet;
 mod figures;
+mod hosts;
+mod jobs;
 mod latency;
 mod launch;
 mod peers;
 mod picture;
+mod processes;
 mod proof;
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::bench::calls::words;
 use crate::bench::figures::{Row, csv, table};
@@ -20,7 +23,7 @@ use crate::bench::peers::Peers;
 use crate::run;
 
 const USAGE: &str = "\
-usage: cargo xtask bench [-quick] [-rounds N] [NAME...]
+usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
 
   latency         8 B, 64 B, 1 KiB, 4 KiB one way, beside the floor, Open MPI, MPICH and UCX
   rate            messages of 8 B per second, beside the same
@@ -28,6 +31,10 @@ usage: cargo xtask bench [-quick] [-rounds N] [NAME...]
   launch          4 and 256 x true: scrun, mpiexec, and a bare spawn-and-wait
   oversubscribed  4 pairs on 2 cores
   ethernet        wires and device beside TCP and iperf3, loss, two links, composite (needs root)
+  hosts-launch    2 to 64 virtual hosts: from the last namespace to the start barrier
+  idle            what the daemons of 64 idle virtual hosts cost, for -seconds (60)
+  scatter         -mib (256) MiB to 8 and to 2 hosts on links of 200 Mbit/s (needs namespaces)
+  jobs            jobs of `true` per second: 4 in flight, one scrun each, a bare loop
   proof           system calls and instructions of a message (strace, callgrind)
 
 All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
@@ -42,13 +49,17 @@ const WORK: &str = "bench-results/work";
 type Rows = Result<Vec<Row>, String>;
 type Measurement = fn(&Bench) -> Rows;
 
-const ALL: [(&str, Measurement); 7] = [
+const ALL: [(&str, Measurement); 11] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
     ("launch", launch::launch),
     ("oversubscribed", latency::oversubscribed),
     ("ethernet", ethernet::ethernet),
+    ("hosts-launch", hosts::launch),
+    ("idle", hosts::idle),
+    ("scatter", hosts::scatter),
+    ("jobs", jobs::jobs),
     ("proof", proof::proof),
 ];
 
@@ -58,6 +69,10 @@ pub struct Bench {
     folder: PathBuf,
     peers: Peers,
     rounds: u32,
+    /// How long idle hosts are watched.
+    window: Duration,
+    /// What is scattered.
+    mebibytes: u32,
     cores: [u32; 2],
 }
 
@@ -81,17 +96,16 @@ impl Bench {
 /// # Errors
 /// One line that says what failed.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let (mut rounds, mut chosen) = (7, Vec::new());
+    let mut amounts = Amounts { rounds: 7, seconds: 60, mebibytes: 256 };
+    let mut chosen = Vec::new();
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "-quick" | "--quick" => rounds = 2,
-            "-rounds" => {
-                let count = words.next().and_then(|count| count.parse().ok());
-                // One more than none: the first launch only warms caches.
-                rounds =
-                    count.filter(|count| *count >= 2).ok_or("-rounds needs a number from 2 on")?;
-            }
+            "-quick" | "--quick" => amounts = Amounts { rounds: 2, seconds: 20, mebibytes: 64 },
+            // One more than none: the first launch only warms caches.
+            "-rounds" => amounts.rounds = number(word, words.next(), 2)?,
+            "-seconds" => amounts.seconds = number(word, words.next(), 1)?,
+            "-mib" => amounts.mebibytes = number(word, words.next(), 1)?,
             "-help" | "--help" | "-h" => {
                 print!("{USAGE}");
                 return Ok(());
@@ -114,10 +128,22 @@ pub fn run(args: &[String]) -> Result<(), String> {
     if chosen.is_empty() {
         chosen = ALL.to_vec();
     }
-    measure(rounds, &chosen)
+    measure(&amounts, &chosen)
 }
 
-fn measure(rounds: u32, chosen: &[(&str, Measurement)]) -> Result<(), String> {
+/// How much is measured.
+struct Amounts {
+    rounds: u32,
+    seconds: u32,
+    mebibytes: u32,
+}
+
+fn number(option: &str, word: Option<&String>, least: u32) -> Result<u32, String> {
+    let count = word.and_then(|count| count.parse().ok()).filter(|count| *count >= least);
+    count.ok_or_else(|| format!("{option} needs a number from {least} on"))
+}
+
+fn measure(amounts: &Amounts, chosen: &[(&str, Measurement)]) -> Result<(), String> {
     let programs = match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => {
@@ -130,7 +156,10 @@ fn measure(rounds: u32, chosen: &[(&str, Measurement)]) -> Result<(), String> {
     let work = run::root().join(WORK);
     std::fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
     let peers = Peers::find(&work);
-    let bench = Bench { programs, folder: work, peers, rounds, cores: cores()? };
+    let Amounts { rounds, seconds, mebibytes } = *amounts;
+    let window = Duration::from_secs(u64::from(seconds));
+    let cores = cores()?;
+    let bench = Bench { programs, folder: work, peers, rounds, window, mebibytes, cores };
     let head = head(&bench);
     println!("{head}");
     let (mut rows, mut faults) = (Vec::new(), Vec::new());

@@ -40,8 +40,10 @@ pub(crate) fn buffers(mtu: usize) -> usize {
 
 /// Buffers of one length, by number.
 pub(crate) struct Pool {
-    start: NonNull<u8>,
+    memory: NonNull<u8>,
     layout: Layout,
+    /// The first buffer, at a line of `memory`.
+    start: NonNull<u8>,
     stride: usize,
     count: usize,
 }
@@ -53,15 +55,21 @@ unsafe impl Sync for Pool {}
 
 impl Pool {
     /// Large zeroed memory is mapped, not written: a buffer takes no page before its first use.
+    /// That holds for the alignment that all memory has; for another, zeros are written.
     pub(crate) fn new(mtu: usize) -> Pool {
         let stride = mtu.next_multiple_of(LINE).max(LINE);
         let count = buffers(mtu);
-        let bytes = stride * count;
-        let layout = Layout::from_size_align(bytes, LINE).unwrap_or(Layout::new::<u64>());
+        let bytes = stride * count + LINE;
+        let layout =
+            Layout::from_size_align(bytes, size_of::<u64>()).unwrap_or(Layout::new::<u64>());
         // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) });
-        let start = start.unwrap_or_else(|| handle_alloc_error(layout));
-        Pool { start, layout, stride, count }
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) });
+        let memory = memory.unwrap_or_else(|| handle_alloc_error(layout));
+        let before = memory.as_ptr().align_offset(LINE);
+        assert!(before + stride * count <= layout.size());
+        // SAFETY: inside the allocation.
+        let start = unsafe { memory.add(before) };
+        Pool { memory, layout, start, stride, count }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -88,7 +96,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: from alloc_zeroed with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
     }
 }
 

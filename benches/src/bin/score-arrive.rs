@@ -1,0 +1,35 @@
+//! A SCore program for `cargo xtask bench`: each node says when it had passed the start barrier, in
+//! nanoseconds of the clock that the start times of processes in /proc are taken from. The job
+//! stays until standard input ends.
+#![forbid(unsafe_code)]
+
+// PM itself: the runtime only declares its functions.
+extern crate pm as _;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use nix::time::{ClockId, clock_gettime};
+use score_runtime::sc;
+
+fn main() -> ExitCode {
+    score_runtime::initialize();
+    match stay() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("score-arrive: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn stay() -> io::Result<()> {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME)?;
+    let mut output = io::stdout();
+    writeln!(output, "{}{:09}", now.tv_sec(), now.tv_nsec())?;
+    output.flush()?;
+    if score_runtime::self_node() == 0 {
+        io::copy(&mut io::stdin(), &mut io::sink())?;
+    }
+    sc::barrier()
+}

@@ -1,0 +1,102 @@
+//! Processes below one, as /proc shows them.
+
+use std::collections::HashMap;
+use std::fs;
+
+/// Ticks of a second in /proc: the kernel's USER_HZ, the same on every machine of ours.
+const TICKS: u64 = 100;
+
+/// One process.
+#[derive(Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Its words, as they were given.
+    pub words: Vec<String>,
+    /// When it was started, in nanoseconds since boot; counted in steps of 10 ms, downwards.
+    pub started: u64,
+    /// Nanoseconds on a processor; the times in its `stat` are too coarse for one that sleeps.
+    pub busy: u64,
+    /// How often it has gone to sleep.
+    pub sleeps: u64,
+}
+
+impl Process {
+    /// Whether its program has this name.
+    pub fn is(&self, program: &str) -> bool {
+        let path = self.words.first().map_or("", String::as_str);
+        path.rsplit('/').next() == Some(program)
+    }
+
+    /// Whether it was given this word.
+    pub fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|one| one == word)
+    }
+}
+
+/// All processes below `root`, near and far.
+pub fn below(root: u32) -> Vec<Process> {
+    let mut parents = HashMap::new();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+        // One that has ended meanwhile is no process.
+        if let Some((parent, process)) = pid.and_then(read) {
+            parents.insert(process.pid, parent);
+            found.push(process);
+        }
+    }
+    let is_below = |process: &Process| {
+        let mut at = process.pid;
+        // Longer chains than there are processes do not exist.
+        for _ in 0..parents.len() {
+            match parents.get(&at) {
+                Some(parent) if *parent == root => return true,
+                Some(parent) => at = *parent,
+                None => return false,
+            }
+        }
+        false
+    };
+    found.retain(is_below);
+    found
+}
+
+fn read(pid: u32) -> Option<(u32, Process)> {
+    let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
+    let stat = text("stat")?;
+    // The name in parentheses may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
+    let (parent, started) = (number(1)?, number(19)?);
+    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into());
+    let busy = text("schedstat")?.split(' ').next()?.parse().ok()?;
+    let status = text("status")?;
+    let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let sleeps = sleeps.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+    let started = started * (1_000_000_000 / TICKS);
+    let process = Process { pid, words: words.collect(), started, busy, sleeps };
+    Some((parent.try_into().ok()?, process))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_child_and_its_child_are_below() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 30 & read line; kill $!"]).stdin(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let own = std::process::id();
+        let found = (0..500).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            below(own).into_iter().find(|one| one.is("sleep") && one.has("30"))
+        });
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(found.is_some_and(|process| process.started > 0 && process.busy > 0));
+    }
+}
