@@ -21,6 +21,7 @@ usage: scored -probe [-json]
   -try HOSTS    start a stand-in for a daemon on each host (names with commas, or local:N for N
                 virtual hosts), say what comes of it, and end it
   -start WAY    by ssh, slurm, pbs, lsf or sge instead of what the environment says
+  -timeout SEC  give a host up that takes longer; default 30
   -links, -mtu, -rate    networks of virtual hosts, their packet size, a limit such as 200mbit
   -makekey FILE write a new cluster key to a new file that only its owner can read
   -single       run one job for the scrun at the other end of descriptor FD

@@ -2,8 +2,7 @@
 //! COMMAND` runs a command on every host, equal output of neighbours is shown once, and scrun takes
 //! the session's hosts. Nobody else gets in, and nothing stays.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -219,11 +218,10 @@ fn nothing_outlives_a_scout_that_is_killed() {
 fn a_scored_that_is_killed_is_told_and_leaves_nothing() {
     let scene = Scene::new();
     let lines = "scout 'sleep 300'; echo code $?; scout; echo $? told\n";
-    let mut running = scout(&scene, &["-g", "local:4"]).input(lines).start();
-    scene.wait_for_process("command", |one| one.command.ends_with("sleep 300"));
+    let running = scout(&scene, &["-g", "local:4"]).input(lines).start();
+    scene.wait_for_process("command", |one| one.command == "sleep 300");
     let server = scene.wait_for_process("server", |one| one.command.contains("-single"));
     server.signal(Signal::SIGKILL);
-    running.wait_for("told\n", 1);
     let outcome = running.wait().expect(70);
     let text = outcome.text();
     assert!(text.starts_with("code 70\nin no scout session"), "{outcome}");
@@ -251,35 +249,42 @@ fn a_lost_host_is_named_and_the_others_go_on() {
     let _ = outcome.says(&["host local3 is lost", "no exit code from local3"]);
 }
 
+/// The words that make root an ordinary user.
+const NOBODY: [&str; 4] = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+
 #[test]
 fn another_user_does_not_get_in() {
     if !geteuid().is_root() || !scene::have("setpriv") {
         return;
     }
     let scene = Scene::new();
-    let copy = scene.dir().join("scout");
-    std::fs::copy(binaries::program("scout"), &copy).unwrap();
+    let copy = |name: &str| {
+        let copy = scene.dir().join(name);
+        std::fs::copy(binaries::program(name), &copy).unwrap();
+        copy.to_str().unwrap().to_owned()
+    };
+    let (scout_of_nobody, _) = (copy("scout"), copy("scored"));
+    let nobody = || scene.command("setpriv").args(&NOBODY).arg(&scout_of_nobody);
+
+    // Files keep him out.
     let running = waiting(&scene, "");
     let socket = socket_of(&running);
-    let enter = || {
-        let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
-        let job = scene.command("setpriv").args(&words).arg(copy.to_str().unwrap());
-        job.arg("hostname").env("SCORE_SCOUT", socket.to_str().unwrap()).run().expect(2)
-    };
-    let _ = enter().says(&["Permission denied"]);
-    // As if the permissions of files were not to be relied upon.
-    let folder = socket.parent().unwrap();
-    let base = folder.parent().unwrap();
-    let permit = |path: &Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
-    permit(base, 0o711);
-    permit(folder, 0o711);
-    permit(&socket, 0o666);
-    let _ = enter().says(&["another user's"]);
+    let outcome = nobody().arg("hostname").env("SCORE_SCOUT", socket.to_str().unwrap()).run();
+    let _ = outcome.expect(2).says(&["Permission denied"]);
     running.signal(Signal::SIGTERM);
-    let outcome = running.wait();
-    let _ = outcome.says(&["user 65534 tried to enter a scout session of user 0"]);
+    let _ = running.wait().expect(143);
+
+    // Whom files do not keep out, the session does.
+    let file = scene.file("hosts", std::fs::read("/proc/sys/kernel/hostname").unwrap());
+    let lines = "echo $SCORE_SCOUT; echo up; exec sleep 300\n";
+    let job = nobody().args(&["-file", file.to_str().unwrap()]).env("SHELL", "/bin/sh");
+    let mut running = job.input(lines).start();
+    running.wait_for("up\n", 1);
+    let socket = socket_of(&running);
+    let outcome = scout(&scene, &["hostname"]).env("SCORE_SCOUT", socket.to_str().unwrap()).run();
+    let _ = outcome.expect(2).says(&["another user's"]);
+    running.signal(Signal::SIGTERM);
+    let _ = running.wait().says(&["user 0 tried to enter a scout session of user 65534"]);
 }
 
 #[test]

@@ -272,6 +272,9 @@ impl Daemon {
         self.muster.iter_mut().for_each(Muster::close);
         let started: Vec<i32> = self.family.borrow_mut().drain().collect();
         process::see_off(&started, LEAVING);
+        // What those could not remove that had to be killed, of jobs that a session has left.
+        let numbers: Vec<u32> = self.leads.keys().copied().collect();
+        numbers.into_iter().for_each(|job| self.abandon(job));
         Ok(())
     }
 
