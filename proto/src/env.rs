@@ -36,3 +36,9 @@ pub const SCOUT: &str = "SCORE_SCOUT";
 
 /// The remote shell that starts daemons (scout(1), scrun(1)).
 pub const REMOTE_SHELL: &str = "SCORE_RSH";
+
+/// Where scrun calls the scored of its host (multi-user mode), if not at [`DEFAULT_SOCKET`].
+pub const SCORED_SOCKET: &str = "SCORED_SOCKET";
+
+/// Where the scored of a host listens for the scruns of that host.
+pub const DEFAULT_SOCKET: &str = "/run/scored/scored.sock";

@@ -7,6 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::order::Limit;
+
 /// Bytes of output or input in one message at most; leaves room for the frame's own fields.
 pub const CHUNK: usize = 64 * 1024;
 
@@ -61,6 +63,61 @@ pub enum Down {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
+    /// To a scored that serves several users, after [`Down::Hello`]: who is there.
+    Login(Login),
+    /// To a scored that serves several users, instead of [`Down::Submit`]: it chooses the hosts.
+    Request {
+        /// How many nodes are wanted, and how they are to lie.
+        shape: Shape,
+        /// The job; its list of hosts is replaced.
+        spec: JobSpec,
+    },
+    /// To a scored that serves several users, instead of a job. Answered by [`Up::Notice`] and
+    /// [`Up::Finished`].
+    Console(Console),
+}
+
+/// Who logs in, as scrun says; the uid is held against what the kernel says of the socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Login {
+    /// Its uid.
+    pub uid: u32,
+    /// Its name on this host; empty when it has none.
+    pub name: OsBytes,
+    /// A host expression that names the cluster; empty for the cluster of this host.
+    pub cluster: String,
+    /// What scrun is limited to.
+    pub limits: Vec<Limit>,
+}
+
+/// How many nodes a job wants where the server chooses its hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shape {
+    /// So many hosts with so many processes on each.
+    Grid {
+        /// Hosts.
+        hosts: u32,
+        /// Processes on each.
+        procs: u32,
+    },
+    /// So many nodes, on as few hosts as have room.
+    Spread(u32),
+    /// What is free, within these bounds.
+    Fill {
+        /// At least.
+        least: u32,
+        /// At most.
+        most: u32,
+    },
+}
+
+/// What a user or an operator asks about jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Console {
+    /// Which jobs there are.
+    List,
+    /// End this one.
+    Kill(u32),
 }
 
 /// Towards the user.
@@ -82,6 +139,8 @@ pub enum Up {
     Accepted {
         /// Job number, from 1.
         job: u32,
+        /// Nodes of every parallel process.
+        nodes: u32,
         /// Hosts that it runs on.
         hosts: u32,
     },

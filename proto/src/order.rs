@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::{ContentHash, JobSpec, Level, NodeUsage, Stream};
+use crate::message::{ContentHash, JobSpec, Level, NodeUsage, OsBytes, Stream};
 use crate::nodeset::NodeSet;
 
 /// Output that may be under way on one hop of the job's tree without leave, in bytes.
@@ -126,6 +126,33 @@ pub struct Begin {
     pub secret: u64,
     /// What was submitted.
     pub spec: JobSpec,
+    /// Whose it is, where daemons serve several users; else it is theirs.
+    pub owner: Option<Owner>,
+}
+
+/// Whose a job is: what its shepherds become before they touch anything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// What the daemon of the login host has seen.
+    pub uid: u32,
+    /// Its group, likewise.
+    pub gid: u32,
+    /// The name that scrun says it has there; empty when unknown. A host where the uid has another
+    /// name refuses the job.
+    pub name: OsBytes,
+    /// What scrun was limited to. No host goes above its own limits.
+    pub limits: Vec<Limit>,
+}
+
+/// A resource limit, as getrlimit(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// RLIMIT_
+    pub resource: u32,
+    /// Soft limit; all ones for none.
+    pub soft: u64,
+    /// Hard limit, likewise.
+    pub hard: u64,
 }
 
 /// The hosts of a job, in order, and which of them the receiver is.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::OsBytes;
 use crate::nodeset::NodeSet;
+use crate::order::Limit;
 
 /// A host's place in the cluster's list and in its tree; the server has number 0.
 pub type HostId = u32;
@@ -67,6 +68,8 @@ pub enum Peer {
         session: u64,
         /// Who.
         user: User,
+        /// What its scrun is limited to.
+        limits: Vec<Limit>,
     },
     /// To the server: what scrun says, a [`crate::message::Down`].
     SessionDown {

@@ -1,5 +1,6 @@
 //! A connection to the next process of the chain: frames over a stream socket, never blocking.
 
+use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
@@ -12,6 +13,11 @@ use serde::{Serialize, de::DeserializeOwned};
 /// Bytes taken from the socket at once.
 const READ_BYTES: usize = 64 * 1024;
 
+thread_local! {
+    /// One for all links: a daemon may have thousands.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
 /// One end of a connection, with what has not been decoded or sent yet.
 #[derive(Debug)]
 pub struct Link {
@@ -19,7 +25,6 @@ pub struct Link {
     decoder: Decoder,
     out: Vec<u8>,
     sent: usize,
-    scratch: Vec<u8>,
     /// The socket may hold more: mio reports each arrival once only.
     readable: bool,
     /// The peer has gone, and everything it has sent has been read.
@@ -41,7 +46,6 @@ impl Link {
             decoder: Decoder::default(),
             out: Vec::new(),
             sent: 0,
-            scratch: vec![0; READ_BYTES],
             readable: true,
             closed: false,
             deaf: false,
@@ -120,9 +124,15 @@ impl Link {
             if !self.may_have_more() {
                 return Ok(None);
             }
-            match self.stream.read(&mut self.scratch) {
+            let (stream, decoder) = (&mut self.stream, &mut self.decoder);
+            let read = SCRATCH.with_borrow_mut(|scratch| {
+                let count = stream.read(scratch)?;
+                decoder.push(&scratch[..count]);
+                Ok::<usize, io::Error>(count)
+            });
+            match read {
                 Ok(0) => self.closed = true,
-                Ok(count) => self.decoder.push(&self.scratch[..count]),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
                 Err(_) => self.closed = true,

@@ -1,11 +1,12 @@
 //! scored: the cluster operating system, and its shepherd. See docs/launch.md and scored(8).
 
-#[allow(dead_code, unused_imports, reason = "driven by the daemons' loop, being built")]
 mod cluster;
+mod console;
 mod daemon;
 mod job;
 mod link;
 mod options;
+mod owner;
 mod shepherd;
 mod start;
 mod sys;
@@ -19,6 +20,8 @@ fn main() -> ExitCode {
     let result = match options::parse(&arguments) {
         Ok(Command::Single(setting)) => daemon::run(setting),
         Ok(Command::Daemon(setting)) => daemon::run_host(setting),
+        Ok(Command::Service(setting)) => daemon::service::run(&setting),
+        Ok(Command::Console(setting)) => console::run(&setting).map_err(std::io::Error::other),
         Ok(Command::Shepherd(setting)) => shepherd::run(setting),
         Ok(Command::Try(setting)) => start::trial::run(&setting).map_err(std::io::Error::other),
         Ok(Command::Greet(greeting)) => {

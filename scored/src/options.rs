@@ -5,17 +5,35 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use score_proto::message::Console;
+
+use crate::daemon::service::config as service;
 use crate::daemon::{self, Common};
-use crate::shepherd;
 use crate::start::{Wishes, trial};
 use crate::sys::descriptor;
+use crate::{console, owner, shepherd};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
-usage: scored -probe [-json]
+usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-port N] [-key FILE]
+              [-socket PATH] [-operator USER] [-v]
+       scored -list | -kill JOB
+       scored -probe [-json]
        scored -try HOSTS [-start WAY] [-links L] [-mtu BYTES] [-rate RATE]
        scored -makekey FILE
        scored -single -control FD [-nonamespace]
+Without -single, -probe and the like, as root: serve every user (multi-user mode).
+  -group EXPR   the hosts of the cluster (scorehosts); default: all of the database
+  -file DB      the database; default /etc/score/scorehosts.db, without one this host alone
+  -server HOST  which of them leads; default: the last
+  -host NAME    which of them this is; default: its own name tells
+  -port N       where daemons listen; default 9901
+  -key FILE     the cluster key; default /etc/score/cluster.key
+  -socket PATH  where scruns of this host call; default /run/scored/scored.sock
+  -operator U   a user that may end the jobs of others; any number of times
+  -v            log logins and jobs
+  -list         the jobs of the cluster
+  -kill JOB     end one: your own, or as operator
   -probe        print what this machine allows, and what each lack costs
   -json         as JSON
   -try HOSTS    start a stand-in for a daemon on each host (names with commas, or local:N for N
@@ -28,26 +46,19 @@ usage: scored -probe [-json]
   -control FD   descriptor of the socket to scrun
   -nonamespace  do without a PID namespace, even if this machine allows one
   -help         print this
-scrun starts scored by itself: see scored(8).
+In single-user mode scrun starts scored by itself: see scored(8).
 ";
 
-/// Options of the multi-user SCore-D, known by name.
-const MULTI_USER: &[&str] = &[
-    "-ts",
-    "-server",
-    "-network",
-    "-operator",
-    "-restart",
-    "-hosts",
-    "-group",
-    "-checkpoint",
-    "-priority",
-    "-policy",
-    "-nodaemon",
-    "-log",
-    "-timeslice",
-    "-stand",
-    "-interactive",
+/// Options of SCore's scored that have no effect here: what is said of each. With a value or none.
+const LATER: &[(&str, bool, &str)] = &[
+    ("-ts", true, "jobs share hosts by space; time slices come with a later version"),
+    ("-network", true, "the networks of a job are those that reach its hosts"),
+    ("-syslog", true, "scored writes its log to standard error, which systemd keeps"),
+    ("-sysmon", true, "there is no monitor yet"),
+    ("-session", true, "there are no checkpoints yet"),
+    ("-restart", false, "there are no checkpoints yet: jobs that ran are gone, new ones are taken"),
+    ("-reset", false, "a restarted scored always begins anew"),
+    ("-resetall", false, "a restarted scored always begins anew"),
 ];
 
 /// What is to be done.
@@ -57,6 +68,10 @@ pub enum Command {
     Single(daemon::Setting),
     /// `-daemon`: what a server starts on other hosts.
     Daemon(daemon::HostSetting),
+    /// No mode at all: serve every user.
+    Service(service::Setting),
+    /// `-list`, `-kill JOB`
+    Console(console::Setting),
     /// `-shepherd`
     Shepherd(shepherd::Setting),
     /// `-probe`
@@ -88,6 +103,11 @@ struct Words {
     host: Option<String>,
     key: Option<OsString>,
     new_key: PathBuf,
+    owner: Option<OsString>,
+    cpu_file: Option<PathBuf>,
+    oom_file: Option<PathBuf>,
+    service: service::Setting,
+    console: Option<Console>,
 }
 
 /// Reads the command line.
@@ -120,6 +140,10 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             key: words.key.ok_or("-key is missing")?,
             common: Common { no_namespace: words.no_namespace, wishes: words.wishes },
         })),
+        Some("-console") => Ok(Command::Console(console::Setting {
+            console: words.console.unwrap_or(Console::List),
+            socket: words.service.socket,
+        })),
         Some("-single") => Ok(Command::Single(daemon::Setting {
             control: control(words.control)?,
             common: Common { no_namespace: words.no_namespace, wishes: words.wishes },
@@ -128,10 +152,15 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             control: control(words.control)?,
             directory: words.directory.ok_or("-directory is missing")?.into(),
             outer_proc: words.proc_dir,
+            owner: words.owner.as_deref().map(owner::read).transpose()?,
+            counts: shepherd::Counts { cpu: words.cpu_file, oom: words.oom_file },
         })),
-        None => Err("say -single, -probe or -help; without configuration scrun starts its own \
-                     scored"
-            .to_owned()),
+        None => Ok(Command::Service(service::Setting {
+            host: words.host,
+            key: words.key.map(PathBuf::from),
+            no_namespace: words.no_namespace,
+            ..words.service
+        })),
     }
 }
 
@@ -176,10 +205,35 @@ impl Words {
             "-control" => self.control = Some(number(&shown, value()?)?),
             "-proc" => self.proc_dir = Some(number(&shown, value()?)?),
             "-directory" => self.directory = Some(value()?.clone()),
-            known if MULTI_USER.contains(&known) => {
-                return Err(format!(
-                    "{known} belongs to multi-user mode, which comes with many hosts"
-                ));
+            "-owner" => self.owner = Some(value()?.clone()),
+            "-cpufile" => self.cpu_file = Some(value()?.into()),
+            "-oomfile" => self.oom_file = Some(value()?.into()),
+            "-group" => self.service.group = Some(text(value()?)),
+            "-file" => self.service.file = Some(value()?.into()),
+            "-server" => self.service.server = Some(text(value()?)),
+            "-port" => {
+                let word = text(value()?);
+                let port = word.parse().ok().filter(|port| *port > 0);
+                self.service.port =
+                    Some(port.ok_or_else(|| format!("-port {word}: 1 to 65535 is wanted"))?);
+            }
+            "-socket" => self.service.socket = Some(value()?.into()),
+            "-operator" => self.service.operators.push(text(value()?)),
+            "-v" => self.service.verbose = true,
+            "-list" => (self.mode, self.console) = (Some("-console"), Some(Console::List)),
+            "-kill" => {
+                let word = text(value()?);
+                let job = word.parse().map_err(|_| format!("-kill {word}: not a job's number"))?;
+                (self.mode, self.console) = (Some("-console"), Some(Console::Kill(job)));
+            }
+            name if LATER.iter().any(|(later, ..)| *later == name) => {
+                let later = LATER.iter().find(|(later, ..)| *later == name);
+                if let Some((_, takes, why)) = later {
+                    if *takes {
+                        value()?;
+                    }
+                    self.service.notices.push(format!("{name} has no effect: {why}"));
+                }
             }
             _ => return Err(format!("{shown}: no such option (scored -help)")),
         }

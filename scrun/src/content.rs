@@ -19,14 +19,16 @@ const PIECES: u64 = 16;
 pub struct Contents(HashMap<ContentHash, PathBuf>);
 
 impl Contents {
-    /// Names the programs of a job by their content, where it runs elsewhere than here.
+    /// Names the programs of a job by their content, where it runs elsewhere than here, or nobody
+    /// knows yet where.
     ///
     /// # Errors
     /// A program that cannot be read.
-    pub fn offer(spec: &mut JobSpec) -> Result<Contents, Refusal> {
+    pub fn offer(spec: &mut JobSpec, unplaced: bool) -> Result<Contents, Refusal> {
         let mut contents = Contents::default();
         let mut known = HashMap::new();
-        if spec.hosts.len() < 2 && spec.hosts.iter().all(|host| host.kind == HostKind::This) {
+        let here = spec.hosts.iter().all(|host| host.kind == HostKind::This);
+        if spec.hosts.len() < 2 && here && !unplaced {
             return Ok(contents);
         }
         for element in spec.stages.iter_mut().flat_map(|stage| &mut stage.elements) {

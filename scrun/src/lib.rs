@@ -19,6 +19,7 @@ pub mod program;
 pub mod request;
 pub mod scout;
 pub mod session;
+pub mod shared;
 pub mod site;
 pub mod statistics;
 pub mod usage;
@@ -27,7 +28,7 @@ use content::Contents;
 use notice::Reporter;
 use options::Options;
 use score_proto::message::Level;
-use session::Settings;
+use session::{Call, Settings};
 use site::Site;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -64,14 +65,20 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     let request = request::intersect(&programs.asked)?;
     request::check(&programs.asked, &options, &mut |level, text| reporter.say(level, text))?;
     let mut say = |line: &str| reporter.say(Level::Warning, line);
+    // What the command line says comes before a scout session, and that before the environment.
     let login = if options.chooses_hosts() { None } else { inside::login_if_inside()? };
+    let shared = if login.is_some() { None } else { shared::of(&options, &request)? };
     let mut site = Site::of_process();
     site.session = login.as_ref().map(|login| site.hosts_of(&login.hosts));
-    let chosen = nodes::settle(&options, &request, &site, &mut say)?;
+    let chosen = match &shared {
+        // Which hosts it gets is decided there.
+        Some(shared) => shared.unplaced(),
+        None => nodes::settle(&options, &request, &site, &mut say)?,
+    };
     if options.has("resource") {
         return print(&request::describe(&options, &programs.asked, &request, &chosen));
     }
-    let idle = options.without_effect();
+    let idle = options.without_effect(shared.is_some());
     if !idle.is_empty() {
         reporter.say(Level::Info, &format!("no effect yet: {}", idle.join(", ")));
     }
@@ -81,11 +88,14 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     }
     let names = job::names(&programs.stages);
     let mut spec = job::build(&options, programs, chosen, &places)?;
-    let contents = Contents::offer(&mut spec)?;
-    let (statistics, for_scored) = (options.statistics(), options.for_scored());
-    let login = login.map(|login| login.stream);
-    let show = None;
-    let settings = Settings { reporter, statistics, names, for_scored, contents, login, show };
+    let contents = Contents::offer(&mut spec, shared.is_some())?;
+    let call = match (login, shared) {
+        (Some(login), _) => Call::Scout(login.stream),
+        (None, Some(shared)) => Call::Shared(shared),
+        (None, None) => Call::Own(options.for_scored()),
+    };
+    let statistics = options.statistics();
+    let settings = Settings { reporter, statistics, names, contents, call, show: None };
     session::run(spec, settings)
 }
 
@@ -111,7 +121,7 @@ pub fn fuzz_options(bytes: &[u8]) {
             Ok((options, _)) => {
                 let request = score_proto::note::Request::default();
                 let _ = nodes::settle(&options, &request, &Site::nowhere(), &mut |_| ());
-                let _ = (options.without_effect(), options.level(), options.statistics());
+                let _ = (options.without_effect(false), options.level(), options.statistics());
             }
             Err(refusal) => drop(refusal.context(&words, environment)),
         }

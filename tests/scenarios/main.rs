@@ -23,6 +23,7 @@ mod main_job;
 mod many_hosts;
 mod many_lines;
 mod many_processes;
+mod multi_user;
 mod odd_hosts;
 mod options;
 mod pm_misuse;

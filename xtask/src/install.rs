@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{run, tidy};
 
-/// Builds, then copies commands, libraries, headers, pkg-config files and man pages below DIR.
+/// Builds, then copies commands, libraries, headers, pkg-config files, man pages and the
+/// systemd unit below DIR.
 ///
 /// # Errors
 /// The arguments are wrong, the build failed, or a file cannot be written.
@@ -27,6 +28,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
     }
     man_pages(&root.join("docs/man"), &prefix.join("share/man"))?;
     pkg_config(&root.join("ffi-c/pkgconfig"), &prefix)?;
+    service(&root.join("dist/scored.service"), &prefix)?;
     println!("installed below {}", prefix.display());
     println!("Put {}/bin into PATH before any other scrun (Slurm has one, too).", prefix.display());
     Ok(())
@@ -70,6 +72,14 @@ fn pkg_config(from: &Path, prefix: &Path) -> Result<(), String> {
         write(&target, text.as_bytes())?;
     }
     Ok(())
+}
+
+/// The systemd unit, with the prefix it is installed under.
+fn service(template: &Path, prefix: &Path) -> Result<(), String> {
+    let text = fs::read_to_string(template)
+        .map_err(|error| format!("{}: {error}", template.display()))?
+        .replace("@PREFIX@", &prefix.display().to_string());
+    write(&prefix.join("lib/systemd/system").join(name(template)), text.as_bytes())
 }
 
 fn listed(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {

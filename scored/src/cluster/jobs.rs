@@ -33,11 +33,12 @@ pub struct Usage {
 pub struct Job {
     session: SessionId,
     tag: u64,
-    uid: u32,
+    pub(super) uid: u32,
     request: Request,
     state: State,
 }
 
+/// Where a job stands.
 #[derive(Debug)]
 enum State {
     Waiting {
@@ -48,6 +49,7 @@ enum State {
     Running(Run),
 }
 
+/// A job that has hosts.
 #[derive(Debug)]
 struct Run {
     shares: Vec<Share>,

@@ -45,6 +45,7 @@ pub mod place;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub use jobs::Summary;
 pub use machine::Cluster;
@@ -203,6 +204,7 @@ pub enum Event {
         request: Request,
     },
     /// The session wants its job ended.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     Cancel {
         /// Whose.
         session: SessionId,
@@ -229,6 +231,7 @@ pub enum Event {
         code: u8,
     },
     /// A host of the job cannot be reached, though the cluster sees it, or cannot go on with it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     Broken {
         /// The job.
         job: JobId,
@@ -245,6 +248,7 @@ pub enum Event {
         job: JobId,
     },
     /// The operator marks a host as defect, or as repaired.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     Defect {
         /// The host.
         host: HostId,

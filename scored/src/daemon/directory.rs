@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
+use crate::sys::remove;
+
 /// Where SCore keeps the directories of jobs when it runs as root (manual, scatter(6)).
 const OF_ROOT: &str = "/var/scored";
 const PREFIX: &str = "job-";
@@ -23,7 +25,7 @@ const ABANDONED: Duration = Duration::from_millis(500);
 pub struct JobDirectory {
     path: PathBuf,
     base: PathBuf,
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 impl JobDirectory {
@@ -36,9 +38,39 @@ impl JobDirectory {
         runtime_dir: Option<&OsStr>,
         announce: &mut dyn FnMut(&str),
     ) -> Result<Self, String> {
+        Self::create_first(&bases(runtime_dir), announce)
+    }
+
+    /// Makes one where those of all users are; nobody but root can look into it before it is given
+    /// away.
+    ///
+    /// # Errors
+    /// As [`JobDirectory::create`].
+    pub fn create_for_user(announce: &mut dyn FnMut(&str)) -> Result<Self, String> {
+        Self::create_first(&[PathBuf::from(OF_ROOT)], announce)
+    }
+
+    /// Gives it to a user, with what is in it by now.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn give_to(&self, (uid, gid): (u32, u32)) -> Result<(), String> {
+        let mut folders = vec![self.path.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+                folders.extend(entry.path().is_dir().then(|| entry.path()));
+                std::os::unix::fs::lchown(entry.path(), Some(uid), Some(gid))
+                    .map_err(|error| format!("{}: {error}", entry.path().display()))?;
+            }
+        }
+        std::os::unix::fs::fchown(&*self.lock, Some(uid), Some(gid))
+            .map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+
+    fn create_first(bases: &[PathBuf], announce: &mut dyn FnMut(&str)) -> Result<Self, String> {
         let mut faults = Vec::new();
-        for base in bases(runtime_dir) {
-            match prepare(&base).and_then(|()| Self::create_in(&base, announce)) {
+        for base in bases {
+            match prepare(base).and_then(|()| Self::create_in(base, announce)) {
                 Ok(directory) => return Ok(directory),
                 Err(error) => faults.push(format!("{}: {error}", base.display())),
             }
@@ -67,7 +99,7 @@ impl JobDirectory {
             fs::set_permissions(&path, Permissions::from_mode(0o700))?;
             // Between mkdir and lock another start may take it for a leftover: then once more.
             if let Some(lock) = lock(&path) {
-                return Ok(Self { path, base: base.to_owned(), _lock: lock });
+                return Ok(Self { path, base: base.to_owned(), lock });
             }
         }
         Err(io::Error::other("every name that was tried is taken"))
@@ -78,23 +110,14 @@ impl JobDirectory {
         &self.path
     }
 
+    /// Its last part, which no other job on this host has.
+    pub fn name(&self) -> &str {
+        self.path.file_name().and_then(OsStr::to_str).unwrap_or_default()
+    }
+
     /// Removes what dead jobs have left beside it; what cannot be removed is named.
     pub fn remove_leftovers(&self) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(&self.base) else { return Vec::new() };
-        let mut faults = Vec::new();
-        for entry in entries.flatten() {
-            let path = entry.path();
-            let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-            if !named || path == self.path {
-                continue;
-            }
-            if let Some(_held) = lock(&path)
-                && let Err(error) = remove_tree(&path)
-            {
-                faults.push(format!("{}: {error}", path.display()));
-            }
-        }
-        faults
+        remove_dead(&self.base)
     }
 
     /// Removes it with everything in it, and the folder of jobs when it was the last one there.
@@ -131,6 +154,37 @@ pub fn remove_abandoned(path: &str) {
     }
 }
 
+/// Removes what the jobs of dead daemons have left where root keeps such; what cannot be removed
+/// is named.
+#[allow(dead_code, reason = "for the service, being built")]
+pub fn remove_leftovers_of_root() -> Vec<String> {
+    remove_dead(Path::new(OF_ROOT))
+}
+
+/// Whether no daemon holds the job's directory of this name, or there is none.
+#[allow(dead_code, reason = "for the service, being built")]
+pub fn is_dead(name: &str) -> bool {
+    let path = Path::new(OF_ROOT).join(name);
+    fs::symlink_metadata(&path).is_err() || lock(&path).is_some()
+}
+
+fn remove_dead(base: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(base) else { return Vec::new() };
+    let mut faults = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        // One that lives cannot be locked, our own neither.
+        if named
+            && let Some(_held) = lock(&path)
+            && let Err(error) = remove_tree(&path)
+        {
+            faults.push(format!("{}: {error}", path.display()));
+        }
+    }
+    faults
+}
+
 fn bases(runtime_dir: Option<&OsStr>) -> Vec<PathBuf> {
     let mut bases = Vec::new();
     if geteuid().is_root() {
@@ -148,7 +202,9 @@ fn bases(runtime_dir: Option<&OsStr>) -> Vec<PathBuf> {
 
 /// Makes the folder that holds the jobs' directories, and trusts it only if it is ours alone.
 fn prepare(base: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(base) {
+    // Users must reach their own below root's.
+    let mode = if base == Path::new(OF_ROOT) { 0o711 } else { 0o700 };
+    match DirBuilder::new().mode(mode).create(base) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => other?,
     }
@@ -159,8 +215,8 @@ fn prepare(base: &Path) -> io::Result<()> {
     if data.uid() != geteuid().as_raw() {
         return Err(io::Error::other("it belongs to another user"));
     }
-    if data.mode() & 0o777 != 0o700 {
-        fs::set_permissions(base, Permissions::from_mode(0o700))?;
+    if data.mode() & 0o777 != mode {
+        fs::set_permissions(base, Permissions::from_mode(mode))?;
     }
     Ok(())
 }
@@ -177,30 +233,7 @@ fn lock(path: &Path) -> Option<Flock<File>> {
 
 /// Removes a tree, also one in which a program has taken permissions away from its own folders.
 fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(_) => {
-            open_up(path);
-            match fs::remove_dir_all(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                other => other,
-            }
-        }
-        Ok(()) => Ok(()),
-    }
-}
-
-fn open_up(path: &Path) {
-    let mut folders = vec![path.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let _ = fs::set_permissions(&folder, Permissions::from_mode(0o700));
-        let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-        folders.extend(
-            entries
-                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-                .map(|entry| entry.path()),
-        );
-    }
+    remove::tree(path)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use score_proto::frame;
 use score_proto::message::{JobSpec, Level, Up};
-use score_proto::order::{Begin, Order, Placement, Report};
+use score_proto::order::{Begin, Order, Owner as JobOwner, Placement, Report};
 use score_proto::peer::Peer;
 
 use super::member::{Above, Member, Start};
@@ -40,6 +40,18 @@ impl Daemon {
     pub fn begin(&mut self, session: usize, spec: JobSpec, addresses: Option<Vec<SocketAddr>>) {
         let number = self.next_job;
         self.next_job += 1;
+        self.begin_as(session, number, spec, addresses, None);
+    }
+
+    /// The same under a number that was given elsewhere, and for a user among others.
+    pub fn begin_as(
+        &mut self,
+        session: usize,
+        number: u32,
+        spec: JobSpec,
+        addresses: Option<Vec<SocketAddr>>,
+        owner: Option<JobOwner>,
+    ) {
         let addresses = addresses.unwrap_or_default();
         let place = |(at, host): (usize, &score_proto::message::HostSpec)| {
             let name = if host.name.is_empty() { host_name() } else { host.name.clone() };
@@ -48,7 +60,7 @@ impl Daemon {
         let hosts = spec.hosts.iter().map(|host| host.name.clone()).collect();
         let placement = Placement::new(spec.hosts.iter().enumerate().map(place));
         let secret = random().unwrap_or_default();
-        let begin = Begin { job: number, secret, spec };
+        let begin = Begin { job: number, secret, spec, owner };
         let (job, orders) = Job::begin(begin, placement);
         if let Some(session) = self.sessions.get_mut(&session) {
             session.job = Some(number);
@@ -89,13 +101,22 @@ impl Daemon {
             // What a host that is gone could not remove itself.
             lead.directories.values().for_each(|path| directory::remove_abandoned(path));
         }
+        let mut code = 0;
         for action in actions {
             match action {
                 Action::Up(up) => {
+                    match &up {
+                        Up::Finished(end) => code = end.code,
+                        Up::Refused { code: why, .. } => code = *why,
+                        _ => {}
+                    }
                     self.sessions.get_mut(&session).into_iter().for_each(|one| one.tell(&up));
                 }
                 Action::Order(order) => self.lead_order(number, order),
             }
+        }
+        if is_over {
+            self.job_over(number, code);
         }
     }
 
@@ -301,7 +322,10 @@ impl Daemon {
         let mut session = session.and_then(|session| self.sessions.get_mut(&session));
         let peers = &mut self.peers;
         // It goes out before the directory is there.
+        let for_all = begin.owner.is_some();
         let mut announce = |path: &str| match (above, &mut session, &mut *peers) {
+            // A user could not remove it; the next scored does.
+            _ if for_all => {}
             (Above::Master, Some(session), _) => {
                 session.tell(&Up::Directory(path.to_owned()));
                 session.flush();
@@ -321,6 +345,7 @@ impl Daemon {
             token,
             family: self.family.clone(),
             store: &self.store,
+            cgroups: &self.cgroups,
             announce: &mut announce,
         };
         member.begin(begin, start);

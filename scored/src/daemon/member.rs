@@ -14,9 +14,12 @@ use super::directory::JobDirectory;
 use super::jobs::Post;
 use super::machine;
 use super::relay::{Relay, SHEPHERD};
-use super::shepherd::{Family, Shepherd};
+use super::shepherd::{About, Family, Shepherd};
 use super::store::Store;
+use crate::job::limits::{Kind, Limits};
 use crate::job::{check, code, staging};
+use crate::shepherd::NOT_THE_OWNER;
+use crate::sys::cgroup::{Cgroups, Group};
 use crate::sys::process;
 
 /// Exit codes for what a host cannot do: a job that is too large for it, anything else.
@@ -49,6 +52,8 @@ pub struct Member {
     directory: Option<JobDirectory>,
     /// The job, while its programs are on their way.
     pub waiting: Option<Box<Begin>>,
+    group: Option<Group>,
+    limits: Limits,
 }
 
 /// How a job is begun here.
@@ -63,6 +68,8 @@ pub struct Start<'a> {
     pub family: Family,
     /// The programs that travel.
     pub store: &'a Store<Post>,
+    /// Where groups for jobs of several users are made.
+    pub cgroups: &'a Cgroups,
     /// Who is told where the directory will be, before it is there.
     pub announce: &'a mut dyn FnMut(&str),
 }
@@ -86,6 +93,8 @@ impl Member {
             shepherd: None,
             directory: None,
             waiting: None,
+            group: None,
+            limits: Limits::default(),
         }
     }
 
@@ -99,8 +108,10 @@ impl Member {
         match self.try_begin(begin, start) {
             Ok(()) => {
                 self.relay.reported(SHEPHERD, Report::Ready);
-                // While the shepherd starts: what earlier jobs could not remove themselves.
-                let faults = self.directory.as_ref().map(JobDirectory::remove_leftovers);
+                // While the shepherd starts: what earlier jobs could not remove themselves. With
+                // several users that was done when this daemon started.
+                let mine = self.directory.as_ref().filter(|_| begin.owner.is_none());
+                let faults = mine.map(JobDirectory::remove_leftovers);
                 for fault in faults.unwrap_or_default() {
                     self.warn(format!("left by an earlier job, and cannot be removed: {fault}"));
                 }
@@ -115,7 +126,10 @@ impl Member {
     }
 
     fn refuse_with(&mut self, code: u8, reason: &str) {
-        self.remove_directory();
+        if let Some(shepherd) = self.shepherd.take() {
+            shepherd.bury();
+        }
+        self.reclaim();
         let reason = self.named(reason);
         self.relay.reported(SHEPHERD, Report::Refused { code, reason });
         self.relay.gone(SHEPHERD);
@@ -128,15 +142,38 @@ impl Member {
         check::check_limits(&begin.spec, nodes, &machine::look())
             .map_err(|reason| (REFUSED, reason))?;
         let failed = |reason: String| (FAILED, reason);
-        let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
-        let directory = JobDirectory::create(runtime_dir.as_deref(), &mut *start.announce);
+        let directory = match &begin.owner {
+            Some(_) => JobDirectory::create_for_user(&mut *start.announce),
+            None => {
+                let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR");
+                JobDirectory::create(runtime_dir.as_deref(), &mut *start.announce)
+            }
+        };
         let directory = self.directory.insert(directory.map_err(failed)?);
         stage(&begin.spec, directory.path(), start.store).map_err(failed)?;
-        let path = directory.path().to_string_lossy();
-        let shepherd = Shepherd::start(&path, start);
+        if let Some(owner) = &begin.owner {
+            // Only now: nothing in it was anybody else's before.
+            directory.give_to((owner.uid, owner.gid)).map_err(failed)?;
+        }
+        self.limits = Limits::of(&begin.spec.options, begin.owner.is_some()).map_err(failed)?;
+        if begin.owner.is_some() {
+            let group = start.cgroups.make(directory.name(), self.limits.memory);
+            let group = group.map_err(|error| failed(format!("cgroup of the job: {error}")))?;
+            self.group = Some(group);
+        }
+        let about = About {
+            directory: &directory.path().to_string_lossy(),
+            owner: begin.owner.as_ref(),
+            group: self.group.as_ref(),
+        };
+        let shepherd = Shepherd::start(&about, start);
         let shepherd = shepherd
             .map_err(|error| failed(format!("the job's shepherd cannot be started: {error}")))?;
         let shepherd = self.shepherd.insert(shepherd);
+        if let Some(group) = &self.group {
+            let entered = group.enter(shepherd.pid());
+            entered.map_err(|error| failed(format!("cgroup of the job: {error}")))?;
+        }
         shepherd.link.queue(&Order::Hello { version: PROTOCOL_VERSION });
         shepherd.link.queue(&Order::Place(placement.clone()));
         shepherd.link.queue(&Order::Begin(Box::new(begin.clone())));
@@ -214,9 +251,19 @@ impl Member {
         let Some(shepherd) = self.shepherd.take() else { return };
         let finished = shepherd.finished;
         let status = shepherd.bury();
-        self.remove_directory();
+        let killed_for_memory = self.group.as_ref().is_some_and(|group| group.oom_kills() > 0);
+        self.reclaim();
         match finished {
             Some(elapsed_ns) => self.relay.reported(SHEPHERD, Report::Finished { elapsed_ns }),
+            None if status == Some(Status::Exited(NOT_THE_OWNER)) => {
+                let reason = self.named("nothing of the job has been started");
+                self.relay.lost(SHEPHERD, FAILED, reason);
+            }
+            None if killed_for_memory && status == Some(Status::Signaled(libc::SIGKILL)) => {
+                let host = self.relay.placement().here().map_or("?", |here| &here.name);
+                let (code, reason) = self.limits.exceeded(Kind::Memory, host);
+                self.relay.lost(SHEPHERD, code, reason);
+            }
             None => {
                 let (code, reason) = explain(status);
                 let reason = self.named(&reason);
@@ -231,10 +278,17 @@ impl Member {
             process::kill(shepherd.pid(), libc::SIGKILL);
             shepherd.bury();
         }
-        self.remove_directory();
+        self.reclaim();
     }
 
-    fn remove_directory(&mut self) {
+    /// Removes the job's group and directory.
+    fn reclaim(&mut self) {
+        if let Some(group) = self.group.take() {
+            group.kill();
+            if let Err(error) = group.remove() {
+                self.warn(format!("the job's cgroup cannot be removed: {error}"));
+            }
+        }
         let Some(directory) = self.directory.take() else { return };
         let path: PathBuf = directory.path().to_owned();
         if let Err(error) = directory.remove() {

@@ -12,6 +12,7 @@ mod muster;
 mod peers;
 mod relay;
 mod scout;
+pub mod service;
 mod session;
 mod shepherd;
 mod store;
@@ -34,6 +35,7 @@ use score_proto::peer::{Join, Peer};
 use crate::job::life::Event;
 use crate::job::{check, code};
 use crate::start::Wishes;
+use crate::sys::cgroup::Cgroups;
 use crate::sys::descriptor;
 use crate::sys::process::{self, Reap};
 use jobs::{Lead, Post};
@@ -41,6 +43,7 @@ use member::Member;
 use muster::{Muster, News};
 use peers::{Heard, Peers};
 use scout::Scout;
+use service::Service;
 use session::{Said, Session};
 use shepherd::Family;
 use store::Store;
@@ -183,6 +186,9 @@ struct Daemon {
     /// Connections that were dropped before they were anybody's.
     strangers: u64,
     ending: bool,
+    cgroups: Cgroups,
+    /// Where every user is served.
+    service: Option<Service>,
 }
 
 impl Daemon {
@@ -214,6 +220,8 @@ impl Daemon {
             next_job: 1,
             strangers: 0,
             ending: false,
+            cgroups: Cgroups::default(),
+            service: None,
         })
     }
 
@@ -241,21 +249,26 @@ impl Daemon {
     fn live(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
         let mut looked = Instant::now();
-        while !self.ending && (self.server.is_some() || !self.sessions.is_empty()) {
+        while !self.ending
+            && (self.server.is_some() || self.service.is_some() || !self.sessions.is_empty())
+        {
             match self.poll.poll(&mut events, self.timeout()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => other?,
             }
             let signalled = self.mark(&events);
             self.let_in();
-            self.hear_sessions();
+            self.admit_callers();
             self.hear_peers();
+            self.hear_sessions();
             self.members.values_mut().for_each(Member::hear);
             if signalled {
                 self.take_signals();
             }
             self.advance();
+            self.tick_cluster();
             self.settle();
+            self.send_outboxes();
             if looked.elapsed() > CALM {
                 // Not while a job is being launched.
                 self.spare_links();
@@ -287,6 +300,7 @@ impl Daemon {
                 (LISTENER, _) => self.accept(),
                 (DOOR, _) => self.somebody_knocks(),
                 (LIFELINE, _) => self.ending = true,
+                (service::LOCAL, _) => self.service.iter_mut().for_each(Service::mark),
                 (_, None) => {}
                 (_, Some(Owner::Session(number))) => {
                     self.sessions.get_mut(number).into_iter().for_each(Session::mark_readable);
@@ -330,12 +344,10 @@ impl Daemon {
         let links = self.peers.as_ref().and_then(Peers::deadline);
         let starts = self.muster.as_ref().and_then(Muster::deadline);
         let starts = starts.map(|due| due.saturating_duration_since(Instant::now()));
+        let cluster = self.service.as_ref().map(Service::deadline);
         // epoll counts milliseconds: round up, or the loop would spin at the end.
-        [links, starts, callers]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|left| left + Duration::from_millis(1))
+        let all = [links, starts, callers, cluster, self.callers_deadline()];
+        all.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }
 
     fn hear_sessions(&mut self) {
@@ -351,14 +363,22 @@ impl Daemon {
                         let text = "a session has one job only".to_owned();
                         session.tell(&Up::Notice { level: Level::Error, text });
                     }
+                    Said::Submit(_) if session.peer.is_some() => {
+                        let reason = "log in first".to_owned();
+                        session.tell(&Up::Refused { reason, code: REFUSED });
+                    }
                     Said::Submit(spec) => self.submit(number, spec),
                     Said::Open(hosts) => self.open(number, hosts),
                     Said::ToJob(Down::Content { hash, offset, bytes }) => {
                         self.content_came(job.unwrap_or(0), &hash, offset, &bytes);
                     }
+                    Said::Login(login) => self.log_in(number, login),
+                    Said::Request(shape, spec) => self.request(number, shape, *spec),
+                    Said::Console(console) => self.console(number, console),
+                    Said::Forward(down) => self.forward(number, &down),
                     Said::ToJob(message) if job.is_none() => self.give_up(number, &message),
                     Said::ToJob(message) => self.lead(job, Event::Down(message)),
-                    Said::Nonsense => job.into_iter().for_each(|job| self.abandon(job)),
+                    Said::Nonsense => self.drop_job(job),
                 }
             }
         }
@@ -406,8 +426,12 @@ impl Daemon {
             Down::Signal(signal @ (libc::SIGINT | libc::SIGHUP | libc::SIGABRT)) => *signal,
             _ => return,
         };
-        let reason = "given up before all hosts were up".to_owned();
-        self.refuse(session, reason, code::of_signal(signal));
+        let waits = self.sessions.get(&session).is_some_and(|session| session.wanted.is_some());
+        let reason = match waits {
+            true => "given up while the job waited for room",
+            false => "given up before all hosts were up",
+        };
+        self.refuse(session, reason.to_owned(), code::of_signal(signal));
     }
 
     /// Hosts on their way up.
@@ -435,8 +459,10 @@ impl Daemon {
             match heard {
                 Heard::Message(Peer::Order { job, body }) => self.ordered(link, job, &body),
                 Heard::Message(Peer::Report { job, body }) => self.reported(link, job, &body),
-                Heard::Message(Peer::Join(join)) => self.joined(link, &join),
-                Heard::Message(_) => {}
+                Heard::Message(Peer::Join(join)) if self.service.is_none() => {
+                    self.joined(link, &join);
+                }
+                Heard::Message(message) => self.heard_of_cluster(link, message),
                 Heard::Lost(name, reason) => {
                     self.owners.remove(&Token(link));
                     self.link_lost(link, name, &reason);
@@ -465,14 +491,15 @@ impl Daemon {
         if self.server == Some(link) {
             // Whoever has started us is gone, and does not want anything any more.
             self.ending = true;
-        } else if name.is_none() {
+        } else if name.is_none() && self.service.is_none() {
             self.stranger(reason);
         }
         self.unlinked(link, reason);
-        if name.is_none() {
+        if name.is_none() && self.service.is_none() {
             // A stranger, or a daemon that did not come to its greeting.
             eprintln!("scored: a connection was dropped: {reason}");
         }
+        self.unlinked_from_cluster(name.as_deref(), reason);
         let (Some(name), Some(muster)) = (name, &self.muster) else { return };
         if muster.spec.is_some() {
             let session = muster.session;
@@ -510,9 +537,22 @@ impl Daemon {
             .collect();
         for number in over {
             self.ending |= self.scout.as_ref().is_some_and(|scout| scout.control == number);
-            let job = self.sessions.remove(&number).and_then(|session| session.job);
-            job.into_iter().for_each(|job| self.abandon(job));
+            let session = self.sessions.remove(&number);
+            self.drop_job(session.as_ref().and_then(|session| session.job));
+            session.into_iter().for_each(|session| self.session_over(&session));
             self.owners.retain(|_, owner| !matches!(owner, Owner::Session(one) if *one == number));
+        }
+    }
+}
+
+impl Daemon {
+    /// Ends a job that nobody wants to hear of any more. A daemon that stays sees it to its end:
+    /// only then its hosts are free for others.
+    fn drop_job(&mut self, job: Option<u32>) {
+        match job {
+            Some(_) if self.service.is_some() => self.lead(job, Event::Down(Down::Kill)),
+            Some(job) => self.abandon(job),
+            None => {}
         }
     }
 }

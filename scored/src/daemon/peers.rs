@@ -14,7 +14,7 @@ use score_tree::link::{Limits, Link, SendError};
 /// How long a peer may take to prove that it has the key, and to say something. TCP doubles its
 /// waits: a cable that was out for 5 s may be silence for 10, and what was said last was said a
 /// heartbeat before.
-const LIMITS: Limits =
+pub const LIMITS: Limits =
     Limits { handshake: Duration::from_secs(5), silence: Duration::from_secs(16) };
 /// Connections of strangers at the same time.
 const STRANGERS: usize = 128;
@@ -42,6 +42,8 @@ struct One {
     /// Who it is: dialled by that name, or greeted by it.
     name: Option<String>,
     greeted: bool,
+    /// What it said when it greeted.
+    incarnation: Incarnation,
     readable: bool,
     /// What the link did not take yet.
     waiting: VecDeque<Peer>,
@@ -66,7 +68,21 @@ impl Peers {
     /// # Errors
     /// As bind(2), epoll_ctl(2).
     pub fn new(key: Key, name: String, registry: &Registry, token: Token) -> io::Result<Self> {
-        let mut listener = TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], 0)))?;
+        Self::at(SocketAddr::from(([0, 0, 0, 0], 0)), key, name, registry, token)
+    }
+
+    /// A daemon of this name that accepts links there.
+    ///
+    /// # Errors
+    /// As bind(2), epoll_ctl(2).
+    pub fn at(
+        address: SocketAddr,
+        key: Key,
+        name: String,
+        registry: &Registry,
+        token: Token,
+    ) -> io::Result<Self> {
+        let mut listener = TcpListener::bind(address)?;
         registry.register(&mut listener, token, Interest::READABLE)?;
         let incarnation = super::random()?;
         Ok(Self {
@@ -159,7 +175,17 @@ impl Peers {
         let fault = fault.map(|error| error.to_string());
         let waiting = VecDeque::new();
         let from = stream.peer_addr().ok().map(|address| address.ip());
-        let one = One { stream, link, from, name, greeted: false, readable: true, waiting, fault };
+        let one = One {
+            stream,
+            link,
+            from,
+            name,
+            greeted: false,
+            incarnation: 0,
+            readable: true,
+            waiting,
+            fault,
+        };
         self.all.insert(number, one);
         self.send(number, Peer::Hello(self.hello.clone()));
     }
@@ -178,6 +204,23 @@ impl Peers {
     pub fn to(&self, name: &str) -> Option<usize> {
         let is_it = |one: &One| one.fault.is_none() && one.name.as_deref() == Some(name);
         self.all.iter().find(|(_, one)| is_it(one)).map(|(number, _)| *number)
+    }
+
+    /// Who is at the other end of a link, once that is known.
+    pub fn name_of(&self, number: usize) -> Option<&str> {
+        self.all.get(&number)?.name.as_deref()
+    }
+
+    /// What this daemon ran has been ended: from now on it counts as another one.
+    pub fn begin_anew(&mut self, incarnation: Incarnation) {
+        self.hello.incarnation = incarnation;
+    }
+
+    /// Gives up every link to a host.
+    pub fn cut_off(&mut self, name: &str, reason: &str) {
+        for one in self.all.values_mut().filter(|one| one.name.as_deref() == Some(name)) {
+            one.fault.get_or_insert(reason.to_owned());
+        }
     }
 
     /// The address that a link comes from or goes to.
@@ -213,7 +256,7 @@ impl Peers {
     /// What has come, link by link, a bounded amount of each.
     pub fn hear(&mut self) -> Vec<(usize, Heard)> {
         let now = self.now();
-        let mut heard = Vec::new();
+        let (mut heard, mut greeted) = (Vec::new(), Vec::new());
         for (number, one) in &mut self.all {
             if one.readable {
                 one.read(&mut self.scratch, now);
@@ -226,7 +269,9 @@ impl Peers {
                 match one.link.next::<Peer>() {
                     Ok(Some(Peer::Hello(hello))) if !one.greeted => {
                         one.greeted = true;
-                        one.name.get_or_insert(hello.name);
+                        one.incarnation = hello.incarnation;
+                        let name = one.name.get_or_insert(hello.name);
+                        greeted.push((*number, name.clone(), hello.incarnation));
                     }
                     Ok(Some(message)) if one.greeted => {
                         heard.push((*number, Heard::Message(message)));
@@ -240,6 +285,14 @@ impl Peers {
                         one.fault.get_or_insert(fault.to_string());
                         break;
                     }
+                }
+            }
+        }
+        for (number, name, incarnation) in greeted {
+            let others = self.all.iter_mut().filter(|(at, _)| **at != number);
+            for (_, other) in others.filter(|(_, other)| other.greeted) {
+                if other.name.as_ref() == Some(&name) && other.incarnation != incarnation {
+                    other.fault.get_or_insert("its scored was started anew".to_owned());
                 }
             }
         }

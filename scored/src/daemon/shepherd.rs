@@ -2,19 +2,22 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use score_proto::order::Status;
+use score_proto::order::{Owner, Status};
 
 use super::member::Start;
 use crate::link::Link;
+use crate::owner;
+use crate::sys::cgroup::Group;
 use crate::sys::namespace::{self, Rung};
 use crate::sys::process;
 
@@ -23,6 +26,34 @@ const GOING: Duration = Duration::from_secs(2);
 
 /// Children of this process that are still wanted: shepherds, and what brought daemons up.
 pub type Family = Rc<RefCell<HashSet<i32>>>;
+
+/// What a shepherd is told on its command line.
+#[derive(Debug)]
+pub struct About<'a> {
+    /// The job's directory.
+    pub directory: &'a str,
+    /// Whom it is to become.
+    pub owner: Option<&'a Owner>,
+    /// The job's group, where the kernel counts.
+    pub group: Option<&'a Group>,
+}
+
+impl About<'_> {
+    fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["-directory".into(), self.directory.into()];
+        let cpu = self.group.and_then(|group| group.cpu.as_ref());
+        let oom = self.group.and_then(|group| group.oom.as_ref());
+        let pairs = [
+            ("-owner", self.owner.map(owner::write)),
+            ("-cpufile", cpu.map(|path| path.clone().into_os_string())),
+            ("-oomfile", oom.map(|path| path.clone().into_os_string())),
+        ];
+        for (option, value) in pairs {
+            words.extend(value.into_iter().flat_map(|value| [option.into(), value]));
+        }
+        words
+    }
+}
 
 /// A shepherd that has been started.
 #[derive(Debug)]
@@ -41,7 +72,7 @@ impl Shepherd {
     ///
     /// # Errors
     /// What the last rung was refused for.
-    pub fn start(directory: &str, start: Start<'_>) -> io::Result<Self> {
+    pub fn start(about: &About<'_>, start: Start<'_>) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let outer_proc = OwnedFd::from(File::open("/proc")?);
@@ -51,15 +82,16 @@ impl Shepherd {
                 continue;
             }
             let control = theirs.as_raw_fd().to_string();
-            let mut words =
-                vec!["scored", "-shepherd", "-control", &control, "-directory", directory];
+            let fixed = ["scored", "-shepherd", "-control", &control].map(OsString::from);
+            let mut words: Vec<OsString> = fixed.into_iter().chain(about.words()).collect();
             let mut keep = vec![&theirs];
             let proc_number = outer_proc.as_raw_fd().to_string();
             if rung.is_namespace() {
-                words.extend(["-proc", &proc_number]);
+                words.extend(["-proc", &proc_number].map(OsString::from));
                 keep.push(&outer_proc);
             }
-            let arguments: Result<Vec<CString>, _> = words.into_iter().map(CString::new).collect();
+            let arguments: Result<Vec<CString>, _> =
+                words.into_iter().map(|word| CString::new(word.into_vec())).collect();
             match namespace::start_self(*rung, &arguments?, &keep) {
                 Ok(pid) => {
                     let mut link = Link::new(ours)?;

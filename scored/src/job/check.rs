@@ -5,6 +5,8 @@ use std::collections::HashSet;
 use score_proto::MAX_NODES;
 use score_proto::message::{Input, JobSpec, Output};
 
+use super::limits::Limits;
+
 /// Descriptors that the shepherd needs per process: two pipes, the control socket, PM's.
 const DESCRIPTORS_PER_PROCESS: u64 = 4;
 /// Descriptors that it needs besides.
@@ -45,6 +47,7 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
         let count = spec.hosts.len();
         return Err(format!("of the {count} hosts, {:?} is named twice", twice.name));
     }
+    Limits::of(&spec.options, true)?;
     check_shape(spec)?;
     check_strings(spec)
 }

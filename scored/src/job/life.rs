@@ -132,8 +132,13 @@ impl Job {
     fn told(&mut self, down: Down) {
         match down {
             // The session's own business, before there is a job.
-            Down::Hello { .. } | Down::Submit(_) => {}
-            Down::Open(_) | Down::Content { .. } => {}
+            Down::Hello { .. }
+            | Down::Submit(_)
+            | Down::Open(_)
+            | Down::Content { .. }
+            | Down::Login(_)
+            | Down::Request { .. }
+            | Down::Console(_) => {}
             Down::Stdin(bytes) => self.order(Order::Stdin(bytes)),
             Down::StdinEof => self.order(Order::StdinEof),
             Down::OutputTaken(bytes) => self.order(Order::OutputTaken(bytes)),
@@ -163,7 +168,8 @@ impl Job {
         match report {
             Report::Ready if self.state == State::Starting => {
                 let hosts = self.placement.hosts.len() as u32;
-                self.up(Up::Accepted { job: self.number, hosts });
+                let nodes = self.placement.nodes();
+                self.up(Up::Accepted { job: self.number, nodes, hosts });
                 self.begin_stage(0);
             }
             Report::Refused { code, reason } if self.state == State::Starting => {

@@ -29,7 +29,7 @@ fn job(shape: &[usize], kind: Kind) -> Job {
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
     let placement = Placement::new(hosts);
-    Job::begin(Begin { job: 7, secret: 1, spec }, placement).0
+    Job::begin(Begin { job: 7, secret: 1, spec, owner: None }, placement).0
 }
 
 fn report(job: &mut Job, report: Report) -> Vec<Action> {
@@ -39,7 +39,7 @@ fn report(job: &mut Job, report: Report) -> Vec<Action> {
 fn started(shape: &[usize], kind: Kind) -> Job {
     let mut job = job(shape, kind);
     let actions = report(&mut job, Report::Ready);
-    assert_eq!(actions[0], Action::Up(Up::Accepted { job: 7, hosts: 2 }));
+    assert_eq!(actions[0], Action::Up(Up::Accepted { job: 7, nodes: NODES, hosts: 2 }));
     assert_eq!(actions[1..], [Action::Order(Order::StartStage(0))]);
     job
 }

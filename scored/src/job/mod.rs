@@ -5,5 +5,6 @@ pub mod check;
 pub mod code;
 pub mod element;
 pub mod life;
+pub mod limits;
 pub mod lines;
 pub mod staging;

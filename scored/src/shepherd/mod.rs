@@ -7,6 +7,7 @@ mod calls;
 mod ending;
 mod files;
 mod input;
+mod limits;
 mod networks;
 mod orders;
 mod output;
@@ -26,10 +27,11 @@ use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::order::{Order, Report};
+use score_proto::order::{Order, Owner, Report};
 
 use crate::link::Link;
-use crate::sys::{descriptor, process};
+use crate::sys::{descriptor, process, user};
+pub use limits::Counts;
 use reports::Reports;
 use work::Work;
 
@@ -38,6 +40,9 @@ const CHILD: Token = Token(1);
 const INPUT: Token = Token(2);
 const NETWORKS: Token = Token(3);
 const FIRST: usize = 8;
+
+/// Exit code of a shepherd that could not become the user; it has said why.
+pub const NOT_THE_OWNER: u8 = 77;
 
 /// What scored tells its shepherd on the command line.
 #[derive(Debug)]
@@ -48,6 +53,10 @@ pub struct Setting {
     pub directory: PathBuf,
     /// /proc of the outer PID namespace, when this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,
+    /// Whose job it is, when it is not that of whoever has started scored.
+    pub owner: Option<Owner>,
+    /// Where the kernel counts what the job uses.
+    pub counts: Counts,
 }
 
 /// Runs the shepherd until its job has ended.
@@ -68,6 +77,17 @@ pub fn run(setting: Setting) -> io::Result<()> {
     let poll = Poll::new()?;
     let mut reports = Reports::new(Link::new(setting.control)?);
     reports.register(poll.registry(), LINK)?;
+    if let Some(owner) = &setting.owner {
+        if let Err(reason) = user::become_owner(owner) {
+            reports.add(Report::Lost { code: 1, reason });
+            reports.flush();
+            std::process::exit(NOT_THE_OWNER.into());
+        }
+        // The kernel forgets it when ids change.
+        if setting.outer_proc.is_some() {
+            process::die_with_parent(libc::SIGKILL);
+        }
+    }
     let child = SignalFd::with_flags(
         &SigSet::from(Signal::SIGCHLD),
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
@@ -79,6 +99,8 @@ pub fn run(setting: Setting) -> io::Result<()> {
         outer_proc: setting.outer_proc,
         descriptor_limit,
         null,
+        counts: setting.counts,
+        multi_user: setting.owner.is_some(),
     };
     Shepherd { poll, child, work: Work::new(ground, reports) }.live()
 }

@@ -8,11 +8,13 @@ use score_proto::order::{Begin, HostAddress, Order, Report};
 
 use super::callers::Step;
 use super::files;
+use super::limits::Watch;
 use super::networks::Networks;
 use super::output::Purpose;
 use super::start;
 use super::work::{At, Known, Work};
 use crate::job::code;
+use crate::job::limits::Limits;
 use crate::sys::process;
 
 impl Work {
@@ -92,6 +94,13 @@ impl Work {
         let Some(placement) = self.placement.take() else { return };
         let Some(here) = placement.here().cloned() else { return };
         process::set_umask(begin.spec.umask);
+        match Limits::of(&begin.spec.options, self.ground.multi_user) {
+            Ok(limits) => {
+                let counts = self.ground.counts.clone();
+                self.watch = Watch::new(limits, counts, Instant::now());
+            }
+            Err(reason) => self.lost(reason),
+        }
         if placement.own > 0 {
             self.input.leave_to_others();
         } else if !start::feeds(&begin.spec, 0, At { element: 0, node: 0 }) {

@@ -9,18 +9,21 @@ use std::time::{Duration, Instant};
 use mio::{Registry, Token};
 use score_proto::message::{ElementSpec, JobSpec, NodeUsage, Stream};
 use score_proto::nodeset::NodeSet;
-use score_proto::order::{Begin, Place, Placement, Report};
+use score_proto::order::{Begin, Place, Placement, Report, Status};
 
 use super::callers::Callers;
 use super::calls::{Controls, Heard};
 use super::input::Input;
+use super::limits::{Counts, Watch};
 use super::output::{Outputs, Purpose};
 use super::reports::Reports;
 use super::segments::Segments;
 use super::start::{self, NotStarted, Starts};
 use super::{FIRST, INPUT, NETWORKS, ending};
 use crate::job::code;
+use crate::job::limits::Kind;
 use crate::sys::process::{self, Reap, Reaped};
+use crate::sys::remove;
 
 /// Processes started in one turn of the loop.
 const STARTS: usize = 16;
@@ -45,6 +48,10 @@ pub struct Ground {
     pub outer_proc: Option<OwnedFd>,
     pub descriptor_limit: libc::rlimit,
     pub null: File,
+    /// Where the kernel counts what the job uses.
+    pub counts: Counts,
+    /// Whether daemons serve several users.
+    pub multi_user: bool,
 }
 
 /// The job, once it is known.
@@ -80,6 +87,7 @@ pub struct Work {
     pub controls: Controls,
     pub(super) starts: Starts,
     pub(super) segments: Segments,
+    pub(super) watch: Watch,
     /// By element of the running stage.
     pub(super) callers: Vec<Callers>,
     running: HashMap<i32, At>,
@@ -116,6 +124,7 @@ impl Work {
             controls: Controls::default(),
             starts: Starts::default(),
             segments: Segments::default(),
+            watch: Watch::default(),
             callers: Vec::new(),
             running: HashMap::new(),
             pids: HashMap::new(),
@@ -147,7 +156,7 @@ impl Work {
             End::Going(until) => Some(until),
             _ => None,
         };
-        [lines, going, self.killed_until].into_iter().flatten().min()
+        [lines, going, self.killed_until, self.watch.deadline()].into_iter().flatten().min()
     }
 
     /// One turn of the loop: everything that is ready, a bounded amount of each.
@@ -162,6 +171,9 @@ impl Work {
         }
         self.input.pump(&mut self.reports);
         self.hear_calls();
+        if let Some(kind) = self.watch.look(now, &self.ground.directory) {
+            self.exceeded(kind);
+        }
         if self.killed_until.is_some_and(|until| until <= now) {
             self.killed_until = None;
             self.outputs.abandon(Purpose::StageEnd);
@@ -296,6 +308,18 @@ impl Work {
         }
     }
 
+    /// The job has exceeded a limit: nothing of it goes on here.
+    fn exceeded(&mut self, kind: Kind) {
+        let host = match &self.known {
+            Some(known) if !known.here.name.is_empty() => known.here.name.clone(),
+            _ => super::files::host_name(),
+        };
+        let (code, reason) = self.watch.limits().exceeded(kind, &host);
+        self.reports.add(Report::Lost { code, reason });
+        self.skip_starts(None);
+        ending::kill_all();
+    }
+
     fn hear_calls(&mut self) {
         for heard in self.controls.hear() {
             match heard {
@@ -334,6 +358,9 @@ impl Work {
         let Some(at) = self.running.remove(&reaped.pid) else { return };
         self.pids.remove(&at);
         self.last_end = Some(Instant::now());
+        if reaped.status == Status::Signaled(libc::SIGKILL) && self.watch.was_killed() {
+            self.exceeded(Kind::Memory);
+        }
         // What it has said before its end counts before its end.
         self.controls.mark_ended(at);
         self.hear_calls();
@@ -407,6 +434,12 @@ impl Work {
             return;
         }
         self.end = End::Done;
+        if self.ground.multi_user
+            && let Ok(directory) = File::open(&self.ground.directory)
+        {
+            // As the user, so that root has less to do with it. What cannot go is named by scored.
+            let _ = remove::empty(&directory.into());
+        }
         let elapsed = match (self.began, self.last_end) {
             (Some(began), Some(end)) => end.saturating_duration_since(began),
             _ => Duration::ZERO,

@@ -1,10 +1,13 @@
 //! Everything that needs `unsafe` or a bare system call: starting processes, namespaces, memfds,
 //! and the few calls for which there is no safe wrapper. Nothing here decides anything.
 
+pub mod cgroup;
 pub mod descriptor;
 pub mod memfd;
 pub mod namespace;
 pub mod probe;
 pub mod process;
+pub mod remove;
 pub mod spawn;
 pub mod tie;
+pub mod user;

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use nix::fcntl::OFlag;
 
+use super::cgroup::{self, Cgroups};
 use super::memfd::Published;
 use super::namespace::{self, Rung};
 use super::{descriptor, process};
@@ -44,6 +45,16 @@ const PROBES: &[Probe] = &[
         "long suspends are by SIGSTOP, which a program can see",
     ),
     ("cgroup v1 freezer", cgroup1, "nothing, where cgroup v2 is there"),
+    (
+        "memory of a job",
+        || Cgroups::find(false).memory().map_err(io::Error::other),
+        "memorylimit is kept by RLIMIT_DATA of each process and by looking every 100 ms",
+    ),
+    (
+        "processor time of a job",
+        || Cgroups::find(false).cpu().map_err(io::Error::other),
+        "cpulimit misses processes whose parents do not wait for them",
+    ),
     (
         "SCHED_FIFO",
         fifo,
@@ -83,33 +94,10 @@ fn rung(rung: Rung) -> io::Result<String> {
     namespace::try_rung(rung).map(|()| "with its own /proc".to_owned())
 }
 
-/// Mount point and own group of a cgroup hierarchy.
-fn own_group(file_system: &str, controller: &str) -> io::Result<String> {
-    let missing = || io::Error::other("no such hierarchy is mounted");
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let mount = mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .find(|words| {
-            words.get(2) == Some(&file_system)
-                && (controller.is_empty()
-                    || words.get(3).is_some_and(|options| {
-                        options.split(',').any(|option| option == controller)
-                    }))
-        })
-        .and_then(|words| words.get(1).map(|point| (*point).to_owned()))
-        .ok_or_else(missing)?;
-    let groups = fs::read_to_string("/proc/self/cgroup")?;
-    let group = groups
-        .lines()
-        .filter_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            rest.split_once(':')
-        })
-        .find(|(controllers, _)| controllers.split(',').any(|one| one == controller))
-        .map(|(_, path)| path.to_owned())
-        .ok_or_else(missing)?;
-    Ok(format!("{mount}{group}/scored-probe-{}", std::process::id()))
+/// A group of this process's own in a hierarchy, which is not there yet.
+fn own_group(controller: &str) -> io::Result<String> {
+    let own = cgroup::own(controller)?;
+    Ok(format!("{}/scored.probe-{}", own.display(), std::process::id()))
 }
 
 fn try_group(path: &str, writes: &[(&str, &str)]) -> io::Result<String> {
@@ -120,12 +108,12 @@ fn try_group(path: &str, writes: &[(&str, &str)]) -> io::Result<String> {
 }
 
 fn cgroup2() -> io::Result<String> {
-    let path = own_group("cgroup2", "")?;
+    let path = own_group("")?;
     try_group(&path, &[("cgroup.freeze", "1"), ("cgroup.freeze", "0"), ("cgroup.kill", "1")])
 }
 
 fn cgroup1() -> io::Result<String> {
-    let path = own_group("cgroup", "freezer")?;
+    let path = own_group("freezer")?;
     try_group(&path, &[("freezer.state", "FROZEN"), ("freezer.state", "THAWED")])
 }
 

@@ -219,6 +219,15 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     limit
 }
 
+/// Takes a limit that a user had elsewhere, as far as it is below our own.
+pub fn lower_limit(wanted: &score_proto::order::Limit) {
+    let own = limit(wanted.resource);
+    let hard = own.rlim_max.min(wanted.hard);
+    let lowered = libc::rlimit { rlim_cur: wanted.soft.min(hard), rlim_max: hard };
+    // SAFETY: reads the struct given; an unknown number is refused.
+    unsafe { libc::setrlimit(wanted.resource, &lowered) };
+}
+
 /// Raises the soft limit of descriptors to the hard one; returns what it was.
 pub fn raise_descriptor_limit() -> libc::rlimit {
     let before = limit(libc::RLIMIT_NOFILE);
@@ -226,6 +235,47 @@ pub fn raise_descriptor_limit() -> libc::rlimit {
     // SAFETY: reads the struct given.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) };
     before
+}
+
+/// Limits the private memory of this process and those that it starts.
+pub fn limit_data(bytes: u64) {
+    let limit = score_proto::order::Limit { resource: libc::RLIMIT_DATA, soft: bytes, hard: bytes };
+    lower_limit(&limit);
+}
+
+/// Processor time of everything that this process has started, at whatever remove: of those that
+/// have been waited for, and of those that live.
+pub fn family_cpu_ns() -> u64 {
+    // SAFETY: an all-zero rusage is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the struct given; sysconf touches no memory of ours.
+    let ticks = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        u64::try_from(libc::sysconf(libc::_SC_CLK_TCK)).unwrap_or(0).max(1)
+    };
+    let ended = nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime));
+    let living = descendants().into_iter().filter_map(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // utime, stime, cutime and cstime: fields 14 to 17, counted from the one after the name.
+        let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
+        Some(fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>())
+    });
+    ended.saturating_add(living.sum::<u64>().saturating_mul(1_000_000_000 / ticks))
+}
+
+/// Memory of all descendants of this process that is not of files, in bytes. What processes share
+/// counts once for each.
+pub fn family_memory() -> u64 {
+    let pids = descendants().into_iter();
+    let of_one = |pid: i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let kib = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0)
+        };
+        (kib("RssAnon:") + kib("VmSwap:")) * 1024
+    };
+    pids.map(of_one).sum()
 }
 
 /// Sets the umask.

@@ -177,13 +177,12 @@ impl Options {
     }
 
     /// The given options that are known and do nothing yet, each once.
-    pub fn without_effect(&self) -> Vec<String> {
+    pub fn without_effect(&self, shared: bool) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for given in &self.given {
             let known = table::find(&given.key);
-            if known.is_some_and(|known| known.effect == Effect::NotYet)
-                && !names.contains(&given.key)
-            {
+            let idle = |effect| effect == Effect::NotYet || effect == Effect::Shared && !shared;
+            if known.is_some_and(|known| idle(known.effect)) && !names.contains(&given.key) {
                 names.push(given.key.clone());
             }
         }

@@ -19,6 +19,8 @@ pub enum Takes {
 pub enum Effect {
     /// What the manual says.
     Works,
+    /// What the manual says, in multi-user mode; nothing in single-user mode, and scrun says so.
+    Shared,
     /// Nothing; scrun says so.
     NotYet,
 }
@@ -50,7 +52,7 @@ const fn row(
     Known { name, takes, form, check, effect, about }
 }
 
-use Effect::{NotYet, Works};
+use Effect::{NotYet, Shared, Works};
 use Takes::{Nothing, Perhaps, Value};
 
 const MONITORS: &str = "load, comm, memory, disk, usr0, usr1, all or ALL";
@@ -60,12 +62,18 @@ pub const KNOWN: &[Known] = &[
     row("nodes", (Perhaps, "=N|=HxP|=N/P"), value::nodes, Works, "N nodes; H hosts with P each"),
     row("hosts", (Value, "=H"), value::hosts, Works, "H hosts, a node for each processor"),
     row("network", (Value, "=NAME[+NAME]"), value::names, NotYet, "networks to use"),
-    row("priority", (Value, "=0..15"), value::priority, NotYet, "smaller is more; default 8"),
+    row(
+        "priority",
+        (Value, "=0..15"),
+        value::priority,
+        Shared,
+        "among your waiting jobs; default 8",
+    ),
     row("monitor", (Perhaps, "[=TYPE]"), value::monitor, NotYet, MONITORS),
     row("debug", (Perhaps, "[=1..10]"), value::debuggers, NotYet, "debuggers at most; default 4"),
     row("stat", (Perhaps, "[=all|detail]"), value::statistics, Works, "usage at the end"),
     row("statistics", (Perhaps, "[=all|detail]"), value::statistics, Works, "the same"),
-    row("scored", (Value, "=SERVER"), value::anything, NotYet, "log in to a running SCore-D"),
+    row("scored", (Value, "=EXPR"), value::anything, Works, "log in to a running SCore-D"),
     row("group", (Value, "=HOSTGROUP"), value::anything, Works, "run on these hosts (scorehosts)"),
     row("file", (Value, "=HOSTFILE"), value::anything, Works, "hosts, instead of scorehosts.db"),
     row(
@@ -77,10 +85,10 @@ pub const KNOWN: &[Known] = &[
     ),
     row("restart", (Nothing, ""), value::anything, NotYet, "start again after a crash"),
     row("checkpoint", (Perhaps, "[=N[m|h|d]]"), value::interval, NotYet, "save at intervals"),
-    row("cpulimit", (Value, "=SECONDS"), value::amount, NotYet, "limit of processor time"),
-    row("memorylimit", (Value, "=MB"), value::amount, NotYet, "limit of memory"),
-    row("disklimit", (Value, "=MB"), value::amount, NotYet, "limit of disk space"),
-    row("wait", (Nothing, ""), value::anything, NotYet, "wait until there is room"),
+    row("cpulimit", (Value, "=SECONDS"), value::amount, Works, "processor time on each host"),
+    row("memorylimit", (Value, "=MB"), value::amount, Shared, "memory on each host"),
+    row("disklimit", (Value, "=MB"), value::amount, Shared, "files of the job on each host"),
+    row("wait", (Nothing, ""), value::anything, Shared, "wait until there is room"),
     row("message", (Perhaps, "[=concise|quiet]"), value::message, Works, "which lines to show"),
     row("resource", (Nothing, ""), value::anything, Works, "show requests, run nothing"),
     row("noidle", (Nothing, ""), value::anything, NotYet, "do not give up idle slices"),

@@ -129,16 +129,17 @@ fn every_option_of_the_manual_is_known_with_a_value_it_takes() {
     let (options, _) = parse(line, "").unwrap();
     assert!(options.given.iter().all(|given| table::find(&given.key).is_some()));
     assert_eq!(
-        options.without_effect().join(" "),
-        "network priority monitor debug scored restart checkpoint cpulimit memorylimit disklimit \
-         wait noidle"
+        options.without_effect(false).join(" "),
+        "network priority monitor debug restart checkpoint memorylimit disklimit wait noidle"
     );
+    let shared = options.without_effect(true).join(" ");
+    assert_eq!(shared, "network monitor debug restart checkpoint noidle");
 }
 
 #[test]
 fn each_option_without_effect_is_named_once() {
     let (options, _) = parse("-wait,wait -nodes=2", "wait").unwrap();
-    assert_eq!(options.without_effect(), ["wait"]);
+    assert_eq!(options.without_effect(false), ["wait"]);
 }
 
 #[test]

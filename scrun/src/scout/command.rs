@@ -8,7 +8,7 @@ use crate::content::Contents;
 use crate::inside::Login;
 use crate::job;
 use crate::options::Statistics;
-use crate::session::{self, Settings};
+use crate::session::{self, Call, Settings};
 use crate::usage::Refusal;
 use score_proto::message::{
     ElementSpec, HostSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec,
@@ -27,15 +27,14 @@ const SCRIPT: &[u8] = b"cd -- \"$0\" || cd || exit 125; exec /bin/sh -c \"$1\"";
 pub fn run(options: &Options, login: Login) -> Result<u8, Refusal> {
     let names: Vec<String> = login.hosts.iter().map(|host| host.name.clone()).collect();
     let mut spec = job(options, &login.hosts)?;
-    let contents = Contents::offer(&mut spec)?;
+    let contents = Contents::offer(&mut spec, false)?;
     let manner = Manner { order: options.order, json: options.json, bold: bold() };
     let settings = Settings {
         reporter: reporter(),
         statistics: Statistics::Off,
         names: Vec::new(),
         contents,
-        for_scored: Vec::new(),
-        login: Some(login.stream),
+        call: Call::Scout(login.stream),
         show: Some(Show::new(names, manner)),
     };
     session::run(spec, settings)

@@ -31,19 +31,21 @@ fn binary() -> PathBuf {
 pub struct Daemon {
     /// The process, where it is ours.
     child: Option<Child>,
+    /// What it means when it is gone, where it is not ours.
+    gone: &'static str,
 }
 
 impl Daemon {
-    /// One that others have started, and that serves a scout session.
-    pub fn of_scout() -> Self {
-        Self { child: None }
+    /// One that others have started; what it means when it is gone.
+    pub fn of_others(gone: &'static str) -> Self {
+        Self { child: None, gone }
     }
 
     /// Waits for its end, but not for ever; tells how it ended.
     pub fn see_off(&mut self, limit: Duration) -> String {
         match &mut self.child {
             Some(child) => how(reap(child, limit)),
-            None => "the scout session is over".into(),
+            None => self.gone.into(),
         }
     }
 }
@@ -73,7 +75,7 @@ pub fn start(
         .process_group(0)
         .spawn()
         .map_err(named)?;
-    Ok((Daemon { child: Some(child) }, UnixStream::from(ours)))
+    Ok((Daemon { child: Some(child), gone: "" }, UnixStream::from(ours)))
 }
 
 /// A socket pair of which the second end is inherited.

@@ -11,6 +11,7 @@ use crate::content::Contents;
 use crate::notice::Reporter;
 use crate::options::Statistics;
 use crate::scout::show::Show;
+use crate::shared::Shared;
 use crate::usage::Refusal;
 use daemon::Daemon;
 use input::{Input, Piece};
@@ -52,12 +53,21 @@ pub struct Settings {
     pub names: Vec<Vec<String>>,
     /// The programs that hosts may ask for.
     pub contents: Contents,
-    /// More words for scored's command line.
-    pub for_scored: Vec<String>,
-    /// Where scrun has logged in already; without it, it starts a scored of its own.
-    pub login: Option<UnixStream>,
+    /// Which scored runs the job.
+    pub call: Call,
     /// How output is shown by hosts, if it is.
     pub show: Option<Show>,
+}
+
+/// Which scored runs a job.
+#[derive(Debug)]
+pub enum Call {
+    /// One of scrun's own, with these words on its command line.
+    Own(Vec<String>),
+    /// That of a scout session, where scrun has logged in already.
+    Scout(UnixStream),
+    /// That of this host.
+    Shared(Shared),
 }
 
 struct Loop {
@@ -89,20 +99,29 @@ struct Loop {
 /// What kept the job from being started.
 pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
     let mut unsent = Vec::new();
-    let state = Session::new(spec.nodes(), settings.statistics, settings.names);
+    let state = Session::new(settings.statistics, settings.names);
     let lost = |error: &dyn std::fmt::Display| Refusal::plain(DAEMON_LOST, error.to_string());
     let hello = Down::Hello { version: PROTOCOL_VERSION };
-    let greeting = settings.login.is_none().then_some(hello);
-    for message in greeting.into_iter().chain([Down::Submit(spec)]) {
-        frame::encode(&message, &mut unsent).map_err(|error| {
+    let messages = match &settings.call {
+        Call::Own(_) => vec![hello, Down::Submit(spec)],
+        Call::Scout(_) => vec![Down::Submit(spec)],
+        Call::Shared(Shared { login, shape }) => {
+            vec![hello, Down::Login(login.clone()), Down::Request { shape: *shape, spec }]
+        }
+    };
+    for message in &messages {
+        frame::encode(message, &mut unsent).map_err(|error| {
             let what = "arguments and environment are too long to be sent";
             Refusal::plain(crate::usage::USAGE, format!("{what}: {error}"))
         })?;
     }
     let signals = signals::take().map_err(|errno| lost(&errno))?;
-    let (daemon, socket) = match settings.login {
-        Some(stream) => (Daemon::of_scout(), stream),
-        None => daemon::start(&settings.for_scored, &[]).map_err(|error| lost(&error))?,
+    let (daemon, socket) = match settings.call {
+        Call::Scout(stream) => (Daemon::of_others("the scout session is over"), stream),
+        Call::Shared(shared) => {
+            (Daemon::of_others("the scored of this host is gone"), shared.call()?)
+        }
+        Call::Own(words) => daemon::start(&words, &[]).map_err(|error| lost(&error))?,
     };
     let run = || -> io::Result<(Poll, Loop)> {
         socket.set_nonblocking(true)?;

@@ -67,7 +67,6 @@ pub enum Action {
 /// The state of one session.
 #[derive(Debug)]
 pub struct Session {
-    nodes: u32,
     statistics: Statistics,
     names: Vec<Vec<String>>,
     job: Option<u32>,
@@ -94,10 +93,9 @@ fn index(stream: Stream) -> usize {
 }
 
 impl Session {
-    /// A session for a job of so many nodes; `names` are its programs by stage.
-    pub fn new(nodes: u32, statistics: Statistics, names: Vec<Vec<String>>) -> Self {
+    /// A session; `names` are the programs of its job by stage.
+    pub fn new(statistics: Statistics, names: Vec<Vec<String>>) -> Self {
         Self {
-            nodes,
             statistics,
             names,
             job: None,
@@ -144,10 +142,9 @@ impl Session {
                 let ours = PROTOCOL_VERSION;
                 self.lost(&format!("scored speaks protocol {version}, scrun {ours}"), out);
             }
-            Up::Accepted { job, hosts } => {
+            Up::Accepted { job, nodes, hosts } => {
                 self.job = Some(job);
                 let s = |count| if count == 1 { "" } else { "s" };
-                let nodes = self.nodes;
                 let line =
                     format!("job {job}: {nodes} node{} on {hosts} host{}", s(nodes), s(hosts));
                 out.push(Action::Notice(Level::Info, line));

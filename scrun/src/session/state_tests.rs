@@ -2,7 +2,7 @@ use super::*;
 use score_proto::message::NodeUsage;
 
 fn session() -> Session {
-    Session::new(4, Statistics::Off, vec![])
+    Session::new(Statistics::Off, vec![])
 }
 
 fn on(session: &mut Session, event: Event) -> Vec<Action> {
@@ -24,7 +24,7 @@ fn end(code: u8) -> Event {
 }
 
 fn accepted() -> Event {
-    Event::Up(Up::Accepted { job: 3, hosts: 1 })
+    Event::Up(Up::Accepted { job: 3, nodes: 4, hosts: 1 })
 }
 
 fn send(message: Down) -> Action {
@@ -185,7 +185,7 @@ fn input_flows_in_the_granted_window_and_its_end_is_passed_on() {
 
 #[test]
 fn statistics_are_printed_before_the_end() {
-    let mut session = Session::new(1, Statistics::Summary, vec![vec!["p".into()]]);
+    let mut session = Session::new(Statistics::Summary, vec![vec!["p".into()]]);
     on(&mut session, accepted());
     let usage = NodeUsage {
         stage: 0,

@@ -1,0 +1,281 @@
+//! Which cluster this daemon is of: the hosts of `scorehosts.db` in the order of the cluster's
+//! list, the server first.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use score_hosts::{Context, Database, Host, evaluate, source};
+use score_tree::key::Key;
+
+use crate::cluster::HostSetting;
+use crate::start;
+
+/// Where the service listens (manual, scored(8)).
+pub const PORT: u16 = 9901;
+/// The key of the cluster.
+pub const KEY: &str = "/etc/score/cluster.key";
+/// Where scruns of this host call.
+pub const SOCKET: &str = score_proto::env::DEFAULT_SOCKET;
+
+/// What the command line says.
+#[derive(Debug, Default)]
+pub struct Setting {
+    /// `-group EXPR`: the hosts of the cluster; all of the database when absent.
+    pub group: Option<String>,
+    /// `-file FILE`: the database.
+    pub file: Option<PathBuf>,
+    /// `-server HOST`: the last of the group when absent.
+    pub server: Option<String>,
+    /// `-host NAME`: which of them this one is, where its own name does not tell.
+    pub host: Option<String>,
+    /// `-port N`
+    pub port: Option<u16>,
+    /// `-key FILE`
+    pub key: Option<PathBuf>,
+    /// `-socket PATH`
+    pub socket: Option<PathBuf>,
+    /// `-operator USER`, any number of times.
+    pub operators: Vec<String>,
+    /// `-nonamespace`
+    pub no_namespace: bool,
+    /// `-v`
+    pub verbose: bool,
+    /// Options that have no effect: what is said of them.
+    pub notices: Vec<String>,
+}
+
+/// A cluster as it is configured.
+#[derive(Debug)]
+pub struct Config {
+    /// All hosts, the server first.
+    pub hosts: Vec<HostSetting>,
+    /// Which one this is.
+    pub own: usize,
+    /// Where the server listens.
+    pub server: SocketAddr,
+    /// Where this daemon listens.
+    pub address: SocketAddr,
+    /// What authenticates daemons to each other; none where there is one only.
+    pub key: Option<Key>,
+    /// Users that may end the jobs of others.
+    pub operators: Vec<u32>,
+    database: Option<Database>,
+}
+
+impl Config {
+    /// Reads the database and the key.
+    ///
+    /// # Errors
+    /// One line: file, word, host at fault.
+    pub fn read(setting: &Setting) -> Result<Self, String> {
+        let variable = std::env::var_os(source::VARIABLE);
+        let path = source::locate(setting.file.as_deref(), variable.as_deref())?;
+        let database = path.map(|path| Database::load(&path, &source::disk));
+        let database = database.transpose().map_err(|fault| fault.to_string())?;
+        let hosts = chosen(setting, database.as_ref())?;
+        let own = own(setting, &hosts)?;
+        let server = match &setting.server {
+            None => hosts.len() - 1,
+            Some(name) => start::position_of(name, &names(&hosts))
+                .ok_or_else(|| format!("-server {name}: not one of the {} hosts", hosts.len()))?,
+        };
+        let key = match hosts.len() {
+            1 => None,
+            _ => {
+                let path = setting.key.clone().unwrap_or_else(|| KEY.into());
+                Some(Key::load(&path).map_err(|fault| {
+                    format!("{fault} (scored -makekey FILE makes one; every host needs the same)")
+                })?)
+            }
+        };
+        let port = setting.port.unwrap_or(PORT);
+        let alone = hosts.len() == 1;
+        let address = |host: &Host| match alone {
+            true => Ok(SocketAddr::from(([127, 0, 0, 1], port))),
+            false => resolve(host, port),
+        };
+        let (server_address, address) = (address(&hosts[server])?, address(&hosts[own])?);
+        let mut list: Vec<_> = (0..hosts.len()).collect();
+        // The server first, the others in their order.
+        list.swap(0, server);
+        list[1..].sort_unstable();
+        let settings: Result<Vec<_>, _> =
+            list.iter().map(|at| host_setting(&hosts[*at], *at == own)).collect();
+        let position = list.iter().position(|at| *at == own);
+        Ok(Self {
+            hosts: settings?,
+            own: position.unwrap_or(0),
+            server: server_address,
+            address,
+            key,
+            operators: operators(&setting.operators)?,
+            database,
+        })
+    }
+
+    /// Whether an expression names this cluster.
+    ///
+    /// # Errors
+    /// One line that says what it names instead.
+    pub fn check(&self, expression: &str) -> Result<(), String> {
+        let known = |name: &str| self.hosts.iter().any(|host| host.name == name);
+        if expression.is_empty() || known(expression) {
+            return Ok(());
+        }
+        // A user's expression must not have root read files.
+        let no_file: source::Read<'_> = &|_| Err(std::io::ErrorKind::PermissionDenied.into());
+        let context = Context { database: self.database.as_ref(), ..Context::new(no_file) };
+        let hosts = evaluate(expression, &context)
+            .map_err(|fault| format!("scored={expression}: {fault}"))?;
+        match hosts.iter().find(|host| !known(&host.name)) {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "scored={expression}: {} is not of the cluster that the scored of this host ({}) \
+                 serves; that has {}",
+                other.name,
+                self.hosts[self.own].name,
+                summary(&self.hosts)
+            )),
+        }
+    }
+}
+
+fn summary(hosts: &[HostSetting]) -> String {
+    let names: Vec<_> = hosts.iter().take(4).map(|host| host.name.as_str()).collect();
+    match hosts.len() {
+        0..=4 => names.join(", "),
+        more => format!("{} and {} more", names.join(", "), more - 4),
+    }
+}
+
+fn chosen(setting: &Setting, database: Option<&Database>) -> Result<Vec<Host>, String> {
+    let hosts = match (&setting.group, database) {
+        (None, None) => {
+            let name = setting.host.clone().unwrap_or_else(start::own_name);
+            vec![Host { name, processors: Some(processors()), ..Host::default() }]
+        }
+        (None, Some(database)) => database.hosts().to_vec(),
+        (Some(group), database) => {
+            let context = Context { database, ..Context::new(&source::disk) };
+            evaluate(group, &context).map_err(|fault| format!("-group {group}: {fault}"))?
+        }
+    };
+    if let Some(host) = hosts.iter().find(|host| host.is_virtual) {
+        return Err(format!("{}: virtual hosts are for jobs of single-user mode", host.name));
+    }
+    if hosts.is_empty() { Err("the cluster has no hosts".to_owned()) } else { Ok(hosts) }
+}
+
+fn own(setting: &Setting, hosts: &[Host]) -> Result<usize, String> {
+    let name = setting.host.clone().unwrap_or_else(start::own_name);
+    let found = start::position_of(&name, &names(hosts));
+    let by_address = || hosts.iter().position(|host| host.is_machine(&name));
+    found.or_else(|| setting.host.is_none().then(by_address).flatten()).ok_or_else(|| {
+        format!("this host is {name}, which is not one of the cluster (-group, -file, -host)")
+    })
+}
+
+fn names(hosts: &[Host]) -> Vec<String> {
+    hosts.iter().map(|host| host.name.clone()).collect()
+}
+
+fn host_setting(host: &Host, is_own: bool) -> Result<HostSetting, String> {
+    let slots = match host.processors {
+        Some(processors) => processors,
+        None if is_own => processors(),
+        None => return Err(format!("{}: the database does not say its cores", host.name)),
+    };
+    Ok(HostSetting { name: host.name.clone(), slots, spare: false, defect: host.defect })
+}
+
+fn processors() -> u32 {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(count).unwrap_or(1)
+}
+
+fn resolve(host: &Host, port: u16) -> Result<SocketAddr, String> {
+    let mut found = (host.dial(), port)
+        .to_socket_addrs()
+        .map_err(|error| format!("{}: {}: {error}", host.name, host.dial()))?;
+    let all: Vec<SocketAddr> = found.by_ref().collect();
+    let four = all.iter().find(|address| address.is_ipv4());
+    four.or(all.first()).copied().ok_or_else(|| format!("{}: no address", host.name))
+}
+
+fn operators(names: &[String]) -> Result<Vec<u32>, String> {
+    let number = |name: &String| {
+        let by_number = name.parse().ok();
+        let user = || nix::unistd::User::from_name(name).ok().flatten();
+        by_number
+            .or_else(|| Some(user()?.uid.as_raw()))
+            .ok_or_else(|| format!("-operator {name}: no such user"))
+    };
+    names.iter().map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn read(text: &str, setting: Setting) -> Result<Config, String> {
+        let name = format!("score-config-{:?}", std::thread::current().id());
+        let file = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        std::fs::write(&file, text).unwrap();
+        let key = file.with_extension("key");
+        let _ = std::fs::remove_file(&key);
+        score_tree::key::make(&key).unwrap();
+        let setting = Setting { file: Some(file.clone()), key: Some(key.clone()), ..setting };
+        let config = Config::read(&setting);
+        let gone = |path: &Path| std::fs::remove_file(path).unwrap();
+        gone(&file);
+        gone(&key);
+        config
+    }
+
+    const DB: &str = "a address=127.0.0.1 cores=2\nb address=127.0.0.2 cores=3 group=g\n\
+                      c address=127.0.0.3 cores=4 group=g\n";
+
+    fn host(name: &str) -> Setting {
+        Setting { host: Some(name.to_owned()), ..Setting::default() }
+    }
+
+    #[test]
+    fn the_last_host_is_the_server_unless_another_is_named() {
+        let names = |config: &Config| {
+            config.hosts.iter().map(|host| (host.name.clone(), host.slots)).collect::<Vec<_>>()
+        };
+        let config = read(DB, host("b")).unwrap();
+        assert_eq!(names(&config), [("c".into(), 4), ("a".into(), 2), ("b".into(), 3)]);
+        assert_eq!((config.own, config.server.to_string()), (2, "127.0.0.3:9901".to_owned()));
+        let setting = Setting { server: Some("a".to_owned()), port: Some(77), ..host("c") };
+        let config = read(DB, setting).unwrap();
+        assert_eq!((config.own, config.hosts[0].name.as_str()), (2, "a"));
+        assert_eq!(config.address.to_string(), "127.0.0.3:77");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let fault = read(DB, host("x")).unwrap_err();
+        assert!(fault.contains("this host is x"), "{fault}");
+        let setting = Setting { server: Some("x".to_owned()), ..host("a") };
+        assert!(read(DB, setting).unwrap_err().contains("-server x"));
+        let fault = read("a address=127.0.0.1\nb address=127.0.0.2\n", host("a")).unwrap_err();
+        assert!(fault.contains("b: the database does not say"), "{fault}");
+        let setting = Setting { operators: vec!["no-such-user".to_owned()], ..host("a") };
+        assert!(read(DB, setting).unwrap_err().contains("no-such-user"));
+    }
+
+    #[test]
+    fn an_expression_names_the_cluster_or_what_it_names_is_told() {
+        let setting = Setting { group: Some("g".to_owned()), ..host("b") };
+        let config = read(DB, setting).unwrap();
+        for good in ["", "b", "g", "c", "b+c"] {
+            assert_eq!(config.check(good), Ok(()), "{good}");
+        }
+        let fault = config.check("a").unwrap_err();
+        assert!(fault.contains("a is not of the cluster") && fault.contains("c, b"), "{fault}");
+        assert!(config.check("nonsense").is_err());
+        assert!(config.check("/etc/shadow").is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! Multi-user mode: a daemon that stays, and serves every user of its host. What the cluster
+//! decides is decided in [`crate::cluster`]; here it is moved.
+//!
+//! | file | what |
+//! |---|---|
+//! | `config.rs` | which cluster this is, from the database |
+//! | `local.rs` | the socket where scruns of this host call |
+//! | `logins.rs` | who logs in, and what goes to the server and back |
+//! | `membership.rs` | messages between daemons, to and from the pure machines |
+//! | `placing.rs` | jobs: from a request to the hosts |
+//! | `numbers.rs` | job numbers that outlive a server |
+
+pub mod config;
+mod local;
+mod logins;
+mod membership;
+mod numbers;
+mod placing;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::Token;
+use score_proto::peer::{HostId, SERVER};
+
+use super::peers::Peers;
+use super::{Common, Daemon, LISTENER, directory, random, settle_in};
+use crate::cluster::member::{self, Member};
+use crate::cluster::{self, Cluster, Limits, Times};
+use crate::sys::cgroup::Cgroups;
+use crate::sys::{descriptor, process};
+use config::{Config, Setting};
+use local::Local;
+use numbers::Numbers;
+
+/// Where local scruns are accepted.
+pub const LOCAL: Token = Token(5);
+
+/// How the cluster sees its daemons; the links' limit of silence is the same.
+const TIMES: Times = Times {
+    silence: super::peers::LIMITS.silence,
+    grace: Duration::from_secs(2),
+    cleanup: Duration::from_secs(15),
+    merge: Duration::from_millis(3),
+};
+
+/// Lines about strangers within so long.
+const COMPLAINTS: u32 = 10;
+const COMPLAINING: Duration = Duration::from_secs(10);
+
+/// What this daemon is in its cluster.
+#[derive(Debug)]
+enum Role {
+    Server(Box<Cluster>),
+    Host(Box<Member>),
+}
+
+/// A daemon that stays.
+#[derive(Debug)]
+pub struct Service {
+    config: Config,
+    local: Local,
+    role: Role,
+    began: Instant,
+    /// Where the daemons of other hosts listen, as far as it is known.
+    book: HashMap<HostId, SocketAddr>,
+    /// Logins of other hosts, in the server: host and number there, to our session.
+    far: HashMap<(HostId, u64), usize>,
+    /// Jobs that were placed: how many hosts they have.
+    placed: HashMap<u32, u32>,
+    /// Hosts that could not be reached, to be told to the machine.
+    unreachable: Vec<(HostId, String)>,
+    /// In the server.
+    numbers: Option<Numbers>,
+    verbose: bool,
+    /// Since when so many lines about strangers.
+    complaints: (Instant, u32),
+}
+
+/// Runs as a service, in the foreground, until SIGTERM.
+///
+/// # Errors
+/// What is wrong in the configuration, or what the system refused.
+pub fn run(setting: &Setting) -> io::Result<()> {
+    let other = |reason: String| io::Error::other(reason);
+    if !nix::unistd::geteuid().is_root() {
+        return Err(other(
+            "multi-user mode is for root; without options that ask for it, scrun \
+                          starts its own scored"
+                .to_owned(),
+        ));
+    }
+    setting.notices.iter().for_each(|notice| warn(notice));
+    settle_in()?;
+    descriptor::reserve_low()?;
+    process::set_umask(0o022);
+    let config = Config::read(setting).map_err(other)?;
+    process::raise_descriptor_limit();
+    let mut daemon =
+        Daemon::new(Common { no_namespace: setting.no_namespace, ..Common::default() })?;
+    daemon.cgroups = Cgroups::find(true);
+    // Nobody's jobs run here before what the dead have left is gone.
+    let mut faults = daemon.cgroups.sweep(&directory::is_dead);
+    faults.extend(directory::remove_leftovers_of_root());
+    faults.iter().for_each(|fault| warn(&format!("left by an earlier scored: {fault}")));
+    let path = setting.socket.clone().unwrap_or_else(|| config::SOCKET.into());
+    let local = Local::new(&path, daemon.poll.registry(), LOCAL).map_err(other)?;
+    let own = config.hosts[config.own].name.clone();
+    if let Some(key) = config.key.clone() {
+        let registry = daemon.poll.registry();
+        let peers = Peers::at(config.address, key, own.clone(), registry, LISTENER);
+        let named = |error: io::Error| other(format!("{}: {error}", config.address));
+        daemon.peers = Some(peers.map_err(named)?);
+    }
+    let is_server = config.own == SERVER as usize;
+    let numbers = is_server.then(Numbers::load);
+    let role = role(&config, daemon.peers.as_ref().map_or(0, Peers::incarnation), &numbers)?;
+    let what = match role {
+        Role::Server(_) => format!("server of {} hosts", config.hosts.len()),
+        Role::Host(_) => format!("host {own}, server {}", config.server),
+    };
+    info(&format!("ready: {what}; scruns call at {}", path.display()));
+    daemon.service = Some(Service {
+        config,
+        local,
+        role,
+        began: Instant::now(),
+        book: HashMap::new(),
+        far: HashMap::new(),
+        placed: HashMap::new(),
+        unreachable: Vec::new(),
+        numbers,
+        verbose: setting.verbose,
+        complaints: (Instant::now(), 0),
+    });
+    notify_ready();
+    daemon.live()
+}
+
+fn role(config: &Config, incarnation: u64, numbers: &Option<Numbers>) -> io::Result<Role> {
+    let incarnation = if incarnation == 0 { random()? } else { incarnation };
+    if let Some(numbers) = numbers {
+        let setting = cluster::Setting {
+            server: incarnation,
+            hosts: config.hosts.clone(),
+            times: TIMES,
+            first_job: numbers.first(),
+            oversubscribe: false,
+            operators: config.operators.clone(),
+            limits: Limits::default(),
+        };
+        return Ok(Role::Server(Box::new(Cluster::new(setting, Duration::ZERO))));
+    }
+    let setting = member::Setting {
+        name: config.hosts[config.own].name.clone(),
+        incarnation,
+        address: config.address,
+        place: None,
+        times: TIMES,
+    };
+    Ok(Role::Host(Box::new(Member::new(setting, Duration::ZERO))))
+}
+
+impl Service {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn name(&self, host: HostId) -> Option<&str> {
+        Some(&self.config.hosts.get(host as usize)?.name)
+    }
+
+    fn host_named(&self, name: &str) -> Option<HostId> {
+        let at = self.config.hosts.iter().position(|host| host.name == name)?;
+        HostId::try_from(at).ok()
+    }
+
+    fn is_server(&self) -> bool {
+        matches!(self.role, Role::Server(_))
+    }
+
+    /// A line about strangers, who must not fill the log.
+    fn complain(&mut self, text: &str) {
+        let (since, count) = &mut self.complaints;
+        if since.elapsed() > COMPLAINING {
+            (*since, *count) = (Instant::now(), 0);
+        }
+        *count += 1;
+        match *count {
+            ..=COMPLAINTS => warn(text),
+            count if count == COMPLAINTS + 1 => warn("more of this kind is not logged now"),
+            _ => {}
+        }
+    }
+
+    /// How long nothing has to be done.
+    pub fn deadline(&self) -> Duration {
+        let due = match &self.role {
+            Role::Server(cluster) => cluster.deadline(),
+            Role::Host(member) => member.deadline(),
+        };
+        due.saturating_sub(self.now())
+    }
+
+    /// Somebody calls at the local socket.
+    pub fn mark(&mut self) {
+        self.local.waiting = true;
+    }
+}
+
+/// Tells systemd that the service is up, if it wants to know.
+fn notify_ready() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() else { return };
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    let sent = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => std::os::unix::net::SocketAddr::from_abstract_name(name)
+            .and_then(|address| socket.send_to_addr(b"READY=1", &address)),
+        None => socket.send_to(b"READY=1", path),
+    };
+    if let Err(error) = sent {
+        warn(&format!("systemd cannot be told that scored is ready: {error}"));
+    }
+}
+
+/// A line for the log; under systemd with its priority.
+pub fn info(text: &str) {
+    log(6, text);
+}
+
+/// A line for the log that somebody should read.
+pub fn warn(text: &str) {
+    log(4, text);
+}
+
+fn log(priority: u8, text: &str) {
+    // What others have said must not begin a line of its own.
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => eprintln!("<{priority}>{text}"),
+        None => eprintln!("scored: {text}"),
+    }
+}

@@ -1,0 +1,125 @@
+//! Jobs of multi-user mode: from what a user asks for to the hosts that the cluster gives.
+
+use score_proto::message::{HostKind, HostSpec, JobSpec, Level, Shape};
+use score_proto::nodeset::NodeSet;
+use score_proto::peer::SERVER;
+
+use super::super::{Daemon, REFUSED};
+use super::{Role, info};
+use crate::cluster::{self, Request, SessionId, Share};
+use crate::job::check;
+
+/// The priority of a job that does not say (manual, scrun(1)).
+const PRIORITY: u8 = 8;
+
+impl Daemon {
+    /// A user wants a job.
+    pub fn request(&mut self, number: usize, shape: Shape, mut spec: JobSpec) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let Some(id) = session.id else {
+            return self.refuse(number, "log in first".to_owned(), REFUSED);
+        };
+        if session.job.is_some() || session.wanted.is_some() {
+            return self.refuse(number, "a session has one job only".to_owned(), REFUSED);
+        }
+        // Which hosts it gets is not yet known; what else there is must be right.
+        spec.hosts = vec![HostSpec::this(1)];
+        if let Err(reason) = check::check(&spec) {
+            return self.refuse(number, reason, REFUSED);
+        }
+        let option = |name: &str| spec.options.iter().find(|(key, _)| key == name);
+        let priority = option("priority").and_then(|(_, value)| value.as_deref()?.parse().ok());
+        let request = Request {
+            shape: match shape {
+                Shape::Grid { hosts, procs } => cluster::Shape::Grid { hosts, procs },
+                Shape::Spread(nodes) => cluster::Shape::Spread(nodes),
+                Shape::Fill { least, most } => cluster::Shape::Fill { least, most },
+            },
+            allowed: None,
+            wait: option("wait").is_some(),
+            priority: priority.unwrap_or(PRIORITY),
+            bytes: bytes(&spec),
+        };
+        session.wanted = Some(Box::new(spec));
+        self.cluster(cluster::Event::Submit { session: id, tag: 0, request });
+    }
+
+    /// The cluster has found room.
+    pub fn start_job(&mut self, id: SessionId, job: u32, shares: &[Share]) {
+        let number = self.session_of(id);
+        let found = number.and_then(|number| self.sessions.get_mut(&number));
+        let wanted =
+            found.and_then(|session| Some((session.wanted.take()?, session.owner.clone()?)));
+        let (Some(service), Some((mut spec, owner))) = (&mut self.service, wanted) else {
+            return self.release(job, 1, shares.len() as u32);
+        };
+        let Role::Server(cluster) = &service.role else { return };
+        let own = service.config.address;
+        let address = |host| if host == SERVER { Some(own) } else { cluster.address(host) };
+        let addresses = shares.iter().filter_map(|share| address(share.host)).collect();
+        spec.hosts = shares
+            .iter()
+            .filter_map(|share| {
+                let host = service.config.hosts.get(share.host as usize)?;
+                Some(HostSpec {
+                    name: host.name.clone(),
+                    address: String::new(),
+                    kind: HostKind::Other,
+                    processors: host.slots,
+                    procs: share.procs,
+                })
+            })
+            .collect();
+        service.placed.insert(job, shares.len() as u32);
+        service.numbers.iter_mut().for_each(|numbers| numbers.given(job));
+        if service.verbose {
+            let hosts: Vec<_> = spec.hosts.iter().map(|host| host.name.as_str()).collect();
+            info(&format!("job {job} of uid {} on {}", owner.uid, hosts.join(", ")));
+        }
+        if let Some(number) = number {
+            self.begin_as(number, job, *spec, Some(addresses), Some(owner));
+        }
+    }
+
+    /// The cluster has no room yet.
+    pub fn queued(&mut self, id: SessionId, job: u32) {
+        let Some(number) = self.session_of(id) else { return };
+        let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
+            return;
+        };
+        let (ahead, all) = (cluster.ahead(job).unwrap_or(0), cluster.waiting());
+        let text = format!("job {job} waits for room: {ahead} go before it, {all} wait in all");
+        self.notice(number, Level::Info, text);
+    }
+
+    /// The last word about a job; one that has run has its own.
+    pub fn ended(&mut self, id: SessionId, job: u32, reason: Option<String>) {
+        let Some(number) = self.session_of(id) else { return };
+        let waits = self.sessions.get(&number).is_some_and(|session| session.wanted.is_some());
+        if waits {
+            let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
+            self.refuse(number, format!("job {job} has not been started: {reason}"), REFUSED);
+        }
+    }
+
+    /// A job's master has come to its end, and its hosts have reclaimed everything.
+    pub fn job_over(&mut self, job: u32, code: u8) {
+        let hosts = self.service.as_mut().and_then(|service| service.placed.remove(&job));
+        if let Some(hosts) = hosts {
+            self.release(job, code, hosts);
+        }
+    }
+
+    fn release(&mut self, job: u32, code: u8, hosts: u32) {
+        self.cluster(cluster::Event::Finished { job, code });
+        self.cluster(cluster::Event::Released { job, hosts: NodeSet::from(0..hosts) });
+    }
+}
+
+/// What the server keeps for a job that waits.
+fn bytes(spec: &JobSpec) -> u64 {
+    let strings = spec.environment.iter().map(|one| one.0.len() + 24).sum::<usize>();
+    let elements = spec.stages.iter().flat_map(|stage| &stage.elements);
+    let words: usize = elements.flat_map(|one| &one.args).map(|word| word.0.len() + 24).sum();
+    (strings + words + 4096) as u64
+}

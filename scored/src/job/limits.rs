@@ -1,0 +1,96 @@
+//! The limits that a user sets on a job (manual, scrun(1), `cpulimit`, `memorylimit`,
+//! `disklimit`): each holds for the whole job on each host.
+
+use std::time::Duration;
+
+/// Bytes of what the manual calls MB.
+const MB: u64 = 1 << 20;
+
+/// What a job may use on a host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// `cpulimit`: processor time of all its processes.
+    pub cpu: Option<Duration>,
+    /// `memorylimit`, in bytes.
+    pub memory: Option<u64>,
+    /// `disklimit`: bytes in its directory.
+    pub disk: Option<u64>,
+}
+
+/// One of the limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `cpulimit`
+    Cpu,
+    /// `memorylimit`
+    Memory,
+    /// `disklimit`
+    Disk,
+}
+
+impl Limits {
+    /// What the options say; of equal ones the leftmost counts. Memory and disk are limited in
+    /// multi-user mode only.
+    ///
+    /// # Errors
+    /// One line that names the option at fault.
+    pub fn of(options: &[(String, Option<String>)], multi_user: bool) -> Result<Self, String> {
+        let amount = |name: &str| -> Result<Option<u64>, String> {
+            let Some((_, value)) = options.iter().find(|(key, _)| key == name) else {
+                return Ok(None);
+            };
+            let value = value.as_deref().unwrap_or_default();
+            let number = value.parse::<u64>().ok().filter(|number| (1..=1 << 32).contains(number));
+            number.map(Some).ok_or_else(|| format!("{name}={value}: a number from 1 is wanted"))
+        };
+        let cpu = amount("cpulimit")?.map(Duration::from_secs);
+        let (memory, disk) = (amount("memorylimit")?, amount("disklimit")?);
+        let bytes = |amount: Option<u64>| amount.filter(|_| multi_user).map(|mb| mb * MB);
+        Ok(Self { cpu, memory: bytes(memory), disk: bytes(disk) })
+    }
+
+    /// What the user reads when a limit is exceeded, and the job's exit code: 128 and the signal
+    /// that the kernel has for it.
+    pub fn exceeded(&self, kind: Kind, host: &str) -> (u8, String) {
+        let mb = |bytes: Option<u64>| bytes.unwrap_or(0) / MB;
+        let (code, what) = match kind {
+            Kind::Cpu => {
+                let seconds = self.cpu.unwrap_or_default().as_secs();
+                (128 + libc::SIGXCPU, format!("cpulimit of {seconds} s"))
+            }
+            Kind::Memory => (128 + libc::SIGKILL, format!("memorylimit of {} MB", mb(self.memory))),
+            Kind::Disk => (128 + libc::SIGXFSZ, format!("disklimit of {} MB", mb(self.disk))),
+        };
+        (code as u8, format!("{what} exceeded on host {host}: every process of the job is killed"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(list: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
+        list.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned()))).collect()
+    }
+
+    #[test]
+    fn the_leftmost_counts_and_single_user_mode_knows_processor_time_only() {
+        let given = options(&[("cpulimit", "4"), ("memorylimit", "2"), ("cpulimit", "9")]);
+        let limits = Limits::of(&given, true).unwrap();
+        assert_eq!(limits.cpu, Some(Duration::from_secs(4)));
+        assert_eq!((limits.memory, limits.disk), (Some(2 << 20), None));
+        assert_eq!(Limits::of(&given, false).unwrap().memory, None);
+        for wrong in ["0", "-1", "x", "", "99999999999"] {
+            let fault = Limits::of(&options(&[("disklimit", wrong)]), true).unwrap_err();
+            assert!(fault.contains("disklimit"), "{fault}");
+        }
+    }
+
+    #[test]
+    fn what_is_exceeded_is_named_with_its_host() {
+        let limits = Limits { memory: Some(5 << 20), ..Limits::default() };
+        let (code, text) = limits.exceeded(Kind::Memory, "n3");
+        assert_eq!(code, 137);
+        assert!(text.contains("memorylimit of 5 MB exceeded on host n3"), "{text}");
+    }
+}

@@ -1,0 +1,301 @@
+//! A scored that serves every user, spoken to by what is not scrun: false claims, garbage, callers
+//! that say nothing, and very many at once. All of it needs root, as multi-user mode does.
+
+mod driver;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use driver::*;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::geteuid;
+use score_proto::PROTOCOL_VERSION;
+use score_proto::frame::{self, Decoder};
+use score_proto::message::*;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A service of one host, or of two of which the other never comes; ended with its value.
+struct Service {
+    child: Child,
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Service {
+    /// None, and a skip, where we are not root.
+    fn start(cores: u32) -> Option<Self> {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED multi-user mode: it needs root");
+            return None;
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder =
+            std::env::temp_dir().join(format!("score-service-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let db = format!(
+            "here address=127.0.0.1 cores={cores}\nabsent address=127.0.0.9 cores=1 group=g\n"
+        );
+        std::fs::write(folder.join("db"), db).unwrap();
+        let made = scored(&["-makekey"]).arg(folder.join("key")).status().unwrap();
+        assert!(made.success());
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let child = scored(&["-host", "here", "-server", "here", "-port", &port.to_string()])
+            .arg("-file")
+            .arg(folder.join("db"))
+            .arg("-key")
+            .arg(folder.join("key"))
+            .arg("-socket")
+            .arg(folder.join("socket"))
+            .stderr(std::fs::File::create(folder.join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let service = Self { child, folder, port };
+        service.until_logged("ready");
+        Some(service)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap()
+    }
+
+    fn until_logged(&self, what: &str) {
+        let end = Instant::now() + PATIENCE;
+        while !self.log().contains(what) {
+            assert!(Instant::now() < end, "{what} is not in the log: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("socket")
+    }
+
+    /// Resident memory, KiB.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn scored(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
+    command.args(words).stdin(Stdio::null()).env_remove("JOURNAL_STREAM");
+    command
+}
+
+/// Somebody who has called.
+struct Caller {
+    socket: UnixStream,
+    decoder: Decoder,
+    out: String,
+    notices: String,
+    /// Exit code, once there is one.
+    code: Option<u8>,
+}
+
+fn login(uid: u32) -> Down {
+    let (name, cluster) = (bytes(""), String::new());
+    Down::Login(Login { uid, name, cluster, limits: Vec::new() })
+}
+
+fn spec(script: &str, options: &[&str]) -> JobSpec {
+    let options = options.iter().map(|name| ((*name).to_owned(), None)).collect();
+    JobSpec { options, environment: vec![bytes("PATH=/bin:/usr/bin")], ..job(1, vec![sh(script)]) }
+}
+
+impl Caller {
+    fn call(path: &Path) -> Self {
+        let socket = UnixStream::connect(path).unwrap();
+        let (out, notices) = (String::new(), String::new());
+        Self { socket, decoder: Decoder::default(), out, notices, code: None }
+    }
+
+    /// Logs in and wants a job of so many nodes.
+    fn submit(path: &Path, nodes: u32, spec: JobSpec) -> Self {
+        let mut caller = Self::call(path);
+        let request = Down::Request { shape: Shape::Spread(nodes), spec };
+        let uid = geteuid().as_raw();
+        caller.say(&[Down::Hello { version: PROTOCOL_VERSION }, login(uid), request]);
+        caller
+    }
+
+    fn say(&mut self, messages: &[Down]) {
+        let mut out = Vec::new();
+        messages.iter().for_each(|message| frame::encode(message, &mut out).unwrap());
+        self.socket.write_all(&out).unwrap();
+    }
+
+    /// Takes what has come within so long; false when the other side has closed.
+    fn hear(&mut self, limit: Duration) -> bool {
+        self.socket.set_read_timeout(Some(limit)).unwrap();
+        let mut chunk = [0; 8192];
+        match self.socket.read(&mut chunk) {
+            Ok(0) => return false,
+            Ok(count) => self.decoder.push(&chunk[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {}
+            Err(_) => return false,
+        }
+        while let Some(up) = self.decoder.next::<Up>().unwrap() {
+            match up {
+                Up::Output { bytes, .. } => self.out += &String::from_utf8_lossy(&bytes),
+                Up::Notice { text, .. } => self.notices += &format!("{text}\n"),
+                Up::Refused { reason, code } => {
+                    self.notices += &format!("{reason}\n");
+                    self.code = Some(code);
+                }
+                Up::Finished(end) => self.code = Some(end.code),
+                _ => {}
+            }
+        }
+        true
+    }
+
+    fn until_over(&mut self) -> u8 {
+        let end = Instant::now() + PATIENCE;
+        while self.code.is_none() {
+            assert!(Instant::now() < end, "no end: {}", self.notices);
+            if !self.hear(Duration::from_millis(50)) {
+                break;
+            }
+        }
+        self.code.unwrap_or_else(|| panic!("closed without a last word: {}", self.notices))
+    }
+
+    fn until_noticed(&mut self, what: &str) {
+        let end = Instant::now() + PATIENCE;
+        while !self.notices.contains(what) && !self.out.contains(what) {
+            assert!(Instant::now() < end, "no {what}: {}", self.notices);
+            assert!(self.hear(Duration::from_millis(50)), "closed: {}", self.notices);
+        }
+    }
+}
+
+#[test]
+fn who_claims_another_uid_is_refused_and_logged() {
+    let Some(service) = Service::start(2) else { return };
+    let mut liar = Caller::call(&service.socket());
+    liar.say(&[Down::Hello { version: PROTOCOL_VERSION }, login(12_345)]);
+    assert_eq!(liar.until_over(), 2);
+    assert!(liar.notices.contains("you are uid 0"), "{}", liar.notices);
+    service.until_logged("claimed to be uid 12345");
+    let mut honest = Caller::submit(&service.socket(), 1, spec("echo served", &[]));
+    assert_eq!((honest.until_over(), honest.out.as_str()), (0, "served\n"));
+}
+
+#[test]
+fn nothing_is_done_for_who_has_not_logged_in() {
+    let Some(service) = Service::start(2) else { return };
+    let hello = Down::Hello { version: PROTOCOL_VERSION };
+    let spec = || spec("echo no", &[]);
+    for message in [
+        Down::Submit(spec()),
+        Down::Request { shape: Shape::Spread(1), spec: spec() },
+        Down::Console(Console::Kill(1)),
+    ] {
+        let mut stranger = Caller::call(&service.socket());
+        stranger.say(&[hello.clone(), message]);
+        assert_eq!(stranger.until_over(), 2);
+        assert!(stranger.notices.contains("log in first"), "{}", stranger.notices);
+    }
+}
+
+#[test]
+fn callers_that_say_nothing_or_garbage_are_dropped_and_the_service_goes_on() {
+    let Some(service) = Service::start(2) else { return };
+    let before = service.memory();
+    let silent: Vec<_> = (0..200).map(|_| UnixStream::connect(service.socket()).unwrap()).collect();
+    for garbage in [&[0xff_u8; 4096][..], &[0; 64], &u32::MAX.to_le_bytes()] {
+        let mut caller = UnixStream::connect(service.socket()).unwrap();
+        let _ = caller.write_all(garbage);
+    }
+    // On the daemons' port: nothing, garbage, a length that is too long, byte by byte.
+    let port = ("127.0.0.1", service.port);
+    let mut slow: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(port).ok()).collect();
+    for garbage in [&[0xff_u8; 65536][..], b"GET / HTTP/1.0\r\n\r\n", &[0; 1000]] {
+        if let Ok(mut stream) = TcpStream::connect(port) {
+            let _ = stream.write_all(garbage);
+        }
+    }
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(7) {
+        for stream in &mut slow {
+            let _ = stream.write(b"s");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    service.until_logged("has called and not logged in");
+    service.until_logged("a connection to the daemons' port was dropped");
+    let mut honest = Caller::submit(&service.socket(), 1, spec("echo served", &[]));
+    assert_eq!((honest.until_over(), honest.out.as_str()), (0, "served\n"));
+    let grown = service.memory().saturating_sub(before);
+    assert!(grown < 16 * 1024, "{grown} KiB more");
+    let lines = service.log().lines().count();
+    assert!(lines < 200, "{lines} lines in the log");
+    drop(silent);
+}
+
+#[test]
+fn five_hundred_logins_at_once_are_all_served() {
+    let Some(service) = Service::start(8) else { return };
+    let mut callers: Vec<Caller> = (0..500)
+        .map(|number| {
+            let script = format!("echo {number}");
+            Caller::submit(&service.socket(), 1, spec(&script, &["wait"]))
+        })
+        .collect();
+    for (number, caller) in callers.iter_mut().enumerate() {
+        assert_eq!(caller.until_over(), 0, "{}", caller.notices);
+        assert_eq!(caller.out, format!("{number}\n"));
+    }
+}
+
+#[test]
+fn ten_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
+    const JOBS: usize = 10_000;
+    let Some(service) = Service::start(1) else { return };
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    if hard < JOBS as u64 + 200 {
+        return eprintln!("SKIPPED 10,000 queued jobs: a process may have {hard} descriptors");
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let before = service.memory();
+    let mut holder = Caller::submit(&service.socket(), 1, spec("echo held; sleep 1000", &[]));
+    holder.until_noticed("held");
+    let mut callers: Vec<Caller> = (0..JOBS)
+        .map(|_| Caller::submit(&service.socket(), 1, spec("echo ran", &["wait"])))
+        .collect();
+    let last = callers.last_mut().unwrap();
+    last.until_noticed("waits for room");
+    assert!(last.notices.contains(&format!("{} go before it", JOBS - 1)), "{}", last.notices);
+    let grown = service.memory().saturating_sub(before) / JOBS as u64;
+    assert!(grown < 32, "{grown} KiB a job");
+    // Room: the first ones run, in their order.
+    holder.say(&[Down::Kill]);
+    for caller in &mut callers[..20] {
+        assert_eq!(caller.until_over(), 0, "{}", caller.notices);
+        assert_eq!(caller.out, "ran\n");
+    }
+    // All others are given up at once, and the service is free again.
+    drop(callers);
+    let mut next = Caller::submit(&service.socket(), 1, spec("echo next", &["wait"]));
+    assert_eq!((next.until_over(), next.out.as_str()), (0, "next\n"));
+}

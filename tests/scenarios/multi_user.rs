@@ -1,0 +1,336 @@
+//! Several users on a cluster that stays: each job runs as its user and is out of reach for the
+//! others, limits are kept and named, what does not fit is refused or waits, and whatever dies, the
+//! rest goes on and nothing is left. The hosts are daemons on loopback addresses of this machine.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use score_tests::{Job, Running, Scene, binaries, skip};
+
+/// Two users that nobody knows by name.
+const ALICE: u32 = 61_001;
+const BOB: u32 = 61_002;
+/// One that may end the jobs of others.
+const OPERATOR: u32 = 61_003;
+
+struct Cluster<'a> {
+    scene: &'a Scene,
+    port: u16,
+    daemons: Vec<(String, Child)>,
+}
+
+impl<'a> Cluster<'a> {
+    /// Hosts a, b, ... with two processors each; the last is the server. None, and a skip, where we
+    /// are not root.
+    fn start(scene: &'a Scene, hosts: &[&str]) -> Option<Self> {
+        if !geteuid().is_root() {
+            skip("multi-user mode", "it needs root");
+            return None;
+        }
+        // Users must be able to run it, wherever the build is.
+        let scrun = scene.dir().join("scrun");
+        std::fs::copy(binaries::program("scrun"), &scrun).unwrap();
+        std::fs::copy(binaries::program("scored"), scene.dir().join("scored")).unwrap();
+        let list = hosts.iter().zip(1..);
+        let record = |(name, at)| format!("{name} address=127.0.0.{at} cores=2 group=all\n");
+        scene.file("db", list.map(record).collect::<String>());
+        let made = scene.command(binaries::program("scored")).args(&["-makekey", "key"]).run();
+        assert_eq!(made.code, 0, "{made}");
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let mut cluster = Self { scene, port, daemons: Vec::new() };
+        hosts.iter().for_each(|host| cluster.start_host(host));
+        let server = hosts.last().unwrap();
+        for host in &hosts[..hosts.len() - 1] {
+            cluster.until_logged(server, &format!("host {host} is up"));
+        }
+        Some(cluster)
+    }
+
+    fn start_host(&mut self, host: &str) {
+        let mut command = Command::new(self.scene.dir().join("scored"));
+        self.scene.dress(&mut command);
+        let port = self.port.to_string();
+        let operator = OPERATOR.to_string();
+        command
+            .args(["-file", "db", "-key", "key", "-v", "-host", host, "-port", &port])
+            .args(["-operator", &operator])
+            .arg("-socket")
+            .arg(self.socket(host))
+            .stdin(Stdio::null())
+            .stderr(File::options().append(true).create(true).open(self.log_file(host)).unwrap())
+            .env_remove("JOURNAL_STREAM");
+        self.daemons.push((host.to_owned(), command.spawn().unwrap()));
+        self.until_logged(host, "ready");
+    }
+
+    fn socket(&self, host: &str) -> PathBuf {
+        self.scene.dir().join(format!("socket-{host}"))
+    }
+
+    fn log_file(&self, host: &str) -> PathBuf {
+        self.scene.dir().join(format!("log-{host}"))
+    }
+
+    fn log(&self, host: &str) -> String {
+        std::fs::read_to_string(self.log_file(host)).unwrap_or_default()
+    }
+
+    fn until_logged(&self, host: &str, what: &str) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !self.log(host).contains(what) {
+            assert!(Instant::now() < end, "{host} has not logged {what:?}: {}", self.log(host));
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Kills a daemon, or stops it.
+    fn strike(&mut self, host: &str, signal: Signal) {
+        let at = self.daemons.iter().position(|(name, _)| name == host).unwrap();
+        kill(Pid::from_raw(self.daemons[at].1.id() as i32), signal).unwrap();
+        if signal == Signal::SIGKILL {
+            let _ = self.daemons.remove(at).1.wait();
+            let _ = std::fs::remove_file(self.log_file(host));
+        }
+    }
+
+    fn command(&self, uid: u32, program: &str, host: &str) -> Job {
+        let mut command = Command::new(self.scene.dir().join(program));
+        self.scene.dress(&mut command);
+        command.env("SCORED_SOCKET", self.socket(host)).env_remove("XDG_RUNTIME_DIR");
+        command.current_dir("/").uid(uid).gid(uid);
+        Job::new(self.scene.mark().to_owned(), command)
+    }
+
+    /// scrun of a user on a host: options, then a shell script.
+    fn scrun(&self, uid: u32, host: &str, options: &str, script: &str) -> Job {
+        let options = format!("-scored=all,{options}");
+        self.command(uid, "scrun", host).args(&[&options, "/bin/sh", "-c", script])
+    }
+
+    /// A job that runs until it is ended.
+    fn hold(&self, uid: u32, host: &str, options: &str) -> Running {
+        let mut job = self.scrun(uid, host, options, "echo up; exec sleep 300").start();
+        job.wait_for("up", 1);
+        job
+    }
+
+    fn console(&self, uid: u32, host: &str, words: &[&str]) -> score_tests::Outcome {
+        self.command(uid, "scored", host).args(words).run()
+    }
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        for (_, child) in &self.daemons {
+            let pid = Pid::from_raw(child.id() as i32);
+            let _ = kill(pid, Signal::SIGCONT);
+            let _ = kill(pid, Signal::SIGTERM);
+        }
+        for (_, child) in &mut self.daemons {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Ends a job that holds hosts.
+fn end(job: Running) {
+    job.signal(Signal::SIGTERM);
+    assert_ne!(job.wait().code, 0);
+}
+
+#[test]
+fn a_job_is_its_users_alone() {
+    let scene = Scene::new();
+    let Some(cluster) = Cluster::start(&scene, &["a"]) else { return };
+    let script = "id -u; id -g; id -G; pwd; grep CapEff /proc/self/status; stat -c %a:%u .";
+    let outcome = cluster.scrun(ALICE, "a", "nodes=1", script).run();
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let text = outcome.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..3], ["61001", "61001", "61001"], "{outcome}");
+    assert!(lines[3].starts_with("/var/scored/job-"), "{outcome}");
+    assert!(lines[4].ends_with("0000000000000000"), "{outcome}");
+    assert_eq!(lines[5], "700:61001");
+
+    // Another user's job, on the same host, at the same time.
+    let secret = "echo secret > kept; echo $$ $(pwd); exec sleep 300";
+    let mut job = cluster.scrun(ALICE, "a", "nodes=1", secret).start();
+    job.wait_for("/var/scored/", 1);
+    let shown = job.stdout();
+    let path = shown.split_whitespace().nth(1).unwrap().to_owned();
+    let victim = scene.wait_for_process("alice's sleep", |one| one.command == "sleep 300");
+    let pid = victim.pid;
+    let attack = format!(
+        "cat {path}/kept; ls {path}; ls /var/scored; kill -9 {pid}; cat /proc/{pid}/environ; \
+         dd if=/proc/{pid}/mem bs=1 count=1; ls /proc/{pid}/fd"
+    );
+    // From outside, as another user of the machine; and from a job.
+    let mut outside = Command::new("/bin/sh");
+    outside.args(["-c", &attack]).uid(BOB).gid(BOB);
+    let outside = outside.output().unwrap();
+    let inside = cluster.scrun(BOB, "a", "nodes=1", &attack).run();
+    for out in [String::from_utf8_lossy(&outside.stdout).into_owned(), inside.text()] {
+        assert_eq!(out, "", "another user has seen something");
+    }
+    assert!(scene.processes().iter().any(|one| one.pid == pid), "another user has ended it");
+    let refused = cluster.console(BOB, "a", &["-kill", "2"]);
+    assert!(refused.code != 0 && refused.stderr.contains("another user's"), "{refused}");
+    cluster.until_logged("a", "uid 61002 wants job");
+    let number = cluster.console(BOB, "a", &["-list"]).text();
+    let number = number.split([' ', ',']).nth(1).unwrap().to_owned();
+    let allowed = cluster.console(OPERATOR, "a", &["-kill", &number]);
+    assert_eq!(allowed.code, 0, "{allowed}");
+    let outcome = job.wait();
+    assert!(outcome.code != 0 && outcome.stderr.contains("an operator has ended it"), "{outcome}");
+}
+
+#[test]
+fn a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on() {
+    let scene = Scene::new();
+    let Some(cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
+    let other = cluster.hold(BOB, "a", "nodes=1");
+    let spin = "while :; do :; done";
+    let fill = "i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=f$i bs=1M count=1 2>/dev/null; \
+                i=$((i+1)); sleep 0.01; done";
+    let grow = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); sleep 300";
+    for (options, script, what, code) in [
+        ("nodes=1,cpulimit=1", spin, "cpulimit of 1 s", 152),
+        ("nodes=1,memorylimit=50", grow, "memorylimit of 50 MB", 137),
+        ("nodes=1,disklimit=10", fill, "disklimit of 10 MB", 153),
+    ] {
+        let outcome = cluster.scrun(ALICE, "a", options, script).run();
+        assert_eq!(outcome.code, code, "{outcome}");
+        assert!(outcome.stderr.contains(&format!("{what} exceeded on host ")), "{outcome}");
+    }
+    end(other);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_or_waits_its_turn() {
+    let scene = Scene::new();
+    let Some(cluster) = Cluster::start(&scene, &["a"]) else { return };
+    let holder = cluster.hold(ALICE, "a", "nodes=2");
+    let refused = cluster.scrun(BOB, "a", "nodes=1", "echo no").run();
+    assert_eq!(refused.code, 2, "{refused}");
+    assert!(refused.stderr.contains("with the option wait"), "{refused}");
+    let never = cluster.scrun(BOB, "a", "nodes=3,wait", "echo no").run();
+    assert_eq!(never.code, 2, "{never}");
+    // Alice queues three jobs before Bob has one: Bob's is the second to run.
+    let order = scene.dir().join("order");
+    std::fs::write(&order, "").unwrap();
+    std::fs::set_permissions(&order, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let queue = |uid: u32, name: &str| {
+        let script = format!("echo {name} >> {}", order.display());
+        let job = cluster.scrun(uid, "a", "nodes=1x2,wait", &script).start();
+        let end = Instant::now() + Duration::from_secs(20);
+        while !job.stderr().contains("waits for room") {
+            assert!(Instant::now() < end, "{}", job.stderr());
+            sleep(Duration::from_millis(5));
+        }
+        job
+    };
+    let waiting: Vec<_> = [(ALICE, "a1"), (ALICE, "a2"), (ALICE, "a3"), (BOB, "b1")]
+        .map(|(uid, name)| queue(uid, name))
+        .into();
+    end(holder);
+    for job in waiting {
+        let outcome = job.wait();
+        assert_eq!(outcome.code, 0, "{outcome}");
+    }
+    let ran = std::fs::read_to_string(&order).unwrap();
+    assert_eq!(ran.split_whitespace().collect::<Vec<_>>().join(" "), "a1 a1 b1 b1 a2 a2 a3 a3");
+}
+
+#[test]
+fn a_login_is_routed_to_the_server_or_refused_with_the_reason() {
+    let scene = Scene::new();
+    let Some(cluster) = Cluster::start(&scene, &["a", "b", "c"]) else { return };
+    let outcome = cluster.scrun(ALICE, "a", "nodes=3x2", "id -u").run();
+    assert_eq!((outcome.code, outcome.text().as_str()), (0, "61001\n".repeat(6).as_str()));
+    for (expression, reason) in [("elsewhere", "elsewhere"), ("local:2", "not of the cluster")] {
+        let option = format!("-scored={expression},nodes=1");
+        let outcome = cluster.command(ALICE, "scrun", "a").args(&[&option, "/bin/true"]).run();
+        assert!(outcome.code == 2 && outcome.stderr.contains(reason), "{outcome}");
+    }
+    let nobody = cluster.scrun(ALICE, "nowhere", "nodes=1", "true").run();
+    assert!(nobody.code == 2 && nobody.stderr.contains("no scored serves this host"), "{nobody}");
+}
+
+#[test]
+fn a_dead_host_ends_its_own_jobs_only_and_can_come_back() {
+    let scene = Scene::new();
+    let Some(mut cluster) = Cluster::start(&scene, &["a", "b", "c"]) else { return };
+    let wide = cluster.hold(ALICE, "c", "nodes=3x1");
+    let narrow = cluster.hold(BOB, "c", "nodes=1");
+    let names = cluster.console(BOB, "c", &["-list"]).text();
+    let line = names.lines().find(|line| line.contains("uid 61002")).unwrap().to_owned();
+    // A host that Bob's job is not on, and that is not the server.
+    let victim = if line.ends_with(" a") { "b" } else { "a" };
+    cluster.strike(victim, Signal::SIGKILL);
+    let outcome = wide.wait();
+    assert!(outcome.code != 0 && outcome.stderr.contains(&format!("host {victim}")), "{outcome}");
+    let listed = cluster.console(BOB, "c", &["-list"]).text();
+    assert!(listed.contains("uid 61002: runs"), "{listed}");
+    std::fs::write(cluster.log_file("c"), "").unwrap();
+    cluster.start_host(victim);
+    cluster.until_logged("c", &format!("host {victim} is up"));
+    let again = cluster.scrun(ALICE, "c", "nodes=3x1", "echo again").run();
+    assert_eq!((again.code, again.text().as_str()), (0, "again\nagain\nagain\n"), "{again}");
+    end(narrow);
+}
+
+#[test]
+fn a_host_that_hangs_is_named_within_the_limit() {
+    let scene = Scene::new();
+    let Some(mut cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
+    let job = cluster.hold(ALICE, "b", "nodes=2x1");
+    let begin = Instant::now();
+    cluster.strike("a", Signal::SIGSTOP);
+    let outcome = job.wait();
+    assert!(outcome.code != 0 && outcome.stderr.contains("host a"), "{outcome}");
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
+    let scene = Scene::new();
+    let Some(mut cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
+    let here = cluster.hold(ALICE, "a", "nodes=2x1");
+    let escape = "setsid sleep 301 & echo up; touch file; exec sleep 302";
+    let mut there = cluster.scrun(BOB, "b", "nodes=1", escape).start();
+    there.wait_for("up", 1);
+    cluster.strike("b", Signal::SIGKILL);
+    let outcome = here.wait();
+    assert!(outcome.code != 0 && outcome.stderr.contains("b, the server, is lost"), "{outcome}");
+    assert_ne!(there.wait().code, 0);
+    // Every process of both jobs goes; what is left on disk goes with the next start.
+    let end = Instant::now() + Duration::from_secs(5);
+    let sleeping = || scene.processes().iter().any(|one| one.command.starts_with("sleep 30"));
+    while sleeping() {
+        assert!(Instant::now() < end, "{:#?}", scene.processes());
+        sleep(Duration::from_millis(10));
+    }
+    cluster.start_host("b");
+    cluster.until_logged("b", "host a is up");
+    let again = cluster.scrun(BOB, "a", "nodes=2x1", "echo again").run();
+    assert_eq!((again.code, again.text().as_str()), (0, "again\nagain\n"), "{again}");
+    let groups = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpuacct"];
+    for folder in groups {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let pid = name.strip_prefix("scored-job-").and_then(|rest| rest.split('-').next());
+            let lives = |pid: &str| std::path::Path::new("/proc").join(pid).exists();
+            assert!(pid.is_none_or(lives), "{folder}/{name} is left");
+        }
+    }
+}
