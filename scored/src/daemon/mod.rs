@@ -351,7 +351,9 @@ impl Daemon {
     }
 
     fn hear_sessions(&mut self) {
-        let numbers: Vec<usize> = self.sessions.keys().copied().collect();
+        let mut numbers: Vec<usize> = self.sessions.keys().copied().collect();
+        // Who called first is heard first.
+        numbers.sort_unstable();
         for number in numbers {
             while let Some(session) = self.sessions.get_mut(&number)
                 && let Some(said) = session.hear()

@@ -84,7 +84,7 @@ impl Daemon {
         let uid = session.peer.map_or(0, |(uid, _)| uid);
         let reason = "no login within the time for it".to_owned();
         session.tell(&Up::Refused { reason, code: FAILED });
-        service.complain(&format!("uid {uid} has called and not logged in: dropped"));
+        service.complain(true, &format!("uid {uid} has called and not logged in: dropped"));
     }
 
     /// How long a caller may still take, if there is one.

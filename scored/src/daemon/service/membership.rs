@@ -69,8 +69,10 @@ impl Daemon {
                     self.server_lost(reason);
                 }
             }
-            None => service
-                .complain(&format!("a connection to the daemons' port was dropped: {reason}")),
+            None => service.complain(
+                false,
+                &format!("a connection to the daemons' port was dropped: {reason}"),
+            ),
         }
     }
 

@@ -75,8 +75,8 @@ pub struct Service {
     /// In the server.
     numbers: Option<Numbers>,
     verbose: bool,
-    /// Since when so many lines about strangers.
-    complaints: (Instant, u32),
+    /// Since when so many lines about strangers: callers of this host, connections of others.
+    complaints: [(Instant, u32); 2],
 }
 
 /// Runs as a service, in the foreground, until SIGTERM.
@@ -133,7 +133,7 @@ pub fn run(setting: &Setting) -> io::Result<()> {
         unreachable: Vec::new(),
         numbers,
         verbose: setting.verbose,
-        complaints: (Instant::now(), 0),
+        complaints: [(Instant::now(), 0); 2],
     });
     notify_ready();
     daemon.live()
@@ -182,8 +182,8 @@ impl Service {
     }
 
     /// A line about strangers, who must not fill the log.
-    fn complain(&mut self, text: &str) {
-        let (since, count) = &mut self.complaints;
+    fn complain(&mut self, local: bool, text: &str) {
+        let (since, count) = &mut self.complaints[usize::from(local)];
         if since.elapsed() > COMPLAINING {
             (*since, *count) = (Instant::now(), 0);
         }
