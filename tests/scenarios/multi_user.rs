@@ -183,11 +183,11 @@ fn a_job_is_its_users_alone() {
         assert_eq!(out, "", "another user has seen something");
     }
     assert!(scene.processes().iter().any(|one| one.pid == pid), "another user has ended it");
-    let refused = cluster.console(BOB, "a", &["-kill", "2"]);
-    assert!(refused.code != 0 && refused.stderr.contains("another user's"), "{refused}");
-    cluster.until_logged("a", "uid 61002 wants job");
     let number = cluster.console(BOB, "a", &["-list"]).text();
     let number = number.split([' ', ',']).nth(1).unwrap().to_owned();
+    let refused = cluster.console(BOB, "a", &["-kill", &number]);
+    assert!(refused.code != 0 && refused.stderr.contains("another user's"), "{refused}");
+    cluster.until_logged("a", "uid 61002 wants job");
     let allowed = cluster.console(OPERATOR, "a", &["-kill", &number]);
     assert_eq!(allowed.code, 0, "{allowed}");
     let outcome = job.wait();
