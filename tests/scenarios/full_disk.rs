@@ -26,10 +26,24 @@ fn fails(test: &str, kib: u32, line: &str, words: &[&str]) {
     let _ = outcome.says(words);
 }
 
+/// Room for the program on each of three hosts, and 1 MiB: the hosts share a disk.
+fn room_for_scatter() -> u32 {
+    let program =
+        std::fs::metadata(score_tests::binaries::program("scatter")).expect("it is built").len();
+    3 * u32::try_from(program.div_ceil(1024)).expect("no such program") + 1024
+}
+
 #[test]
 fn a_disk_that_fills_while_a_file_is_scattered_is_said_with_node_and_file() {
     let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data";
-    fails("full_disk_and_scatter", 1024, line, &["scatter", "copy", "No space left"]);
+    let words = &["scatter", "copy", "No space left"];
+    fails("full_disk_and_scatter", room_for_scatter(), line, words);
+}
+
+#[test]
+fn a_disk_without_room_for_the_program_is_said_with_host_and_file() {
+    let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data";
+    fails("full_disk_and_program", 1024, line, &["host local", "bin/scatter", "No space left"]);
 }
 
 #[test]
