@@ -119,8 +119,8 @@ impl Bed {
             if now != last {
                 (last, since) = (now, Instant::now());
             }
-            // Longer than the time-outs of a few losses in a row.
-            if done || since.elapsed() > Duration::from_millis(300) {
+            // Longer than the time-outs of a few losses in a row, also beside compilers.
+            if done || since.elapsed() > Duration::from_secs(1) {
                 return;
             }
             std::thread::yield_now();
