@@ -1,4 +1,5 @@
-//! A local socket at which scruns log in: who calls is what the kernel says, never what is claimed.
+//! A local socket at which scruns log in, of a session or of a service: who calls is what the
+//! kernel says, never what is claimed.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -9,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use mio::net::UnixListener;
 use mio::{Interest, Registry, Token};
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
+
+use crate::sys::user;
 
 /// A caller.
 #[derive(Debug)]
@@ -40,7 +41,10 @@ impl Door {
         // What a daemon has left that was killed.
         if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
             if UnixStream::connect(path).is_ok() {
-                return Err(format!("{}: another scored listens there", path.display()));
+                return Err(format!(
+                    "{}: another scored listens there; end it first",
+                    path.display()
+                ));
             }
             fs::remove_file(path).map_err(named)?;
         }
@@ -56,9 +60,9 @@ impl Door {
         while self.waiting {
             match self.listener.accept() {
                 Ok((stream, _)) => {
-                    if let Ok(peer) = getsockopt(&stream, PeerCredentials) {
-                        let peer = (peer.uid(), peer.gid());
-                        return Some(Caller { socket: OwnedFd::from(stream), peer });
+                    let socket = OwnedFd::from(stream);
+                    if let Ok(peer) = user::of_peer(&socket) {
+                        return Some(Caller { socket, peer });
                     }
                 }
                 Err(error) if is_of_one(&error) => {}

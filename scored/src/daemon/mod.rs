@@ -497,10 +497,6 @@ impl Daemon {
             self.stranger(reason);
         }
         self.unlinked(link, reason);
-        if name.is_none() && self.service.is_none() {
-            // A stranger, or a daemon that did not come to its greeting.
-            eprintln!("scored: a connection was dropped: {reason}");
-        }
         self.unlinked_from_cluster(name.as_deref(), reason);
         let (Some(name), Some(muster)) = (name, &self.muster) else { return };
         if muster.spec.is_some() {

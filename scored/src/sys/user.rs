@@ -7,11 +7,13 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::{Gid, Uid, User, getgrouplist, pipe2, setgroups, setresgid, setresuid};
 use score_proto::order::{Limit, Owner};
 
@@ -194,21 +196,9 @@ fn collect(mut pipe: File, until: Instant) -> Option<String> {
 ///
 /// # Errors
 /// As getsockopt(2).
-#[allow(dead_code, reason = "for the service, being built")]
 pub fn of_peer(socket: &impl AsFd) -> std::io::Result<(u32, u32)> {
-    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: writes at most `length` bytes to the struct given.
-    let done = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut found).cast(),
-            &mut length,
-        )
-    };
-    if done < 0 { Err(std::io::Error::last_os_error()) } else { Ok((found.uid, found.gid)) }
+    let peer = getsockopt(socket, PeerCredentials)?;
+    Ok((peer.uid(), peer.gid()))
 }
 
 #[cfg(test)]

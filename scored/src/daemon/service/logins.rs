@@ -10,10 +10,16 @@ use score_proto::peer::{HostId, Peer, SERVER, User};
 
 use super::super::session::Session;
 use super::super::{Daemon, FAILED, Owner, REFUSED};
-use super::local::{PATIENCE, PROBATION, STRANGERS};
 use super::{Role, info, warn};
 use crate::cluster::{self, SessionId};
 
+/// Callers without login at the same time. When there are more, the user that has most of them
+/// loses the oldest.
+const STRANGERS: usize = 256;
+/// A caller is not dropped before.
+const PROBATION: Duration = Duration::from_secs(1);
+/// How long a caller may take to log in.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Limits that a user may pass on.
 const LIMITS: usize = 32;
 /// Bytes of a user's name.
@@ -35,7 +41,7 @@ impl Daemon {
         let mut strangers = self.strangers().count();
         while strangers < STRANGERS || self.evict() {
             let Some(service) = &mut self.service else { return };
-            let Some(caller) = service.local.accept() else { return };
+            let Some(caller) = service.door.accept() else { return };
             let number = self.next_token;
             let token = self.token(Owner::Session(number));
             let Ok(mut session) = Session::new(caller.socket, self.poll.registry(), token) else {
@@ -57,7 +63,7 @@ impl Daemon {
 
     /// Makes room for one caller more, if nobody has to go too early for it.
     fn evict(&mut self) -> bool {
-        if !self.service.as_ref().is_some_and(|service| service.local.waiting) {
+        if !self.service.as_ref().is_some_and(|service| service.door.waiting) {
             return false;
         }
         let mut users: HashMap<u32, Vec<(Instant, usize)>> = HashMap::new();
@@ -91,7 +97,7 @@ impl Daemon {
     pub fn callers_deadline(&self) -> Option<Duration> {
         let service = self.service.as_ref()?;
         let since = self.strangers().map(|(_, session)| session.since).min()?;
-        let limit = if service.local.waiting { PROBATION } else { PATIENCE };
+        let limit = if service.door.waiting { PROBATION } else { PATIENCE };
         // Not at once: when descriptors have run out, there is nothing to be done now.
         let soon = Duration::from_millis(20);
         Some((since + limit).saturating_duration_since(Instant::now()).max(soon))

@@ -4,27 +4,28 @@
 //! | file | what |
 //! |---|---|
 //! | `config.rs` | which cluster this is, from the database |
-//! | `local.rs` | the socket where scruns of this host call |
 //! | `logins.rs` | who logs in, and what goes to the server and back |
 //! | `membership.rs` | messages between daemons, to and from the pure machines |
 //! | `placing.rs` | jobs: from a request to the hosts |
 //! | `numbers.rs` | job numbers that outlive a server |
 
 pub mod config;
-mod local;
 mod logins;
 mod membership;
 mod numbers;
 mod placing;
 
 use std::collections::HashMap;
+use std::fs::DirBuilder;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::time::{Duration, Instant};
 
 use mio::Token;
 use score_proto::peer::{HostId, SERVER};
 
+use super::door::Door;
 use super::peers::Peers;
 use super::{Common, Daemon, LISTENER, directory, random, settle_in};
 use crate::cluster::member::{self, Member};
@@ -32,7 +33,6 @@ use crate::cluster::{self, Cluster, Limits, Times};
 use crate::sys::cgroup::Cgroups;
 use crate::sys::{descriptor, process};
 use config::{Config, Setting};
-use local::Local;
 use numbers::Numbers;
 
 /// Where local scruns are accepted.
@@ -61,7 +61,7 @@ enum Role {
 #[derive(Debug)]
 pub struct Service {
     config: Config,
-    local: Local,
+    door: Door,
     role: Role,
     began: Instant,
     /// Where the daemons of other hosts listen, as far as it is known.
@@ -106,7 +106,12 @@ pub fn run(setting: &Setting) -> io::Result<()> {
     faults.extend(directory::remove_leftovers_of_root());
     faults.iter().for_each(|fault| warn(&format!("left by an earlier scored: {fault}")));
     let path = setting.socket.clone().unwrap_or_else(|| config::SOCKET.into());
-    let local = Local::new(&path, daemon.poll.registry(), LOCAL).map_err(other)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        made.map_err(|error| other(format!("{}: {error}", folder.display())))?;
+    }
+    // Everybody may call; who it is, the kernel says.
+    let door = Door::open(&path, 0o666, daemon.poll.registry(), LOCAL).map_err(other)?;
     let own = config.hosts[config.own].name.clone();
     if let Some(key) = config.key.clone() {
         let registry = daemon.poll.registry();
@@ -124,7 +129,7 @@ pub fn run(setting: &Setting) -> io::Result<()> {
     info(&format!("ready: {what}; scruns call at {}", path.display()));
     daemon.service = Some(Service {
         config,
-        local,
+        door,
         role,
         began: Instant::now(),
         book: HashMap::new(),
@@ -206,7 +211,7 @@ impl Service {
 
     /// Somebody calls at the local socket.
     pub fn mark(&mut self) {
-        self.local.waiting = true;
+        self.door.waiting = true;
     }
 }
 
