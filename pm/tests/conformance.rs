@@ -9,6 +9,7 @@ use bed::*;
 use score_pm::*;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// A message goes from node 0 to node 1 and back.
 fn works(bed: &Bed) {
@@ -334,11 +335,22 @@ fn no_flood_of_one_node_keeps_another_from_being_heard() {
                 let flood = || while send(&bed.ends[flooder], 0, b"flood").is_ok() {};
                 flood();
                 send_surely(&bed.ends[quiet], 0, &round.to_le_bytes());
+                // On its way a packet may be late or lost, however many messages come first. From
+                // when it is there the turn alone counts. Every other round the receiver reads
+                // meanwhile, and no count holds.
+                let reads = round % 2 == 1 && !bed.is_immediate();
+                let end = Instant::now() + Duration::from_secs(60);
+                while !reads && bed.ends[quiet].is_send_done() == Err(Error::Busy) {
+                    let _ = bed.ends[0].queue_status();
+                    flood();
+                    assert!(Instant::now() < end, "{}: not there after 60 s", bed.kind);
+                }
                 let mut before = 0;
                 while receive_surely(&bed.ends[0]) != round.to_le_bytes() {
                     before += 1;
                     flood();
-                    assert!(before <= 4096, "{}: {before} messages came first", bed.kind);
+                    assert!(reads || before <= 4096, "{}: {before} came first", bed.kind);
+                    assert!(Instant::now() < end, "{}: not heard for 60 s", bed.kind);
                 }
             }
         });

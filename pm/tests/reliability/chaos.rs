@@ -59,6 +59,8 @@ impl Seen {
             count("no room", counters.no_room);
             count("overtaken acknowledgements", counters.old_acks);
             count("for a dead process", counters.undelivered);
+
+            count("links suspected", counters.suspected);
             let down = |event: &&Event| matches!(event, Event::LinkDown { .. });
             let downs = node.events.iter().filter(down).count() as u64;
             count("links down", downs);
@@ -67,7 +69,7 @@ impl Seen {
     }
 }
 
-fn network(chance: &mut Chance) -> Network {
+fn network(seed: u64, chance: &mut Chance) -> Network {
     let nodes = match chance.below(8) {
         0..5 => 2 + chance.below(4),
         5..7 => 6 + chance.below(12),
@@ -82,18 +84,27 @@ fn network(chance: &mut Chance) -> Network {
     network.byte_picos = 800 + sometimes(80_000);
     network.queue = (8 << 10) + sometimes(512 << 10);
     network.delay = 2_000 + sometimes(500_000);
+    network.holds = (sometimes(5000), 20 * MS);
     for link in 0..network.links {
         if chance.hits(300) {
             let from = chance.below(200 * MS);
             network.outages.push((link, from, from + chance.below(2 * SECOND)));
         }
     }
+    if seed % 5 == 1 {
+        // So slow that there is something to send while a link is found dead, and after that.
+        (network.nodes, network.links) = (2, 2 + chance.below(2) as u8);
+        (network.byte_picos, network.queue) = (1_600_000, 32 << 10);
+        network.loss = network.loss.min(50);
+        let from = chance.below(200 * MS);
+        network.outages = vec![(0, from, from + SECOND + chance.below(SECOND))];
+    }
     network
 }
 
 fn play(seed: u64, seen: &mut Seen) {
     let mut chance = Chance::new(seed ^ 0xc4a0);
-    let network = network(&mut chance);
+    let network = network(seed, &mut chance);
     let nodes = u64::from(network.nodes);
     let first = chance.next() as u32;
     let window = 16 + chance.below(500) as u32;
@@ -105,6 +116,7 @@ fn play(seed: u64, seen: &mut Seen) {
         (config.buffers, config.queue) = (buffers, queue);
     });
     world.naps = if chance.hits(300) { chance.below(20) } else { 0 };
+    world.pauses = if chance.hits(200) { chance.below(500) } else { 0 };
     let pairs = 1 + chance.below((nodes * (nodes - 1)).min(60));
     for _ in 0..pairs {
         let (from, to) = (chance.below(nodes) as u32, chance.below(nodes) as u32);
@@ -112,6 +124,9 @@ fn play(seed: u64, seen: &mut Seen) {
             world.plan(from, to, 1 + chance.below(4000 / pairs));
             world.nodes[from as usize].len = 8 + chance.below(1392) as u16;
         }
+    }
+    if seed % 5 == 1 {
+        world.plan(0, 1, 2000);
     }
     if chance.hits(300) {
         let node = chance.below(nodes) as usize;

@@ -85,6 +85,28 @@ fn a_link_that_is_down_for_five_seconds_loses_nothing_and_is_told_once() {
 }
 
 #[test]
+fn no_link_is_given_up_because_a_host_or_a_link_is_slow() {
+    let (mut late, mut pauses) = (0, 0);
+    for seed in 0..8 {
+        let mut network = Network::clean(2, 2);
+        (network.byte_picos, network.delay) = (800 << (seed % 4), 10_000 << (seed % 3));
+        (network.loss, network.jitter) = (seed % 3 * 10, seed % 5 * 50_000);
+        network.holds = (2000, 30 * MS);
+        let mut world = World::new(network, seed, |_| {});
+        world.pauses = if seed < 6 { 1000 } else { 0 };
+        world.plan(0, 1, 5000);
+        world.plan(1, 0, 5000 * (seed % 2));
+        finish(&mut world, 300 * SECOND);
+        for node in &world.nodes {
+            assert!(node.events.is_empty(), "seed {seed}: {:?}\n{}", node.events, world.dump());
+            late += node.machine.counters().premature;
+            pauses += u64::from(node.frozen_until > 0);
+        }
+    }
+    assert!(late > 500 && pauses > 6, "{late} packets late, {pauses} hosts paused");
+}
+
+#[test]
 fn the_only_link_is_down_for_five_seconds_and_traffic_resumes_at_once() {
     let mut network = Network::clean(2, 1);
     network.outages.push((0, MS, 5 * SECOND));

@@ -6,6 +6,11 @@ use score_pm::reliability::{Config, Event, Fate, HEADER, Header, Kind, Machine, 
 
 use super::world::{Chance, Flight, MS};
 
+/// Packets that a socket holds; more are lost.
+const SOCKET: usize = 2000;
+/// Packets that are read from one link before the next link has its turn.
+const ROUND: usize = 256;
+
 /// One message in a slab.
 #[derive(Clone, Copy)]
 pub struct Slot {
@@ -41,6 +46,8 @@ pub struct Node {
     pub events: Vec<Event>,
     pub wake_at: u64,
     pub len: u16,
+    /// What has come over each link and was not read yet.
+    sockets: Vec<VecDeque<Flight>>,
 }
 
 impl Node {
@@ -64,6 +71,7 @@ impl Node {
             events: Vec::new(),
             wake_at: u64::MAX,
             len: 1400,
+            sockets: (0..config.links).map(|_| VecDeque::new()).collect(),
         }
     }
 
@@ -76,7 +84,26 @@ impl Node {
         self.buffers.len() - self.free_buffers.len() - self.held.len()
     }
 
-    pub fn hear(&mut self, flight: &Flight, now: u64) {
+    /// A packet comes to the host, whatever its process does.
+    pub fn socket(&mut self, flight: Flight) {
+        let socket = &mut self.sockets[usize::from(flight.link)];
+        if socket.len() < SOCKET {
+            socket.push_back(flight);
+        }
+    }
+
+    /// Reads as much as a pass over the wires does, link after link. Answers whether more waits.
+    pub fn read(&mut self, now: u64) -> bool {
+        for link in 0..self.sockets.len() {
+            for _ in 0..ROUND {
+                let Some(flight) = self.sockets[link].pop_front() else { break };
+                self.hear(&flight, now);
+            }
+        }
+        self.sockets.iter().any(|socket| !socket.is_empty())
+    }
+
+    fn hear(&mut self, flight: &Flight, now: u64) {
         let buffer = self.free_buffers.pop().expect("the machine keeps fewer than there are");
         self.buffers[buffer as usize].clone_from(&flight.bytes);
         let fate = self.machine.receive(&flight.bytes, flight.link, buffer, now);

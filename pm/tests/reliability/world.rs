@@ -53,6 +53,9 @@ pub struct Network {
     pub forged: u64,
     /// Links that carry nothing: number, from, to.
     pub outages: Vec<(u8, u64, u64)>,
+    /// Packets, in a million, with which a link to a host stands still, for so long at most: what
+    /// comes meanwhile arrives late, in order, while other links go on.
+    pub holds: (u64, u64),
 }
 
 impl Network {
@@ -68,6 +71,7 @@ impl Network {
             duplicates: 0,
             forged: 0,
             outages: Vec::new(),
+            holds: (0, 0),
         }
     }
 }
@@ -119,14 +123,18 @@ pub struct World {
     pub nodes: Vec<Node>,
     agenda: BinaryHeap<Appointment>,
     tie: u64,
-    /// When each host's and each port's link is free, by node and link.
+    /// When each host's and each port's link is free, by node and link; until when it is held.
     egress: Vec<u64>,
     ports: Vec<u64>,
+    held: Vec<u64>,
     /// Packets seen, for replays.
     seen: Vec<Flight>,
     pub forgeries: u64,
     /// Chance of an application's short nap, in thousandths of deliveries.
     pub naps: u64,
+    /// Steps, in a million, after which a host does nothing for 50 to 300 ms: it has lost the
+    /// processor, and its sockets fill.
+    pub pauses: u64,
 }
 
 impl World {
@@ -146,9 +154,11 @@ impl World {
             tie: 0,
             egress: vec![0; places],
             ports: vec![0; places],
+            held: vec![0; places],
             seen: Vec::new(),
             forgeries: 0,
             naps: 0,
+            pauses: 0,
             network,
         }
     }
@@ -222,6 +232,7 @@ impl World {
             let at = node.frozen_until;
             return self.wake(own, at);
         }
+        let more = node.read(now);
         if !node.dead {
             node.take(own, now, &mut self.chance, self.naps);
             node.submit(own);
@@ -239,7 +250,12 @@ impl World {
         let node = &mut self.nodes[own as usize];
         let deadline = node.machine.deadline().unwrap_or(u64::MAX);
         let stall = if node.stalled_until > now { node.stalled_until } else { u64::MAX };
-        let at = deadline.min(stall).max(now);
+        let mut at = deadline.min(stall).max(now);
+        if self.chance.below(1_000_000) < self.pauses {
+            node.frozen_until = now + 50 * MS + self.chance.below(250 * MS);
+        } else if more {
+            at = now;
+        }
         self.wake(own, at);
     }
 
@@ -277,6 +293,11 @@ impl World {
         let Some(at) = queue(&mut self.ports[place], self.now, &flight, &self.network) else {
             return;
         };
+        let (often, longest) = self.network.holds;
+        if self.chance.below(1_000_000) < often {
+            self.held[place] = at + self.chance.below(longest);
+        }
+        let at = at.max(self.held[place]);
         let late = self.network.delay / 2 + self.chance.below(self.network.jitter + 1);
         if self.chance.hits(self.network.duplicates) {
             let again = Flight { bytes: flight.bytes.clone(), ..flight };
@@ -324,12 +345,9 @@ impl World {
     }
 
     fn arrive(&mut self, flight: Flight) {
-        let node = &mut self.nodes[flight.to as usize];
-        if node.frozen_until > self.now {
-            return; // its socket is full
-        }
-        node.hear(&flight, self.now);
-        self.step(flight.to);
+        let to = flight.to;
+        self.nodes[to as usize].socket(flight);
+        self.step(to);
     }
 
     /// The process of a node ends without a word; its shepherd takes its slab over.

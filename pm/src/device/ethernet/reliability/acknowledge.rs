@@ -2,7 +2,7 @@
 
 use super::links::Links;
 use super::send::{Entry, Sender, State};
-use super::{Event, MAX_WINDOW, NEVER, Shared};
+use super::{MAX_WINDOW, NEVER, Shared};
 use score_proto::wire::{BLOCK, ECHO, Header};
 
 /// Packets of its link that must overtake a packet before it counts as lost: at first, at most.
@@ -53,7 +53,8 @@ impl Sender {
         self.rtt.backoff = 0;
         self.congestion.acked(arrived, was_full);
         if self.islands > 0 || again {
-            self.find_lost(header, links, shared, now);
+            self.find_lost(header, links, now);
+            shared.counters.suspected += u64::from(links.judge(now));
         }
         self.time_out_at = NEVER;
         if self.flying > 0 {
@@ -75,7 +76,12 @@ impl Sender {
                 links.carried(entry.link, entry.order, entry.sent_at);
                 self.newest = self.newest.max(entry.sent_at);
             }
-            State::Lost => self.lost -= 1,
+            State::Lost => {
+                self.lost -= 1;
+                if !entry.again {
+                    links.carried(entry.link, entry.order, entry.sent_at);
+                }
+            }
             State::Waiting | State::Done => {}
         }
         let early = now.saturating_sub(entry.sent_at) < self.rtt.shortest / 2;
@@ -162,7 +168,7 @@ impl Sender {
 
     /// Marks what others have overtaken: enough of the same link, or any that was sent much later.
     /// Only where this packet says what is missing: elsewhere, much may have arrived meanwhile.
-    fn find_lost(&mut self, header: &Header, links: &mut Links, shared: &mut Shared, now: u64) {
+    fn find_lost(&mut self, header: &Header, links: &mut Links, now: u64) {
         let late = self.newest.saturating_sub(self.rtt.spread());
         let base = 1 + (BLOCK * u32::from(header.block)) as usize;
         let told = base.min(self.sent())..(base + BLOCK as usize).min(self.sent());
@@ -172,9 +178,6 @@ impl Sender {
             if entry.state == State::Flying && (entry.sent_at < late || overtaken()) {
                 self.lose(index, links, now);
             }
-        }
-        if let Some(link) = links.judge(now) {
-            shared.tell(Event::LinkDown { peer: self.node, link });
         }
     }
 }

@@ -2,17 +2,31 @@
 //! between links they do not, so losses are told link by link. A run of packets takes one link;
 //! the next run takes the link with the fewest on the way, which shares evenly between equal
 //! links and by speed between others. A link on which everything is lost while another carries
-//! is taken out for this peer, probed, and taken back when it answers.
+//! is suspected: it is spared and probed. Losses alone prove nothing, because one run that is
+//! late is many losses; when probe after probe stays unanswered, while another link carried what
+//! was sent later, the link is dead to this peer. It is taken back when it answers.
 
 use super::{Config, Event, NEVER};
 use score_proto::wire::MAX_LINKS;
 
-/// Losses in a row that take a link out.
+/// Losses in a row that make a link suspect.
 const MISSES: u32 = 8;
+/// Unanswered probes that prove it dead: with the waits between them, 150 ms at least.
+const STRIKES: u32 = 4;
 /// The longest run on one link.
 const RUN: u32 = 16;
-/// Between two probes of a dead link, in nanoseconds: at first and at most.
+/// Between two probes of a link, in nanoseconds: at first and at most.
 const PROBE: (u64, u64) = (10_000_000, 1_000_000_000);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Health {
+    #[default]
+    Carries,
+    /// Spared until a probe is answered.
+    Suspected,
+    /// The same, and the operator has been told.
+    Dead,
+}
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Link {
@@ -31,7 +45,19 @@ pub(super) struct Link {
     missed_at: u64,
     /// When the latest transmission that has arrived was sent.
     carried_at: u64,
-    pub(super) out: bool,
+    pub(super) health: Health,
+    /// Since it is suspected: probes that were not answered although another link carried what was
+    /// sent later, and since when the next is counted.
+    strikes: u32,
+    asked_at: u64,
+    /// It has answered, and carried nothing since.
+    unproven: bool,
+}
+
+impl Link {
+    pub(super) fn carries(&self) -> bool {
+        self.health == Health::Carries
+    }
 }
 
 pub(super) struct Links {
@@ -39,7 +65,7 @@ pub(super) struct Links {
     count: u8,
     current: u8,
     run: u32,
-    /// When to probe the links that are out, and how long to wait then.
+    /// When to probe the links that are spared, and how long to wait then.
     pub(super) probe_at: u64,
     gap: u64,
     /// Links over which to send a probe now.
@@ -84,7 +110,7 @@ impl Links {
 
     fn pick_one(&mut self, avoid: Option<u8>, window: u32) -> u8 {
         let longest = (window / (2 * u32::from(self.count))).clamp(1, RUN);
-        let stay = !self.all[usize::from(self.current)].out && avoid != Some(self.current);
+        let stay = self.all[usize::from(self.current)].carries() && avoid != Some(self.current);
         if stay && self.run < longest {
             self.run += 1;
             return self.current;
@@ -92,7 +118,7 @@ impl Links {
         let after = |step: u8| (self.current + step) % self.count;
         let best = (1..=self.count)
             .map(after)
-            .filter(|link| !self.all[usize::from(*link)].out && avoid != Some(*link))
+            .filter(|link| self.all[usize::from(*link)].carries() && avoid != Some(*link))
             .min_by_key(|link| self.all[usize::from(*link)].flying);
         // Where only the link to avoid is left, it must do.
         if let Some(best) = best {
@@ -122,8 +148,11 @@ impl Links {
     #[inline]
     pub(super) fn carried(&mut self, link: u8, order: u32, sent_at: u64) {
         let link = &mut self.all[usize::from(link)];
-        link.misses = 0;
+        (link.misses, link.unproven) = (0, false);
         link.carried_at = link.carried_at.max(sent_at);
+        if link.health == Health::Suspected {
+            link.health = Health::Carries;
+        }
         if (order.wrapping_sub(link.passed) as i32) > 0 {
             link.passed = order;
         }
@@ -143,45 +172,70 @@ impl Links {
         link.misses += 1;
     }
 
-    /// Takes out a link that carries nothing while another does. At most one at a time; the next
-    /// acknowledgement looks again.
-    pub(super) fn judge(&mut self, now: u64) -> Option<u8> {
+    /// Suspects a link that carries nothing while another does, and has it probed at once. At most
+    /// one at a time; the next acknowledgement looks again. Answers whether it suspects one.
+    pub(super) fn judge(&mut self, now: u64) -> bool {
         if self.count == 1 {
-            return None;
+            return false;
         }
         let all = &self.all[..usize::from(self.count)];
-        let dead = all.iter().position(|link| {
-            let carries = |other: &Link| !other.out && other.misses < MISSES;
-            !link.out
+        let suspect = all.iter().position(|link| {
+            let carries = |other: &Link| other.carries() && other.misses < MISSES;
+            link.carries()
                 && link.misses >= MISSES
                 && all.iter().any(|other| carries(other) && other.carried_at > link.missed_at)
-        })?;
-        self.all[dead].out = true;
-        self.gap = PROBE.0;
+        });
+        let Some(suspect) = suspect else { return false };
+        let link = &mut self.all[suspect];
+        (link.health, link.strikes, link.asked_at) = (Health::Suspected, 0, now);
+        if !link.unproven {
+            // One that answers probes and loses all else has to wait longer each time.
+            self.gap = PROBE.0;
+            self.probes |= 1 << suspect;
+        }
         self.probe_at = self.probe_at.min(now + self.gap);
-        Some(dead as u8)
+        true
     }
 
     /// A probe over `link` was answered.
     pub(super) fn answered(&mut self, link: u8, peer: u32) -> Option<Event> {
-        let link_state = self.all[..usize::from(self.count)].get_mut(usize::from(link))?;
-        if !link_state.out {
+        let state = self.all[..usize::from(self.count)].get_mut(usize::from(link))?;
+        let was = std::mem::take(&mut state.health);
+        if was == Health::Carries {
             return None;
         }
-        link_state.out = false;
-        link_state.misses = 0;
-        if !self.iter().any(|link| link.out) {
+        (state.misses, state.unproven) = (0, true);
+        if self.iter().all(Link::carries) {
             self.forget_probes();
         }
-        Some(Event::LinkUp { peer, link })
+        (was == Health::Dead).then_some(Event::LinkUp { peer, link })
     }
 
-    /// It is time to probe.
-    pub(super) fn time_out(&mut self, now: u64) {
-        let out = (0..self.count).filter(|link| self.all[usize::from(*link)].out);
-        self.probes = out.fold(0, |set, link| set | 1 << link);
+    /// It is time to probe. Answers the set of links that are found dead.
+    pub(super) fn time_out(&mut self, now: u64) -> u8 {
+        // Who comes late was held, and what it waits for may lie in its socket.
+        let late = now.saturating_sub(self.probe_at) > self.gap;
+        let latest = self.iter().filter(|link| link.carries()).map(|link| link.carried_at).max();
+        let mut dead = 0;
+        self.probes = 0;
+        for (number, link) in self.all[..usize::from(self.count)].iter_mut().enumerate() {
+            if link.carries() {
+                continue;
+            }
+            self.probes |= 1 << number;
+            let outrun = latest.is_some_and(|at| at > link.asked_at);
+            link.strikes += u32::from(outrun && !late);
+            if outrun || late {
+                link.asked_at = now;
+            }
+            if link.health == Health::Suspected && link.strikes >= STRIKES {
+                link.health = Health::Dead;
+                dead |= 1 << number;
+            }
+        }
         self.gap = (self.gap * 2).min(PROBE.1);
         self.probe_at = if self.probes == 0 { NEVER } else { now + self.gap };
+        dead
     }
 
     pub(super) fn forget_probes(&mut self) {
@@ -215,7 +269,7 @@ impl Links {
 }
 
 #[inline]
-fn take_lowest(set: &mut u8) -> Option<u8> {
+pub(super) fn take_lowest(set: &mut u8) -> Option<u8> {
     let lowest = set.trailing_zeros() as u8;
     *set &= set.wrapping_sub(1);
     (lowest < u8::BITS as u8).then_some(lowest)
@@ -242,22 +296,81 @@ mod tests {
         assert_eq!(links.pick(None, 512), 2);
     }
 
-    #[test]
-    fn a_link_that_loses_all_is_taken_out_once_and_back_when_it_answers() {
+    /// Two links, of which the first has lost so much that it is suspected at the time 20.
+    fn suspected() -> Links {
         let mut links = links(2);
         let order = links.fly(1);
         (0..MISSES).for_each(|i| links.missed(0, 10 + u64::from(i)));
-        assert_eq!(links.judge(20), None, "nothing shows that the other one is better");
+        assert!(!links.judge(20), "nothing shows that the other one is better");
         links.carried(1, order, 15);
-        assert_eq!(links.judge(20), Some(0));
-        assert_eq!(links.judge(20), None);
+        assert!(links.judge(20) && !links.judge(20));
+        assert_eq!(links.all[0].health, Health::Suspected);
+        assert_eq!((links.next_probe(), links.next_probe()), (Some(0), None));
+        links
+    }
+
+    /// Another probe stays unanswered, while the other link carries if it is `heard`.
+    fn goes_on(links: &mut Links, heard: bool, late: u64) -> u8 {
+        let at = links.probe_at + late;
+        let order = links.fly(1);
+        if heard {
+            links.carried(1, order, at - 1);
+        }
+        let dead = links.time_out(at);
+        assert_eq!((links.next_probe(), links.next_probe()), (Some(0), None));
+        dead
+    }
+
+    #[test]
+    fn a_link_that_carries_nothing_is_spared_then_dead_and_back_when_it_answers() {
+        let mut links = suspected();
         (0..100).for_each(|_| assert_eq!(links.pick(None, 64), 1));
         assert_eq!(links.pick(Some(1), 64), 1, "there is no other");
         assert_eq!(links.probe_at, 20 + PROBE.0);
-        links.time_out(links.probe_at);
-        assert_eq!((links.next_probe(), links.next_probe()), (Some(0), None));
+        (1..STRIKES).for_each(|_| assert_eq!(goes_on(&mut links, true, 0), 0));
+        assert_eq!(goes_on(&mut links, true, 0), 1);
+        assert_eq!(goes_on(&mut links, true, 0), 0, "it is told once");
         assert_eq!(links.answered(0, 7), Some(Event::LinkUp { peer: 7, link: 0 }));
         assert_eq!(links.answered(0, 7), None);
         assert_eq!(links.probe_at, NEVER);
+    }
+
+    #[test]
+    fn silence_is_no_proof_while_nobody_is_heard_or_nobody_listened() {
+        let mut links = suspected();
+        (0..20).for_each(|_| assert_eq!(goes_on(&mut links, false, 0), 0, "the peer is held"));
+        (0..20).for_each(|_| {
+            assert_eq!(goes_on(&mut links, true, 2 * PROBE.1), 0, "this process is held");
+        });
+        assert_eq!(links.answered(0, 7), None, "nobody was told that it was away");
+        assert!(links.all[0].carries());
+    }
+
+    #[test]
+    fn a_packet_that_was_only_late_clears_its_link() {
+        let mut links = suspected();
+        links.carried(0, 1, 12);
+        assert!(links.all[0].carries());
+        assert_eq!(links.time_out(links.probe_at), 0);
+        assert_eq!((links.next_probe(), links.probe_at), (None, NEVER));
+    }
+
+    #[test]
+    fn a_link_that_answers_probes_and_loses_all_else_waits_longer_each_time() {
+        let mut links = suspected();
+        let (mut now, mut gap) = (20, 0);
+        for _ in 0..4 {
+            links.answered(0, 7);
+            let order = links.fly(1);
+            (0..MISSES).for_each(|_| links.missed(0, now));
+            links.carried(1, order, now + 1);
+            assert!(links.judge(now + 2));
+            assert_eq!(links.next_probe(), None);
+            assert!(links.probe_at - now > gap, "{} after {gap}", links.probe_at - now);
+            gap = links.probe_at - now;
+            now = links.probe_at;
+            links.time_out(now);
+            assert_eq!(links.next_probe(), Some(0));
+        }
     }
 }

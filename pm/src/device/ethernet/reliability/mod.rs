@@ -403,7 +403,12 @@ impl Machine {
             match timer {
                 Timer::Retransmit => peer.send.time_out(&mut peer.links, &mut self.shared, now),
                 Timer::Acknowledge => peer.receive.time_out(),
-                Timer::Probe => peer.links.time_out(now),
+                Timer::Probe => {
+                    let mut dead = peer.links.time_out(now);
+                    while let Some(link) = links::take_lowest(&mut dead) {
+                        self.shared.tell(Event::LinkDown { peer: peer.node, link });
+                    }
+                }
             }
             self.enlist(index);
         }

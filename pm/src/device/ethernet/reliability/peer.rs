@@ -23,7 +23,7 @@ impl Peer {
     pub(super) fn new(node: u32, config: &Config) -> Peer {
         Peer {
             node,
-            send: Sender::new(node, config),
+            send: Sender::new(config),
             receive: Receiver::new(config),
             links: Links::new(config),
             ready: false,

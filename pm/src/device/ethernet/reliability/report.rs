@@ -1,5 +1,6 @@
 //! Counters, and the dump for people (`pmDumpContext`).
 
+use super::links::Health;
 use super::{Machine, Shared};
 use std::io::Write;
 
@@ -31,6 +32,8 @@ counters! {
     premature: "sent again too early",
     /// Times that nothing was heard for a time-out.
     time_outs: "time-outs",
+    /// Times that a link was spared and probed, because it seemed to carry nothing.
+    suspected: "links suspected",
     /// Messages that came before an earlier one.
     early: "out of order",
     /// Messages to peers that were gone.
@@ -95,7 +98,11 @@ impl Machine {
             writeln!(out, "  node {} <- {}", peer.node, peer.send.describe())?;
             writeln!(out, "  node {} -> {}", peer.node, peer.receive.describe())?;
             for (number, link) in peer.links.iter().enumerate().filter(|_| config.links > 1) {
-                let state = if link.out { "dead" } else { "carries" };
+                let state = match link.health {
+                    Health::Carries => "carries",
+                    Health::Suspected => "suspected",
+                    Health::Dead => "dead",
+                };
                 writeln!(
                     out,
                     "    link {number} {state}: {} sent, {} lost, {} on the way",

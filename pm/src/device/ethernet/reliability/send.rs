@@ -51,7 +51,6 @@ pub(super) struct Chosen {
 }
 
 pub(super) struct Sender {
-    pub(super) node: u32,
     /// Entry i has the number `first + i`.
     pub(super) entries: VecDeque<Entry>,
     pub(super) first: u32,
@@ -84,10 +83,9 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(node: u32, config: &Config) -> Sender {
+    pub(super) fn new(config: &Config) -> Sender {
         let first = config.first_sequence;
         Sender {
-            node,
             entries: VecDeque::new(),
             first,
             fresh: first,
