@@ -13,9 +13,10 @@ pub const OVERHEAD: usize = 1;
 /// quarter of it.
 pub const RING_PIECES: usize = 3;
 
-/// Bytes that may be under way between two hosts. PM holds hundreds of packets, and this is what a
-/// link carries while a node waits for a processor.
-pub const LINK_WINDOW: usize = 384 * 1024;
+/// Bytes that may be under way between two hosts: what a link carries while a node waits for a
+/// processor, twice, because a grant waits as well, behind the data that its node passes on. PM
+/// holds as many of the shortest packets.
+pub const LINK_WINDOW: usize = 640 * 1024;
 
 const DATA: u8 = 1;
 const END: u8 = 2;

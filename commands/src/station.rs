@@ -28,13 +28,12 @@ const LEAST_MTU: usize = 1024;
 pub struct Station {
     net: Option<Net>,
     place: Place,
-    scratch: Vec<u8>,
     starved: bool,
 }
 
 impl Station {
     fn open(place: Place) -> Self {
-        Self { net: Net::open(0), place, scratch: Vec::new(), starved: false }
+        Self { net: Net::open(0), place, starved: false }
     }
 
     /// Runs one node's part to its end. Sleeps whenever there is nothing to do.
@@ -106,9 +105,7 @@ impl Post for Station {
         let Some(net) = &self.net else {
             return Err(Failure::Network("pmSend", io::ErrorKind::NotConnected.into()));
         };
-        self.scratch.resize(message.len(), 0);
-        message.write(&mut self.scratch);
-        let sent = net.try_send(node as usize, &self.scratch);
+        let sent = net.try_send_with(node as usize, message.len(), |room| message.write(room));
         let sent = sent.map_err(|error| Failure::Network("pmSend", error))?;
         self.starved |= !sent;
         Ok(sent)

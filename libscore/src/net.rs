@@ -57,11 +57,24 @@ impl Net {
     /// # Errors
     /// EINVAL: no such node, or a length of 0 or above the MTU.
     pub fn try_send(&self, dest: usize, bytes: &[u8]) -> io::Result<bool> {
-        let copy = |room: &mut [u8]| {
-            room.copy_from_slice(bytes);
+        self.try_send_with(dest, bytes.len(), |room| room.copy_from_slice(bytes))
+    }
+
+    /// Has `fill` write `len` bytes where they are sent from if there is room now; false if not.
+    ///
+    /// # Errors
+    /// As [`Self::try_send`].
+    pub fn try_send_with(
+        &self,
+        dest: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> io::Result<bool> {
+        let filled = |room: &mut [u8]| {
+            fill(room);
             (room.len(), ())
         };
-        Ok(present(self.context.send_with(node(dest), bytes.len(), copy))?.is_some())
+        Ok(present(self.context.send_with(node(dest), len, filled))?.is_some())
     }
 
     /// Sends a copy of `bytes`, waiting for room.

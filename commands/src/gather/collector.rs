@@ -10,7 +10,7 @@ use crate::post::{Failure, Machine, Post, Try, try_read, try_write};
 use crate::tee::{Reader, Tee};
 
 /// Bytes that wait in the collector at most.
-const CAPACITY: usize = 256 * 1024;
+const CAPACITY: usize = 1024 * 1024;
 
 /// Whose bytes are being taken.
 enum Turn {

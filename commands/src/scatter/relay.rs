@@ -12,7 +12,7 @@ use crate::post::{Failure, Machine, Post, Try, try_read, try_write};
 use crate::tee::{Reader, Tee};
 
 /// Bytes that wait in one node at most.
-const CAPACITY: usize = 512 * 1024;
+const CAPACITY: usize = 1024 * 1024;
 
 /// Where the bytes come from.
 enum Source<R> {

@@ -104,9 +104,12 @@ fn processor_time(line: &str) -> f64 {
 #[test]
 fn while_nothing_comes_no_processor_time_is_used() {
     let waiting = processor_time("scrun -nodes=4 scatter < <(sleep 2)");
-    // The clock sees processes that spin: two pairs for two seconds on at most a few cores.
+    // The clock sees processes that spin, of which others may leave little.
     let spinning = processor_time("scrun -nodes=4 pmtest -pairs");
-    assert!(waiting < 0.6 && spinning > 1.0, "waiting {waiting} s, spinning {spinning} s");
+    assert!(
+        waiting < 0.6 && spinning > 2.0 * waiting,
+        "waiting {waiting} s, spinning {spinning} s"
+    );
 }
 
 #[test]

@@ -169,6 +169,8 @@ impl Endpoint {
                 self.watch(&engine);
             }
         }
+        // As long as somebody else serves, the wires wake the thread again and again: it waits.
+        drop(self.served.enter());
         let mut wait = REST;
         let mut delivered = false;
         let pass = |engine: &mut Engine| {
