@@ -20,7 +20,7 @@ pub mod request;
 pub mod source;
 
 pub use allocation::{Allocation, allocation};
-pub use database::{Database, Host, Network};
+pub use database::{Database, End, Host, Network};
 pub use expression::{Context, Virtual, evaluate};
 pub use fault::{ExpressionFault, Fault};
 pub use placement::{Placement, Wanted, place};

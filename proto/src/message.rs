@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::network::HostNetwork;
 use crate::order::Limit;
 
 /// Bytes of output or input in one message at most; leaves room for the frame's own fields.
@@ -232,6 +233,11 @@ pub struct JobSpec {
     /// Each node of a program that is none of SCore's is a command of its own, as those of scout:
     /// what becomes of it ends no other, and is told by [`JobEnd::usage`] alone.
     pub separate: bool,
+    /// Names of the networks, one for each network set ([`crate::network::choose`]); to a scored
+    /// that chooses the hosts: those that the user has named.
+    pub networks: Vec<String>,
+    /// How many network sets the programs ask for (SCORE_RSRC_NUM_NETS).
+    pub sets: u32,
 }
 
 impl JobSpec {
@@ -274,13 +280,16 @@ pub struct HostSpec {
     pub processors: u32,
     /// Processes of every parallel process on it.
     pub procs: u32,
+    /// The networks that it is said to be on.
+    pub networks: Vec<HostNetwork>,
 }
 
 impl HostSpec {
     /// The machine that the job is submitted on, with so many processes.
     pub fn this(procs: u32) -> Self {
         let (name, address) = (String::new(), String::new());
-        Self { name, address, kind: HostKind::This, processors: 0, procs }
+        let networks = Vec::new();
+        Self { name, address, kind: HostKind::This, processors: 0, procs, networks }
     }
 }
 
@@ -615,6 +624,8 @@ mod tests {
             statistics: false,
             stdin: false,
             separate: false,
+            networks: Vec::new(),
+            sets: 0,
         }
     }
 

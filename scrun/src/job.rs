@@ -96,6 +96,8 @@ pub fn build(
         statistics: options.statistics() != Statistics::Off,
         stdin,
         separate: false,
+        networks: Vec::new(),
+        sets: 0,
     })
 }
 

@@ -11,6 +11,7 @@ mod help;
 pub mod inside;
 pub mod job;
 mod local;
+pub mod networks;
 pub mod nodes;
 pub mod notice;
 pub mod options;
@@ -75,8 +76,12 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
         Some(shared) => shared.unplaced(),
         None => nodes::settle(&options, &request, &site, &mut say)?,
     };
+    let networks = match &shared {
+        Some(_) => networks::named(&options),
+        None => networks::settle(&options, &chosen.hosts, request.nets)?,
+    };
     if options.has("resource") {
-        return print(&request::describe(&options, &programs.asked, &request, &chosen));
+        return print(&request::describe(&options, &programs.asked, &request, &chosen, &networks));
     }
     let idle = options.without_effect(shared.is_some());
     if !idle.is_empty() {
@@ -88,6 +93,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     }
     let names = job::names(&programs.stages);
     let mut spec = job::build(&options, programs, chosen, &places)?;
+    (spec.networks, spec.sets) = (networks, request.nets);
     let contents = Contents::offer(&mut spec, shared.is_some())?;
     let call = match (login, shared) {
         (Some(login), _) => Call::Scout(login.stream),

@@ -1,5 +1,6 @@
 //! How many nodes a job gets, and on which hosts (manual, scrun(1), `nodes`; 4.1).
 
+use crate::networks;
 use crate::options::Options;
 use crate::site::{Site, bintype};
 use crate::usage::{Place, Refusal};
@@ -72,9 +73,12 @@ pub fn settle(
         Refusal::usage(option, format!("{}{line}{hint}", lead.unwrap_or_default()))
     })?;
     if alone {
-        return Ok(Chosen { hosts: vec![HostSpec::this(placement.nodes())] });
+        let networks = site.networks_here(options)?;
+        let here = HostSpec { networks, ..HostSpec::this(placement.nodes()) };
+        return Ok(Chosen { hosts: vec![here] });
     }
-    let spec = |(index, procs): (usize, u32)| spec(&hosts[index], procs, site);
+    let links = networks::links(options);
+    let spec = |(index, procs): (usize, u32)| spec(&hosts[index], (procs, links), site);
     Ok(Chosen { hosts: placement.hosts.into_iter().map(spec).collect() })
 }
 
@@ -94,8 +98,8 @@ fn complete(named: Option<Vec<Host>>, wanted: &Wanted, site: &Site<'_>) -> Vec<H
     hosts
 }
 
-/// A host as a job has it.
-pub fn spec(host: &Host, procs: u32, site: &Site<'_>) -> HostSpec {
+/// A host as a job has it; `links`: of each virtual one.
+pub fn spec(host: &Host, (procs, links): (u32, u32), site: &Site<'_>) -> HostSpec {
     let kind = match host.is_virtual {
         true => HostKind::Virtual,
         false if site.is_this(host) => HostKind::This,
@@ -103,7 +107,8 @@ pub fn spec(host: &Host, procs: u32, site: &Site<'_>) -> HostSpec {
     };
     let address = if kind == HostKind::Other { host.dial().to_owned() } else { String::new() };
     let processors = host.processors.unwrap_or(0);
-    HostSpec { name: host.name.clone(), address, kind, processors, procs }
+    let networks = networks::of_host(host, links);
+    HostSpec { name: host.name.clone(), address, kind, processors, procs, networks }
 }
 
 #[cfg(test)]

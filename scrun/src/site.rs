@@ -2,11 +2,13 @@
 //! option names, else those that a batch system has given, else this machine. No database is read
 //! unless an option asks for it.
 
+use crate::networks;
 use crate::options::{Given, Options};
 use crate::usage::{Refusal, USAGE};
 use score_hosts::source::{self, VARIABLE};
 use score_hosts::{Context, Database, Host, Virtual, allocation, evaluate, expression};
 use score_proto::message::{HostKind, HostSpec};
+use score_proto::network::HostNetwork;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -97,6 +99,19 @@ impl Site<'_> {
         path.as_deref().map(load).transpose()
     }
 
+    /// The networks that this machine is on by the database: for a job on this machine alone, which
+    /// reads it for the option `network` only.
+    ///
+    /// # Errors
+    /// A database that is wrong.
+    pub fn networks_here(&self, options: &Options) -> Result<Vec<HostNetwork>, Refusal> {
+        let Some(given) = options.get("network") else { return Ok(Vec::new()) };
+        let database = self.default(given)?;
+        let mut hosts = database.iter().flat_map(Database::hosts);
+        let here = hosts.find(|host| self.is_this(host));
+        Ok(here.map(|host| networks::of_host(host, 1)).unwrap_or_default())
+    }
+
     fn context<'a>(&'a self, database: Option<&'a Database>) -> Context<'a> {
         let machine = Virtual { processors: (self.processors)(), bintype: Some(bintype()) };
         Context { database, read: self.read, machine }
@@ -122,6 +137,7 @@ impl Site<'_> {
             processors: Some(spec.processors).filter(|count| *count > 0),
             bintype: (spec.kind != HostKind::Other).then(bintype),
             is_virtual: spec.kind == HostKind::Virtual,
+            ends: networks::ends(&spec.networks),
             ..Host::default()
         };
         session.iter().map(host).collect()

@@ -51,7 +51,8 @@ fn five_seconds_without_a_cable_cost_nothing_but_time() {
     scene.file("over", "");
     let outcome = job.wait().expect(0);
     assert!(outcome.text().contains("played "), "{outcome}");
-    let warnings = outcome.stderr.matches("carries nothing now").count();
+    let warning = "host local1, node 1: network link eth0 carries nothing now";
+    let warnings = outcome.stderr.matches(warning).count();
     assert_eq!(warnings, 1, "{outcome}");
 }
 

@@ -3,6 +3,7 @@
 //! `cargo test -p score-tests killed::`.
 #![forbid(unsafe_code)]
 
+mod between_hosts;
 mod cables;
 mod compilers;
 mod early_reader;
@@ -24,6 +25,7 @@ mod many_hosts;
 mod many_lines;
 mod many_processes;
 mod multi_user;
+mod networks;
 mod odd_hosts;
 mod options;
 mod pm_misuse;

@@ -177,5 +177,7 @@ fn job() -> Result<JobSpec, String> {
         statistics: false,
         stdin: false,
         separate: false,
+        networks: Vec::new(),
+        sets: 0,
     })
 }

@@ -28,7 +28,7 @@ pub fn resolve(records: Vec<Record>) -> Result<(Vec<Host>, Vec<Network>), Fault>
     let mut addresses = HashMap::new();
     let mut made = Vec::with_capacity(hosts.len());
     for record in &hosts {
-        let host = host(record)?;
+        let mut host = host(record)?;
         for given in &record.attributes {
             references(given, &names, &known)?;
             let address = given.values[0].as_str();
@@ -38,6 +38,16 @@ pub fn resolve(records: Vec<Record>) -> Result<(Vec<Host>, Vec<Network>), Fault>
                 return Err(given.word.fault(&given.word.text, format!("{other} has it already")));
             }
         }
+        let end = |name: &String| {
+            // The word of a device needs no record.
+            let bare =
+                || Network { name: name.clone(), device: name.clone(), ..Network::default() };
+            match networks.iter().find(|network| network.name == *name) {
+                Some(described) => described.end(&host.name),
+                None => bare().end(&host.name),
+            }
+        };
+        host.ends = host.networks.iter().map(end).collect();
         made.push(host);
     }
     Ok((made, networks))

@@ -52,6 +52,21 @@ pub struct Host {
     pub defect: bool,
     /// Whether it is one of `local:N`.
     pub is_virtual: bool,
+    /// Its ends of its networks, in their order.
+    pub ends: Vec<End>,
+}
+
+/// A host's end of a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// The network's name.
+    pub network: String,
+    /// Its device.
+    pub device: String,
+    /// See [`Network::is_trusted`].
+    pub trusted: bool,
+    /// Interfaces of this host, else addresses; none when the route decides.
+    pub links: Vec<String>,
 }
 
 impl Host {
@@ -101,6 +116,20 @@ impl Network {
         match self.setting(host, "links") {
             [] => self.setting(host, "netdev"),
             links => links,
+        }
+    }
+
+    /// The end that a host has.
+    fn end(&self, host: &str) -> End {
+        let links = match self.links(host) {
+            [] => self.setting(host, "address"),
+            links => links,
+        };
+        End {
+            network: self.name.clone(),
+            device: self.device.clone(),
+            trusted: self.is_trusted(),
+            links: links.to_vec(),
         }
     }
 }

@@ -68,6 +68,19 @@ fn networks_have_settings_for_all_and_for_one_host() {
     assert_eq!(fast.setting("comp3.pccluster.org", "mtu"), ["9000"]);
     let plain = database.network("ethernet").unwrap();
     assert_eq!((plain.links("comp0"), plain.is_trusted()), (&["eth0".to_owned()][..], false));
+    let ends = |host: &str| {
+        let ends = &database.host(host).unwrap().ends;
+        ends.iter().map(|end| format!("{} {:?}", end.network, end.links)).collect::<Vec<_>>()
+    };
+    assert_eq!(ends("comp0"), ["ethernet [\"eth0\"]", "fast [\"eth1\", \"eth2\"]"]);
+    assert_eq!(ends("comp3")[1], "fast [\"eth3\"]");
+    let fast = &database.host("comp3").unwrap().ends[1];
+    assert_eq!((fast.device.as_str(), fast.trusted), ("ethernet", true));
+    let bare = parse("a network=agent-udp,n\nb\nn type=shmem\nn/a address=10.0.0.1").unwrap();
+    let ends = &bare.host("a").unwrap().ends;
+    let found: Vec<_> = ends.iter().map(|end| (end.device.as_str(), end.links.len())).collect();
+    assert_eq!(found, [("agent-udp", 0), ("shmem", 1)]);
+    assert!(bare.host("b").unwrap().ends.is_empty());
     assert_eq!(plain.setting("comp0", "backoff"), [] as [&str; 0]);
 }
 

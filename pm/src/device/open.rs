@@ -239,4 +239,9 @@ impl Device {
     pub fn note(&self) -> Result<Option<String>> {
         Ok(self.ethernet()?.note())
     }
+
+    /// Ethernet: which wires there are over which links, for people.
+    pub fn wires(&self) -> Result<String> {
+        Ok(self.ethernet()?.wires())
+    }
 }

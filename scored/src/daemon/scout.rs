@@ -181,5 +181,7 @@ fn no_job(hosts: Vec<HostSpec>) -> JobSpec {
         statistics: false,
         stdin: false,
         separate: false,
+        networks: Vec::new(),
+        sets: 0,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use score_proto::MAX_NODES;
 use score_proto::message::{Input, JobSpec, Output};
+use score_proto::network::MAX_SETS;
 
 use super::limits::Limits;
 
@@ -46,6 +47,9 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     if let Some(twice) = spec.hosts.iter().find(|host| !names.insert(&host.name)) {
         let count = spec.hosts.len();
         return Err(format!("of the {count} hosts, {:?} is named twice", twice.name));
+    }
+    if spec.networks.len() > MAX_SETS {
+        return Err(format!("{} network sets: {MAX_SETS} are the most", spec.networks.len()));
     }
     Limits::of(&spec.options, true)?;
     check_shape(spec)?;
@@ -179,6 +183,8 @@ mod tests {
             statistics: false,
             stdin: false,
             separate: false,
+            networks: Vec::new(),
+            sets: 0,
         }
     }
 

@@ -26,6 +26,8 @@ fn job(shape: &[usize], kind: Kind) -> Job {
         statistics: false,
         stdin: false,
         separate: false,
+        networks: Vec::new(),
+        sets: 0,
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
     let placement = Placement::new(hosts);

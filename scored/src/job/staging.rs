@@ -78,6 +78,8 @@ mod tests {
             statistics: false,
             stdin: false,
             separate: false,
+            networks: Vec::new(),
+            sets: 0,
         };
         let places: Vec<_> = files(&spec).into_iter().map(|(_, place)| place).collect();
         let wanted = [".bin/0101010101010101/run", ".bin/0202020202020202/run", ".bin/other"];

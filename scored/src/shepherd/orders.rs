@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use score_proto::message::{Call, Reply, Welcome};
+use score_proto::message::{Call, Level, Reply, Welcome};
 use score_proto::order::{Begin, HostAddress, Order, Report};
 
 use super::callers::Step;
@@ -134,7 +134,7 @@ impl Work {
     /// other hosts.
     fn open_networks(&mut self, element: u32) -> Result<Vec<HostAddress>, String> {
         let Some(known) = &self.known else { return Ok(Vec::new()) };
-        self.segments.open(element, &known.placement, known.begin.secret)
+        self.segments.open(element, known)
     }
 
     fn take_steps(&mut self, element: u32, steps: Vec<Step>) {
@@ -170,7 +170,7 @@ impl Work {
         let (spec, here) = (known.spec(), &known.here);
         let elements = spec.stages[known.stage].elements.len();
         let oversubscribed = elements * here.nodes as usize > super::processors();
-        self.segments.create(
+        let told = self.segments.create(
             element,
             &known.placement,
             peers,
@@ -180,7 +180,15 @@ impl Work {
         if let Some(callers) = self.callers.get_mut(element as usize) {
             callers.welcome();
         }
-        let networks = Networks::sets(&known.placement);
+        // Once for the job, and by one host, which knows what all have.
+        if known.placement.own == 0 && !std::mem::replace(&mut self.told_networks, true) {
+            let wires = told.wires.into_iter().filter(|_| spec.statistics);
+            let wires = wires.map(|text| (Level::Info, text));
+            for (level, text) in told.notes.into_iter().chain(wires) {
+                self.reports.add(Report::Notice { level, text });
+            }
+        }
+        let networks = Networks::sets(spec, &known.placement);
         for (process, node) in (0..).zip(here.range()) {
             let welcome = Welcome {
                 job: known.begin.job,

@@ -9,10 +9,12 @@ use std::time::Instant;
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::message::Kind;
 use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Placement};
 
-use super::networks::{Label, Networks};
+use super::networks::{Label, Networks, Told};
+use super::work::Known;
 use crate::sys::memfd::{Published, sealed};
 
 /// What one parallel process shares.
@@ -40,14 +42,13 @@ impl Segments {
     ///
     /// # Errors
     /// One line for the user.
-    pub fn open(
-        &mut self,
-        element: u32,
-        placement: &Placement,
-        secret: u64,
-    ) -> Result<Vec<HostAddress>, String> {
+    pub fn open(&mut self, element: u32, known: &Known) -> Result<Vec<HostAddress>, String> {
+        let (spec, secret) = (known.spec(), known.begin.secret);
+        let elements = &spec.stages[known.stage].elements;
+        let alone = elements.iter().filter(|one| one.kind == Kind::Score).count() < 2;
+        let label = Label { secret, stage: self.stage, element, alone };
         let mut networks = Networks::default();
-        let addresses = networks.open(placement, Label { secret, stage: self.stage, element })?;
+        let addresses = networks.open(spec, &known.placement, label)?;
         self.shared.insert(element, Shared { area: None, networks });
         Ok(addresses)
     }
@@ -65,7 +66,7 @@ impl Segments {
         peers: &[HostAddress],
         oversubscribed: bool,
         now_ns: u64,
-    ) -> Result<(), String> {
+    ) -> Result<Told, String> {
         let nodes = placement.here().map_or(0, |here| here.nodes);
         if self.board.is_none() {
             let page = Published::new(c"score-board", BOARD_BYTES)

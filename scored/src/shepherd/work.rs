@@ -87,6 +87,8 @@ pub struct Work {
     pub controls: Controls,
     pub(super) starts: Starts,
     pub(super) segments: Segments,
+    /// The user has heard what there is to hear of the networks.
+    pub(super) told_networks: bool,
     pub(super) watch: Watch,
     /// By element of the running stage.
     pub(super) callers: Vec<Callers>,
@@ -124,6 +126,7 @@ impl Work {
             controls: Controls::default(),
             starts: Starts::default(),
             segments: Segments::default(),
+            told_networks: false,
             watch: Watch::default(),
             callers: Vec::new(),
             running: HashMap::new(),

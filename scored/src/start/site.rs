@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn host(name: &str, kind: HostKind) -> HostSpec {
-        HostSpec { name: name.to_owned(), address: String::new(), kind, processors: 1, procs: 1 }
+        HostSpec { name: name.to_owned(), kind, processors: 1, ..HostSpec::this(1) }
     }
 
     #[test]

@@ -135,10 +135,7 @@ fn prepare(
 
 /// The hosts that the words of `-try` name.
 fn hosts(words: &str) -> Result<Vec<HostSpec>, String> {
-    let host = |name: String, kind| {
-        let (address, processors) = (String::new(), 0);
-        HostSpec { name, address, kind, processors, procs: 1 }
-    };
+    let host = |name: String, kind| HostSpec { name, kind, ..HostSpec::this(1) };
     let Some(count) = words.strip_prefix("local:") else {
         let names = words.split(',').filter(|name| !name.is_empty());
         return Ok(names.map(|name| host(name.to_owned(), HostKind::Other)).collect());

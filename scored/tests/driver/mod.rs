@@ -60,6 +60,8 @@ pub fn sequence(nodes: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
         statistics: false,
         stdin: false,
         separate: false,
+        networks: Vec::new(),
+        sets: 0,
     }
 }
 

@@ -61,7 +61,7 @@ const MONITORS: &str = "load, comm, memory, disk, usr0, usr1, all or ALL";
 pub const KNOWN: &[Known] = &[
     row("nodes", (Perhaps, "=N|=HxP|=N/P"), value::nodes, Works, "N nodes; H hosts with P each"),
     row("hosts", (Value, "=H"), value::hosts, Works, "H hosts, a node for each processor"),
-    row("network", (Value, "=NAME[+NAME]"), value::names, NotYet, "networks to use"),
+    row("network", (Value, "=NAME[+NAME]"), value::names, Works, "networks to use, one a set"),
     row(
         "priority",
         (Value, "=0..15"),

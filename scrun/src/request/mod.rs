@@ -64,12 +64,6 @@ pub fn check(
 ) -> Result<(), Refusal> {
     for Asked { path, request } in all {
         let name = shown(path.as_os_str());
-        if request.nets > 1 {
-            let nets = request.nets;
-            let line =
-                format!("{name}: SCORE_RSRC_NUM_NETS({nets}): 1 network set is the most yet");
-            return Err(Refusal::plain(USAGE, line));
-        }
         if request.zerocopy {
             let why = "one-sided communication is not built yet";
             return Err(Refusal::plain(USAGE, format!("{name}: SCORE_RSRC_ZEROCOPY: {why}")));
@@ -90,7 +84,13 @@ pub fn check(
 }
 
 /// What `resource` prints: options, requests, paths.
-pub fn describe(options: &Options, all: &[Asked], both: &Request, chosen: &Chosen) -> String {
+pub fn describe(
+    options: &Options,
+    all: &[Asked],
+    both: &Request,
+    chosen: &Chosen,
+    networks: &[String],
+) -> String {
     let given: Vec<String> = options
         .given
         .iter()
@@ -105,6 +105,9 @@ pub fn describe(options: &Options, all: &[Asked], both: &Request, chosen: &Chose
     }
     let (nodes, together) = (chosen.nodes(), line(both));
     out.push_str(&format!("together: {together}\nnodes: {nodes} ({})\n", chosen.layout()));
+    if !networks.is_empty() {
+        out.push_str(&format!("networks: {}\n", networks.join(" ")));
+    }
     let named = chosen.hosts.iter().filter(|host| !host.name.is_empty());
     for host in named {
         out.push_str(&format!("host: {} {}\n", host.name, host.procs));

@@ -84,6 +84,8 @@ fn job(options: &Options, hosts: &[HostSpec]) -> Result<JobSpec, Refusal> {
         statistics: true,
         stdin: options.stdin,
         separate: true,
+        networks: Vec::new(),
+        sets: 0,
     })
 }
 

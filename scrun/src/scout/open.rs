@@ -4,7 +4,6 @@
 use super::options::Options;
 use super::{names, on, reporter};
 use crate::inside;
-use crate::nodes;
 use crate::notice::Reporter;
 use crate::options::table::FOR_SCORED;
 use crate::options::{Given, Options as JobOptions};
@@ -12,6 +11,7 @@ use crate::session::daemon::{self, Daemon};
 use crate::session::state::DAEMON_LOST;
 use crate::site::{Site, bintype};
 use crate::usage::{NOT_EXECUTABLE, NOT_FOUND, Place, Refusal, USAGE};
+use crate::{networks, nodes};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -94,6 +94,7 @@ fn hosts(options: &Options, reporter: &Reporter) -> Result<Vec<HostSpec>, Refusa
         place: Place::Nowhere,
     };
     let wanted = JobOptions { given: options.hosts.iter().map(given).collect() };
+    let links = networks::links(&wanted);
     let site = Site::of_process();
     let mut say = |line: &str| reporter.say(Level::Warning, line);
     let hosts = site.at_hand(&wanted, &mut say)?.unwrap_or_default();
@@ -102,7 +103,7 @@ fn hosts(options: &Options, reporter: &Reporter) -> Result<Vec<HostSpec>, Refusa
             host.processors.get_or_insert_with(|| (site.processors)());
             host.bintype.get_or_insert_with(bintype);
         }
-        nodes::spec(&host, 1, &site)
+        nodes::spec(&host, (1, links), &site)
     };
     Ok(hosts.into_iter().map(spec).collect())
 }

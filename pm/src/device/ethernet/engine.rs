@@ -110,7 +110,7 @@ impl Engine {
         let buffers = pool::buffers(geometry.mtu) - SPARE;
         Ok(Engine {
             machine: Machine::new(config(identity, &slab, wires.len(), buffers)),
-            links: Links::new(wires, addresses, identity.channel),
+            links: Links::new(wires, addresses, (identity.own, identity.channel)),
             store: Store::new(geometry.mtu),
             clock: Clock::new(),
             came: [Received::default(); BATCH],

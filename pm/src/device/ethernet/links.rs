@@ -30,10 +30,16 @@ pub(super) struct Links {
     /// What the kernel had no room for. Nothing else goes out before.
     unsent: VecDeque<Transmit>,
     warned: Vec<bool>,
+    /// Whose wires they are.
+    own: u32,
 }
 
 impl Links {
-    pub(super) fn new(wires: Vec<Wire>, addresses: Arc<Addresses>, channel: usize) -> Links {
+    pub(super) fn new(
+        wires: Vec<Wire>,
+        addresses: Arc<Addresses>,
+        (own, channel): (u32, usize),
+    ) -> Links {
         Links {
             ways: (0..addresses.shape().nodes.div_ceil(PAGE)).map(|_| None).collect(),
             warned: vec![false; wires.len()],
@@ -42,6 +48,7 @@ impl Links {
             channel,
             heads: Box::new([[0; HEADER]; BATCH]),
             unsent: VecDeque::new(),
+            own,
         }
     }
 
@@ -191,7 +198,7 @@ impl Links {
         for (wire, warned) in self.wires.iter().zip(&mut self.warned) {
             if !*warned && !wire.link().up {
                 *warned = true;
-                warn(wire.endpoint().link_name(), "no carrier");
+                warn(self.own, wire.endpoint().link_name(), "no carrier");
             }
         }
     }
@@ -202,7 +209,7 @@ impl Links {
             let Some(fault) = wire.take_fault() else { continue };
             let name = wire.endpoint().link_name();
             if fault.is_link_down() && !std::mem::replace(&mut self.warned[link], true) {
-                warn(name, fault.0.desc());
+                warn(self.own, name, fault.0.desc());
             } else {
                 debug::say(debug::WARNING, || format!("ethernet: {name}: {}", fault.0.desc()));
             }
@@ -210,8 +217,11 @@ impl Links {
     }
 }
 
-fn warn(link: &str, why: &str) {
+fn warn(node: u32, link: &str, why: &str) {
+    let host = nix::unistd::gethostname().unwrap_or_default();
     debug::warn_user(&format!(
-        "network link {link} carries nothing now ({why}); messages wait until it does"
+        "host {}, node {node}: network link {link} carries nothing now ({why}); messages wait until \
+         it does, or take another",
+        host.to_string_lossy()
     ));
 }

@@ -107,6 +107,24 @@ impl Channels {
         note.map(str::to_owned)
     }
 
+    /// Which wires there are over which links: `AF_XDP and AF_PACKET over eth0, UDP over eth1`.
+    pub(crate) fn wires(&self) -> String {
+        let state = self.state();
+        let link = |number: usize| {
+            let ports = state.ports.iter().flatten();
+            let ends: Vec<_> = ports.filter_map(|port| port.links.get(number)).collect();
+            let mut kinds: Vec<String> = Vec::new();
+            for kind in ends.iter().map(|end| end.kind().to_string()) {
+                if !kinds.contains(&kind) {
+                    kinds.push(kind);
+                }
+            }
+            let name = ends.first().map_or("?", |end| end.link_name());
+            format!("{} over {name}", kinds.join(" and "))
+        };
+        (0..self.options.links.len()).map(link).collect::<Vec<_>>().join(", ")
+    }
+
     /// Where the local nodes are reached: opaque, to be put behind those of the hosts before.
     pub(crate) fn addresses(&self) -> Result<Vec<u8>> {
         let state = self.state();

@@ -136,7 +136,7 @@ impl Endpoint {
         for wire in &mut engine.links.wires {
             let stats = wire.stats();
             let (kind, name) = (wire.kind(), wire.endpoint().link_name());
-            writeln!(out, "  {kind:?} wire on {name}: {stats:?}")?;
+            writeln!(out, "  {kind} wire on {name}: {stats:?}")?;
         }
         engine.machine.dump(out)
     }

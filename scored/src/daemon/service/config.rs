@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use score_hosts::{Context, Database, Host, evaluate, source};
 use score_tree::key::Key;
 
+use score_proto::network::HostNetwork;
+
 use crate::cluster::HostSetting;
 use crate::start;
 
@@ -49,6 +51,8 @@ pub struct Setting {
 pub struct Config {
     /// All hosts, the server first.
     pub hosts: Vec<HostSetting>,
+    /// The networks of each.
+    pub networks: Vec<Vec<HostNetwork>>,
     /// Which one this is.
     pub own: usize,
     /// Where the server listens.
@@ -102,8 +106,10 @@ impl Config {
         let settings: Result<Vec<_>, _> =
             list.iter().map(|at| host_setting(&hosts[*at], *at == own)).collect();
         let position = list.iter().position(|at| *at == own);
+        let networks = list.iter().map(|at| networks(&hosts[*at])).collect();
         Ok(Self {
             hosts: settings?,
+            networks,
             own: position.unwrap_or(0),
             server: server_address,
             address,
@@ -186,6 +192,12 @@ fn host_setting(host: &Host, is_own: bool) -> Result<HostSetting, String> {
         None => return Err(format!("{}: the database does not say its cores", host.name)),
     };
     Ok(HostSetting { name: host.name.clone(), slots, spare: false, defect: host.defect })
+}
+
+fn networks(host: &Host) -> Vec<HostNetwork> {
+    let ends = host.ends.iter();
+    ends.map(|end| HostNetwork::new(&end.network, &end.device, end.trusted, end.links.clone()))
+        .collect()
 }
 
 fn processors() -> u32 {

@@ -1,6 +1,7 @@
 //! Jobs of multi-user mode: from what a user asks for to the hosts that the cluster gives.
 
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level, Shape};
+use score_proto::network;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer::SERVER;
 
@@ -24,9 +25,11 @@ impl Daemon {
         }
         // Which hosts it gets is not yet known; what else there is must be right.
         spec.hosts = vec![HostSpec::this(1)];
-        if let Err(reason) = check::check(&spec) {
+        let checked = check::check(&spec).and_then(|()| self.check_networks(&spec.networks));
+        if let Err(reason) = checked {
             return self.refuse(number, reason, REFUSED);
         }
+        let Some(session) = self.sessions.get_mut(&number) else { return };
         let option = |name: &str| spec.options.iter().find(|(key, _)| key == name);
         let priority = option("priority").and_then(|(_, value)| value.as_deref()?.parse().ok());
         let request = Request {
@@ -42,6 +45,23 @@ impl Daemon {
         };
         session.wanted = Some(Box::new(spec));
         self.cluster(cluster::Event::Submit { session: id, tag: 0, request });
+    }
+
+    /// Whether some host is on each of these networks: a job is not to wait for what there is not.
+    fn check_networks(&self, names: &[String]) -> Result<(), String> {
+        let Some(service) = &self.service else { return Ok(()) };
+        let hosts = service.config.networks.iter();
+        let hosts: Vec<HostSpec> = hosts
+            .map(|networks| HostSpec { networks: networks.clone(), ..HostSpec::this(1) })
+            .collect();
+        let known = |name: &&String| {
+            *name == network::SHMEM || hosts.iter().any(|host| host.network(name).is_some())
+        };
+        match names.iter().find(|name| !known(name)) {
+            // Says what there is.
+            Some(unknown) => network::choose(&hosts, std::slice::from_ref(unknown), 1).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// The cluster has found room.
@@ -67,9 +87,17 @@ impl Daemon {
                     kind: HostKind::Other,
                     processors: host.slots,
                     procs: share.procs,
+                    networks: service.config.networks.get(share.host as usize)?.clone(),
                 })
             })
             .collect();
+        match network::choose(&spec.hosts, &spec.networks, spec.sets) {
+            Ok(networks) => spec.networks = networks,
+            Err(reason) => {
+                number.into_iter().for_each(|number| self.refuse(number, reason.clone(), REFUSED));
+                return self.release(job, REFUSED, shares.len() as u32);
+            }
+        }
         service.placed.insert(job, shares.len() as u32);
         service.numbers.iter_mut().for_each(|numbers| numbers.given(job));
         if service.verbose {

@@ -11,6 +11,7 @@ use super::loss::Loss;
 use super::{packet, sockopt, udp, xdp};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -73,6 +74,17 @@ impl Kind {
             Kind::Packet => packet::DESCRIPTORS,
             Kind::Xdp => xdp::DESCRIPTORS,
         }
+    }
+}
+
+/// As users read it.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Udp => "UDP",
+            Kind::Packet => "AF_PACKET",
+            Kind::Xdp => "AF_XDP",
+        })
     }
 }
 

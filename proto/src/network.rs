@@ -1,0 +1,265 @@
+//! The networks of a job: what `scorehosts.db` says of each host's end of them, which of them a job
+//! uses, one for each network set (manual 2.1, scrun(1) `network`), and by which wire.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::{HostKind, HostSpec};
+use crate::wire::MAX_LINKS;
+
+/// Network sets of one program at most.
+pub const MAX_SETS: usize = 16;
+
+/// The network that every host is on: UDP by the address at which its daemon is reached.
+pub const UDP: &str = "agent-udp";
+/// Raw Ethernet on the same link.
+pub const RAW: &str = "ethernet";
+/// Shared memory: for jobs of one host.
+pub const SHMEM: &str = "shmem";
+
+/// A network as one host is on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostNetwork {
+    /// Its name in `scorehosts.db`.
+    pub name: String,
+    /// What reaches other hosts by it.
+    pub wire: NetworkWire,
+    /// Its operator trusts everybody on it: raw wires are allowed.
+    pub trusted: bool,
+    /// The interfaces, or addresses, of this host; several make a trunk. None: that of the address
+    /// at which its daemon is reached.
+    pub links: Vec<String>,
+}
+
+/// What reaches other hosts by a network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NetworkWire {
+    /// UDP.
+    Udp,
+    /// Ethernet frames of our own where that is allowed, else UDP.
+    Raw,
+    /// Nothing here: a device of this name is not built.
+    Unbuilt(String),
+}
+
+impl HostNetwork {
+    /// A network of a device that PM has (manual, table 1.1).
+    pub fn new(name: &str, device: &str, trusted: bool, links: Vec<String>) -> Self {
+        let wire = match device {
+            UDP => NetworkWire::Udp,
+            RAW => NetworkWire::Raw,
+            other => NetworkWire::Unbuilt(other.to_owned()),
+        };
+        Self { name: name.to_owned(), wire, trusted, links }
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &str {
+        match &self.wire {
+            NetworkWire::Udp => UDP,
+            NetworkWire::Raw => RAW,
+            NetworkWire::Unbuilt(device) => device,
+        }
+    }
+}
+
+impl HostSpec {
+    /// A host's end of a network, whether somebody has described it or it is there everywhere.
+    pub fn network(&self, name: &str) -> Option<Cow<'_, HostNetwork>> {
+        let described = self.networks.iter().find(|network| network.name == name);
+        let bare = || {
+            let bare = [UDP, RAW].contains(&name);
+            bare.then(|| Cow::Owned(HostNetwork::new(name, name, false, Vec::new())))
+        };
+        described.map(Cow::Borrowed).or_else(bare)
+    }
+
+    /// The networks that it is on, as users may name them.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let described = self.networks.iter().map(|network| network.name.as_str());
+        described.chain([UDP, RAW])
+    }
+}
+
+/// The networks of a job, one for each network set. `named`: what the user asks for, `least`: how
+/// many sets the programs ask for.
+///
+/// # Errors
+/// One line that names the word at fault and what would be right, or both numbers.
+pub fn choose(hosts: &[HostSpec], named: &[String], least: u32) -> Result<Vec<String>, String> {
+    let sets = (least as usize).max(1);
+    if sets > MAX_SETS || named.len() > MAX_SETS {
+        let count = sets.max(named.len());
+        return Err(format!("{count} network sets: {MAX_SETS} are the most"));
+    }
+    if !named.is_empty() {
+        named.iter().try_for_each(|name| check(hosts, name))?;
+        if named.len() < sets {
+            let count = named.len();
+            let plural = if count == 1 { "" } else { "s" };
+            return Err(format!(
+                "{sets} network sets are wanted (SCORE_RSRC_NUM_NETS({sets})), {count} network\
+                 {plural} named; one may be named twice (network={0}+{0})",
+                named[0]
+            ));
+        }
+        return Ok(named.to_vec());
+    }
+    if hosts.len() < 2 {
+        return Ok(vec![SHMEM.to_owned(); sets]);
+    }
+    let common = common(hosts);
+    // Where nobody has described the networks, UDP gets everywhere, as often as it is wanted.
+    if common.is_empty() || hosts.iter().all(|host| host.kind == HostKind::Virtual) {
+        return Ok(vec![UDP.to_owned(); sets]);
+    }
+    if common.len() < sets {
+        let (count, list) = (common.len(), common.join(", "));
+        return Err(format!(
+            "{sets} network sets are wanted (SCORE_RSRC_NUM_NETS({sets})), the hosts share {count} \
+             ({list}); network={0}+{0} uses one for two sets",
+            common[0]
+        ));
+    }
+    let chosen: Vec<String> = common.into_iter().take(sets).collect();
+    chosen.iter().try_for_each(|name| check(hosts, name))?;
+    Ok(chosen)
+}
+
+/// The described networks that all hosts are on and that are built, in the order of the first host.
+fn common(hosts: &[HostSpec]) -> Vec<String> {
+    let Some((first, others)) = hosts.split_first() else { return Vec::new() };
+    let on = |host: &HostSpec, name: &str| host.networks.iter().any(|one| one.name == name);
+    let usable = |network: &&HostNetwork| {
+        !matches!(network.wire, NetworkWire::Unbuilt(_))
+            && others.iter().all(|host| on(host, &network.name))
+    };
+    first.networks.iter().filter(usable).map(|network| network.name.clone()).collect()
+}
+
+/// Whether all hosts are on a network, and each with as many links.
+fn check(hosts: &[HostSpec], name: &str) -> Result<(), String> {
+    if name == SHMEM {
+        return match hosts.len() {
+            0 | 1 => Ok(()),
+            count => Err(format!("{SHMEM} reaches the processes of one host, there are {count}")),
+        };
+    }
+    let mut links: Option<(&HostSpec, usize)> = None;
+    for host in hosts {
+        let label = if host.name.is_empty() { "this host" } else { &host.name };
+        let Some(network) = host.network(name) else {
+            let known = hosts.iter().any(|host| host.network(name).is_some());
+            let mut names: BTreeSet<&str> = match known {
+                true => host.names().collect(),
+                false => hosts.iter().flat_map(HostSpec::names).collect(),
+            };
+            if hosts.len() < 2 {
+                names.insert(SHMEM);
+            }
+            let list = names.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(match known {
+                true => format!("host {label} is not on the network {name:?}; it is on: {list}"),
+                false => format!("unknown network {name:?}; there are: {list}"),
+            });
+        };
+        match &network.wire {
+            NetworkWire::Unbuilt(device) if device == SHMEM => return check(hosts, SHMEM),
+            NetworkWire::Unbuilt(device) => {
+                return Err(format!("network {name}: PM has no device {device} here"));
+            }
+            NetworkWire::Udp | NetworkWire::Raw => {}
+        }
+        let count = network.links.len();
+        if count > usize::from(MAX_LINKS) {
+            return Err(format!(
+                "network {name}: host {label} has {count} links, {MAX_LINKS} are the most"
+            ));
+        }
+        match links {
+            Some((first, other)) if other.max(1) != count.max(1) => {
+                return Err(format!(
+                    "network {name}: host {} has {} links, host {label} {}; a trunk has as many on \
+                     every host",
+                    first.name,
+                    other.max(1),
+                    count.max(1)
+                ));
+            }
+            _ => links = Some((host, count)),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, networks: &[(&str, &str, usize)]) -> HostSpec {
+        let network = |(name, device, links): &(&str, &str, usize)| {
+            let links = (0..*links).map(|link| format!("eth{link}")).collect();
+            HostNetwork::new(name, device, false, links)
+        };
+        HostSpec {
+            name: name.to_owned(),
+            kind: HostKind::Other,
+            networks: networks.iter().map(network).collect(),
+            ..HostSpec::this(1)
+        }
+    }
+
+    fn named(words: &str) -> Vec<String> {
+        words.split('+').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn pair() -> [HostSpec; 2] {
+        let all = [("slow", RAW, 1), ("old", "myrinet", 0), ("fast", UDP, 2)];
+        [host("a", &all), host("b", &[("fast", UDP, 2), ("slow", RAW, 1), ("mine", UDP, 1)])]
+    }
+
+    #[test]
+    fn the_first_common_networks_are_taken_unless_the_user_names_others() {
+        let of = |words: &str, sets| choose(&pair(), &named(words), sets);
+        assert_eq!(of("", 0), Ok(named("slow")));
+        assert_eq!(of("", 2), Ok(named("slow+fast")));
+        assert_eq!(of("fast+slow+fast", 1), Ok(named("fast+slow+fast")));
+        assert_eq!(of("agent-udp+ethernet", 2), Ok(named("agent-udp+ethernet")));
+    }
+
+    #[test]
+    fn hosts_that_nobody_has_described_have_udp_and_one_host_has_shared_memory() {
+        let plain = [host("a", &[]), host("b", &[("x", UDP, 1)])];
+        assert_eq!(choose(&plain, &[], 3), Ok(vec![UDP.to_owned(); 3]));
+        assert_eq!(choose(&plain[..1], &[], 2), Ok(vec![SHMEM.to_owned(); 2]));
+        assert_eq!(choose(&plain[..1], &named("shmem+ethernet"), 2), Ok(named("shmem+ethernet")));
+        let links = |name| plain[0].network(name).map(|network| network.links.clone());
+        assert_eq!((links(RAW), links("x")), (Some(Vec::new()), None));
+    }
+
+    #[test]
+    fn what_cannot_be_names_the_word_and_what_there_is() {
+        let odd = [host("a", &[("t", RAW, 2)]), host("b", &[("t", RAW, 1)])];
+        let wide = [host("a", &[("t", RAW, 9)]), host("b", &[("t", RAW, 9)])];
+        let one = [host("", &[])];
+        for (hosts, words, sets, parts) in [
+            (&pair()[..], "fats", 1, &["\"fats\"", "agent-udp, ethernet, fast, mine, old"][..]),
+            (&pair(), "mine", 1, &["host a", "not on", "\"mine\""]),
+            (&pair(), "old", 1, &["old", "no device myrinet"]),
+            (&pair(), "fast", 3, &["3 network sets", "1 network named", "fast+fast"]),
+            (&pair(), "", 3, &["3 network sets", "share 2 (slow, fast)"]),
+            (&pair(), "shmem", 1, &["shmem", "one host", "2"]),
+            (&pair()[..1], "old", 1, &["old", "no device myrinet"]),
+            (&odd, "t", 1, &["host a has 2 links", "host b 1"]),
+            (&odd, "", 1, &["host a has 2 links"]),
+            (&wide, "t", 1, &["9 links, 8"]),
+            (&one, "t", 1, &["unknown network \"t\"", "agent-udp, ethernet, shmem"]),
+            (&one, "", 17, &["17 network sets: 16"]),
+        ] {
+            let line = choose(hosts, &named(words), sets).unwrap_err();
+            assert!(parts.iter().all(|part| line.contains(part)), "{words}: {line}");
+        }
+    }
+}

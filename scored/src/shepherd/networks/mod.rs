@@ -1,0 +1,360 @@
+//! The PM devices of one parallel process on this host, for each of its network sets: shared memory
+//! for the host's own nodes, ethernet for those of other hosts.
+
+mod way;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use score_pm::{ContextRef, Device, Error};
+use score_proto::frame;
+use score_proto::message::{JobSpec, Level, NetworkSet};
+use score_proto::nodeset::NodeSet;
+use score_proto::order::{HostAddress, Placement};
+
+use way::{Offer, Plan, Reached};
+
+/// Names a variable of scored's own environment, for tests: the wires of its jobs lose, double and
+/// reorder as it says (docs/ethernet.md).
+const LOSS: &str = "SCORE_TEST_LOSS";
+
+/// A device and its contexts, one for each process of this host.
+struct Open {
+    device: Device,
+    contexts: Vec<ContextRef>,
+}
+
+/// The devices of one network set.
+struct Set {
+    name: String,
+    shmem: Option<Open>,
+    /// By which other hosts are reached. Raw Ethernet and UDP, until it is known what all have.
+    raw: Option<Open>,
+    udp: Option<Open>,
+}
+
+/// What one parallel process communicates by.
+#[derive(Default)]
+pub struct Networks {
+    sets: Vec<Set>,
+    /// The ethernet devices are among the event sources.
+    registered: bool,
+    /// This host's first node.
+    first: u32,
+}
+
+/// What packets of one parallel process carry beside the job's secret: those of an earlier stage or
+/// of another element are strangers.
+#[derive(Debug, Clone, Copy)]
+pub struct Label {
+    /// The job's secret.
+    pub secret: u64,
+    /// Stages of the job before this one.
+    pub stage: u32,
+    /// Element of the stage.
+    pub element: u32,
+    /// No other parallel process of the stage has networks.
+    pub alone: bool,
+}
+
+/// What the user may hear of the networks of a parallel process.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// What is not as it was asked for.
+    pub notes: Vec<(Level, String)>,
+    /// What is used, a line for each network set.
+    pub wires: Vec<String>,
+}
+
+impl Open {
+    fn new(device: Device, processes: u32, first: u32) -> score_pm::Result<Self> {
+        let mut contexts = Vec::with_capacity(processes as usize);
+        for process in 0..processes {
+            let context = device.open_context(process as usize)?;
+            context.bind_channel(0, first + process)?;
+            contexts.push(context);
+        }
+        Ok(Self { device, contexts })
+    }
+
+    fn shmem(nodes: u32, oversubscribed: bool) -> Result<Self, String> {
+        let opened = Device::open("shmem", &["-nodes", &nodes.to_string()]).and_then(|device| {
+            device.set_oversubscribed(oversubscribed)?;
+            Self::new(device, nodes, 0)
+        });
+        opened.map_err(|error| format!("no shmem device for {nodes} nodes: {error}"))
+    }
+
+    /// An ethernet device over these links; `set`: which network set it is for.
+    fn ethernet(
+        placement: &Placement,
+        label: Label,
+        set: u32,
+        (wire, links): (&str, &[String]),
+    ) -> score_pm::Result<Self> {
+        let here = placement.here().ok_or(Error::Invalid)?;
+        let number = |number: u32| number.to_string();
+        let incarnation = label.stage << 16 | label.element & 0xffff;
+        // Other sets' packets are strangers, too.
+        let secret = label.secret.wrapping_add(u64::from(set));
+        let options = [
+            "-nodes",
+            &number(placement.nodes()),
+            "-first",
+            &number(here.first),
+            "-local",
+            &number(here.nodes),
+            "-wire",
+            wire,
+            "-secret",
+            &format!("{secret:x}"),
+            "-incarnation",
+            &number(incarnation),
+        ];
+        let lossy = std::env::var(LOSS).ok();
+        let loss = lossy.iter().flat_map(|loss| ["-loss", loss.as_str()]);
+        let links = links.iter().flat_map(|link| ["-link", link.as_str()]);
+        let options: Vec<&str> = options.into_iter().chain(links).chain(loss).collect();
+        let device = Device::open("ethernet", &options)?;
+        Self::new(device, here.nodes, here.first)
+    }
+
+    fn give(&self, process: u32) -> Result<OwnedFd, String> {
+        let context = self.contexts.get(process as usize).ok_or("no such process")?;
+        context.create_attach_fd().map_err(|error| format!("PM context {process}: {error}"))
+    }
+
+    fn reached(&self) -> score_pm::Result<Reached> {
+        Ok(Reached { table: self.device.addresses()?, wires: self.device.wires()? })
+    }
+}
+
+impl Set {
+    fn ethernet(&self) -> Option<&Open> {
+        self.raw.as_ref().or(self.udp.as_ref())
+    }
+
+    /// Opens what reaches other hosts, and says what that is.
+    fn open(
+        plan: Plan,
+        placement: &Placement,
+        label: Label,
+        set: u32,
+    ) -> Result<(Self, Offer), String> {
+        let fault = |error: Error| {
+            let (name, links) = (&plan.name, plan.links.join(", "));
+            format!("network {name}: no ethernet device on {links}: {error}")
+        };
+        let udp = Open::ethernet(placement, label, set, ("udp", &plan.links)).map_err(fault)?;
+        let offered = udp.reached().map_err(fault)?;
+        let (mut raw, mut why) = (None, None);
+        match &plan.raw {
+            Some(Ok(links)) => match open_raw(placement, label, set, links) {
+                Ok((open, note)) => (raw, why) = (Some(open), note),
+                Err(reason) => why = Some(reason),
+            },
+            Some(Err(reason)) => why = Some(reason.clone()),
+            None => {}
+        }
+        let reached = raw.as_ref().map(Open::reached).transpose().map_err(fault)?;
+        let offer = Offer { raw: reached, udp: offered, why };
+        Ok((Self { name: plan.name, shmem: None, raw, udp: Some(udp) }, offer))
+    }
+
+    /// All hosts have said what they offer: takes what all have, and where it is reached.
+    fn join(&mut self, offers: &[&Offer], oversubscribed: bool) -> Result<(), String> {
+        let raw = way::is_raw(offers.iter().copied());
+        if raw {
+            self.udp = None
+        } else {
+            self.raw = None
+        }
+        let Some(open) = self.ethernet() else { return Ok(()) };
+        let mut table = Vec::new();
+        for offer in offers {
+            let reached = offer.raw.as_ref().filter(|_| raw).unwrap_or(&offer.udp);
+            table.extend_from_slice(&reached.table);
+        }
+        let fault = |error| format!("network {}: the addresses of the hosts: {error}", self.name);
+        open.device.set_peers(&table).map_err(fault)?;
+        open.device.set_oversubscribed(oversubscribed).map_err(fault)
+    }
+}
+
+/// AF_XDP takes a link for itself, so that it is for one process alone on its host.
+fn open_raw(
+    placement: &Placement,
+    label: Label,
+    set: u32,
+    links: &[String],
+) -> Result<(Open, Option<String>), String> {
+    let lonely = label.alone && set == 0 && placement.here().is_some_and(|here| here.nodes == 1);
+    let wire = if lonely { "raw" } else { "packet" };
+    let open = Open::ethernet(placement, label, set, (wire, links)).map_err(|error| {
+        let links = links.join(", ");
+        let needs = if error == Error::Permission { " (CAP_NET_RAW is needed)" } else { "" };
+        format!("{links}: {error}{needs}")
+    })?;
+    let note = match lonely {
+        true => open.device.note().unwrap_or_default(),
+        false => Some("AF_XDP is for one process on a link; AF_PACKET is used instead".to_owned()),
+    };
+    Ok((open, note))
+}
+
+impl Networks {
+    /// Opens what other hosts need to know the address of; answers that. Nothing, when there is
+    /// no other host.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn open(
+        &mut self,
+        spec: &JobSpec,
+        placement: &Placement,
+        label: Label,
+    ) -> Result<Vec<HostAddress>, String> {
+        let names = way::names(spec);
+        let Some(here) = placement.here().filter(|_| placement.hosts.len() > 1) else {
+            let set = |name| Set { name, shmem: None, raw: None, udp: None };
+            self.sets = names.into_iter().map(set).collect();
+            return Ok(Vec::new());
+        };
+        self.first = here.first;
+        let mut offers = Vec::new();
+        for (number, name) in (0..).zip(&names) {
+            let plan = way::plan(name, spec, placement)?;
+            let (set, offer) = Set::open(plan, placement, label, number)?;
+            self.sets.push(set);
+            offers.push(offer);
+        }
+        let address = frame::encode_datagram(&offers).map_err(|error| error.to_string())?;
+        Ok(vec![HostAddress { host: placement.own, address }])
+    }
+
+    /// Every node has attached: opens the rest. `peers`: what [`Networks::open`] has said on all
+    /// hosts.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn join(
+        &mut self,
+        placement: &Placement,
+        peers: &[HostAddress],
+        oversubscribed: bool,
+    ) -> Result<Told, String> {
+        let local = placement.here().map_or(0, |here| here.nodes);
+        let several = placement.hosts.len() > 1;
+        let all = if several { offers(placement, peers, self.sets.len())? } else { Vec::new() };
+        let mut told = Told::default();
+        for (number, set) in self.sets.iter_mut().enumerate() {
+            let of_set: Vec<&Offer> = all.iter().map(|(_, offers)| &offers[number]).collect();
+            set.join(&of_set, oversubscribed)?;
+            if local > 1 {
+                set.shmem = Some(Open::shmem(local, oversubscribed)?);
+            }
+            let by_name: Vec<_> =
+                all.iter().map(|(name, offers)| (*name, &offers[number])).collect();
+            told.notes.extend(way::note(&set.name, &by_name));
+            let mut wires = Vec::new();
+            wires.extend(several.then(|| way::wires(of_set.iter().copied())));
+            let shares = placement.hosts.iter().any(|host| host.nodes > 1);
+            wires.extend(shares.then(|| "shared memory within a host".to_owned()));
+            let name = &set.name;
+            told.wires.push(format!("network set {number} ({name}): {}", wires.join(", ")));
+        }
+        Ok(told)
+    }
+
+    /// What the processes of this host are told: which context reaches which nodes.
+    pub fn sets(spec: &JobSpec, placement: &Placement) -> Vec<NetworkSet> {
+        let nodes = placement.nodes();
+        let set = match (nodes, placement.here()) {
+            (0 | 1, _) | (_, None) => return Vec::new(),
+            (_, Some(_)) if placement.hosts.len() == 1 => NetworkSet::one_host(nodes),
+            (_, Some(here)) => NetworkSet::many_hosts(nodes, here.first, here.nodes),
+        };
+        vec![set; way::names(spec).len()]
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &Open> {
+        self.sets.iter().filter_map(Set::ethernet)
+    }
+
+    /// The attach descriptors of one process, in the order of its sets' members.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn descriptors(&self, process: u32) -> Result<Vec<OwnedFd>, String> {
+        let of_set = |set: &Set| {
+            let members = [set.shmem.as_ref(), set.ethernet()].into_iter().flatten();
+            members.map(|open| open.give(process)).collect::<Result<Vec<_>, _>>()
+        };
+        let all = self.sets.iter().map(of_set).collect::<Result<Vec<_>, _>>()?;
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// A process of this host has ended.
+    pub fn exited(&self, process: u32) {
+        // These cannot fail for a node that exists; a corrupt segment is its job's own loss.
+        for set in &self.sets {
+            if let Some(open) = &set.shmem {
+                let _ = open.device.mark_exited(process);
+            }
+            if let Some(open) = set.ethernet() {
+                let _ = open.device.mark_exited(self.first + process);
+            }
+        }
+    }
+
+    /// Nodes have ended, on whichever host.
+    pub fn gone(&self, nodes: &NodeSet) {
+        for open in self.devices() {
+            for node in nodes.iter() {
+                let _ = open.device.peer_exited(node);
+            }
+        }
+    }
+
+    /// Has `token` told when [`Networks::serve`] has something to do.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> std::io::Result<()> {
+        let settled = self.sets.iter().all(|set| set.raw.is_none() || set.udp.is_none());
+        if self.registered || !settled {
+            return Ok(());
+        }
+        self.registered = true;
+        for open in self.devices() {
+            let Ok(fd) = open.device.adopted_fd() else { continue };
+            registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with sending what processes that have ended have left.
+    pub fn serve(&self) {
+        for open in self.devices() {
+            let _ = open.device.serve();
+        }
+    }
+}
+
+/// What all hosts offer, in the order of their nodes: name of the host, an offer for each set.
+fn offers<'a>(
+    placement: &'a Placement,
+    peers: &[HostAddress],
+    sets: usize,
+) -> Result<Vec<(&'a str, Vec<Offer>)>, String> {
+    let offer = |(host, place): (u32, &'a score_proto::order::Place)| {
+        let found = peers.iter().find(|peer| peer.host == host);
+        let found = found.ok_or_else(|| format!("host {} has told no address", place.name))?;
+        let offers = frame::decode_datagram::<Vec<Offer>>(&found.address).ok();
+        let offers = offers.filter(|offers| offers.len() == sets);
+        let what = || format!("host {} has told addresses that are none", place.name);
+        Ok((place.name.as_str(), offers.ok_or_else(what)?))
+    };
+    (0..).zip(&placement.hosts).map(offer).collect()
+}
