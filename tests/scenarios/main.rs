@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod between_hosts;
+mod batch_systems;
 mod cables;
 mod compilers;
 mod early_reader;

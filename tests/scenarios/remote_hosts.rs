@@ -83,10 +83,10 @@ fn what_ssh_has_started_ends_when_its_scored_is_killed() {
 fn srun_brings_a_stand_in_to_every_node_of_an_allocation() {
     let scene = Scene::new();
     let Some(bed) = Testbed::slurm(&scene, 3) else { return };
-    let line = format!("{} -try local1,local2,local3", scored());
+    let line = format!("{} -try node1,node2,node3", scored());
     let outcome = bed.run(&scene, 4, &line).run().expect(0);
     for node in 1..=3 {
-        let wanted = format!("local{node}: up after");
+        let wanted = format!("node{node}: up after");
         assert!(outcome.text().contains(&wanted), "{outcome}");
     }
 }
@@ -95,10 +95,10 @@ fn srun_brings_a_stand_in_to_every_node_of_an_allocation() {
 fn a_node_outside_the_allocation_is_refused_with_sruns_words() {
     let scene = Scene::new();
     let Some(bed) = Testbed::slurm(&scene, 2) else { return };
-    let line = format!("{} -try local1,local9", scored());
+    let line = format!("{} -try node1,node9", scored());
     let outcome = bed.run(&scene, 3, &line).run().expect(1);
     let text = outcome.text();
-    for host in ["local1", "local9"] {
+    for host in ["node1", "node9"] {
         let wanted = format!("{host}: no daemon could be started by srun");
         assert!(text.contains(&wanted), "{outcome}");
     }
@@ -109,10 +109,10 @@ fn a_node_outside_the_allocation_is_refused_with_sruns_words() {
 fn qrsh_brings_a_stand_in_to_every_host_of_a_parallel_environment() {
     let scene = Scene::new();
     let Some(bed) = Testbed::grid_engine(&scene, 2) else { return };
-    let line = format!("{} -try local1,local2", scored());
+    let line = format!("{} -try node1,node2", scored());
     let outcome = bed.run(&scene, 3, &line).run().expect(0);
     for host in 1..=2 {
-        let wanted = format!("local{host}: up after");
+        let wanted = format!("node{host}: up after");
         assert!(outcome.text().contains(&wanted), "{outcome}");
     }
 }

@@ -90,7 +90,7 @@ impl Testbed {
         Some(bed)
     }
 
-    /// A Slurm cluster with a node `local1`, `local2` … on each host but the first.
+    /// A Slurm cluster with a node `node1`, `node2` … on each host but the first.
     pub fn slurm(scene: &Scene, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("slurm_testbed", "its daemons are for root");
@@ -115,14 +115,14 @@ impl Testbed {
         fs::write(&key, bytes).expect("the folder can be written");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
         for node in 1..=nodes {
-            let _ = fs::create_dir(bed.folder.join(format!("spool/local{node}")));
+            let _ = fs::create_dir(bed.folder.join(format!("spool/node{node}")));
         }
         bed.file_of_hosts(nodes);
         bed.file("slurm.conf", &bed.slurm_conf(nodes));
         Some(bed)
     }
 
-    /// A Grid Engine cluster with a host `local1`, `local2` … on each host but the first.
+    /// A Grid Engine cluster with a host `node1`, `node2` … on each host but the first.
     pub fn grid_engine(scene: &Scene, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("grid_engine_testbed", "its daemons are for root");
@@ -133,7 +133,7 @@ impl Testbed {
         bed.file(
             "parallel",
             "pe_name score\nslots 99\nuser_lists NONE\nxuser_lists NONE\nstart_proc_args NONE\n\
-             stop_proc_args NONE\nallocation_rule 1\ncontrol_slaves TRUE\n\
+             stop_proc_args NONE\nallocation_rule 2\ncontrol_slaves TRUE\n\
              job_is_first_task FALSE\nurgency_slots min\naccounting_summary FALSE\n\
              qsort_args NONE\n",
         );
@@ -144,7 +144,7 @@ impl Testbed {
     fn file_of_hosts(&self, nodes: u32) {
         let mut hosts = "127.0.0.1 localhost\n".to_owned();
         for node in 0..=nodes {
-            hosts += &format!("10.77.0.{} local{node}\n", node + 1);
+            hosts += &format!("10.77.0.{} node{node}\n", node + 1);
         }
         self.file("hosts", &hosts);
     }
@@ -157,17 +157,17 @@ impl Testbed {
             String::new()
         };
         format!(
-            "ClusterName=x\nSlurmctldHost=local0(10.77.0.1)\nSlurmUser=root\n\
+            "ClusterName=x\nSlurmctldHost=node0(10.77.0.1)\nSlurmUser=root\n\
              AuthType=auth/munge\nAuthInfo=socket={folder}/munge/socket\nCredType=cred/munge\n\
              {plugins}StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool/%n\n\
-             SlurmdPidFile={folder}/slurmd.%n.pid\nSlurmctldPidFile={folder}/slurmctld.pid\n\
+             SlurmdPidFile={folder}/log/%n.pid\nSlurmctldPidFile={folder}/slurmctld.pid\n\
              ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/linear\n\
              SchedulerType=sched/builtin\nJobAcctGatherType=jobacct_gather/none\n\
              AccountingStorageType=accounting_storage/none\nMpiDefault=none\n\
              SwitchType=switch/none\nReturnToService=2\nKillWait=2\n\
              SlurmdParameters=config_overrides\n\
-             NodeName=local[1-{nodes}] NodeAddr=10.77.0.[2-{last}] CPUs=2 RealMemory=1000\n\
-             PartitionName=p Nodes=local[1-{nodes}] Default=YES MaxTime=INFINITE State=UP\n",
+             NodeName=node[1-{nodes}] NodeAddr=10.77.0.[2-{last}] CPUs=2 RealMemory=1000\n\
+             PartitionName=p Nodes=node[1-{nodes}] Default=YES MaxTime=INFINITE State=UP\n",
             folder = self.folder.display(),
             last = nodes + 1,
         )
@@ -175,6 +175,13 @@ impl Testbed {
 
     fn file(&self, name: &str, text: &str) {
         fs::write(self.folder.join(name), text).expect("the folder can be written");
+    }
+
+    /// Slurm's command line runs outside of an allocation, to ask for one itself.
+    #[must_use]
+    pub fn outside(mut self) -> Self {
+        self.variables.push(("OUTSIDE", "yes".to_owned()));
+        self
     }
 
     /// A command line that is run on the first of `hosts` hosts, in the scenario's folder, once

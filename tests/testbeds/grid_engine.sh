@@ -1,5 +1,6 @@
-# A Grid Engine cluster on a virtual LAN: the queue master on the first host, a host localN on each
-# other one, a parallel environment with control_slaves; $LINE runs as a job in it, on all of them.
+# A Grid Engine cluster on a virtual LAN: the queue master on the first host, a host nodeN on each
+# other one, a parallel environment with control_slaves; $LINE runs as a job in it that has two slots
+# on each of them.
 # Run by score-lan, as root. $BED: a private folder with what tests/src/testbed.rs put there.
 # $TOOLS: where Debian packages were unpacked, if Grid Engine is not installed.
 set -u
@@ -13,6 +14,7 @@ if [ -z "${IN_MOUNTS-}" ]; then
           mount -t overlay overlay -o "lowerdir=$TOOLS/usr/lib:/usr/lib" /usr/lib; } &&
         exec sh "$0"' "$0"
 fi
+hostname "node$LAN_HOST"
 cd "$BED" || exit 125
 programs=/usr/lib/gridengine
 share=/usr/share/gridengine
@@ -25,12 +27,12 @@ SGE_ND=1
 LD_LIBRARY_PATH=$TOOLS/usr/lib/x86_64-linux-gnu:$programs
 PATH=$programs:$PATH
 export SGE_ROOT SGE_CELL SGE_QMASTER_PORT SGE_EXECD_PORT SGE_ND LD_LIBRARY_PATH PATH
-# Waits for a command to succeed: at most 20 s.
+# Waits for a command to succeed: at most 100 s.
 until_true() {
     tries=0
     until "$@" > refused 2>&1; do
         tries=$((tries + 1))
-        if [ "$tries" -ge 200 ]; then
+        if [ "$tries" -ge 1000 ]; then
             cat refused log.* >&2
             return 1
         fi
@@ -39,12 +41,14 @@ until_true() {
 }
 if [ "$LAN_HOST" -gt 0 ]; then
     until_true test -e ready || exit 125
-    exec timeout 90 "$programs/sge_execd" > "log.$LAN_HOST" 2>&1
+    # A host's own: execd removes a job's folder in it when the last task on that host has ended.
+    mount -t tmpfs none tmp
+    exec timeout 150 "$programs/sge_execd" > "log.$LAN_HOST" 2>&1
 fi
 mkdir -p engine/bin engine/lib engine/utilbin engine/default/common engine/master/job_scripts engine/hosts tmp
 for folder in bin lib utilbin; do ln -s "$programs" "engine/$folder/lx-amd64"; done
 ln -s "$share/util" engine/util
-echo local0 > engine/default/common/act_qmaster
+echo node0 > engine/default/common/act_qmaster
 sed "s/sgeadmin/none/; s/^ignore_fqdn.*/ignore_fqdn true/; s/berkeleydb/classic/; s/libspoolb/libspoolc/
     s#^spooling_params.*#spooling_params $BED/engine/default/common;$BED/engine/master#
     s#^binary_path.*#binary_path $BED/engine/bin#; s#^qmaster_spool_dir.*#qmaster_spool_dir $BED/engine/master#" \
@@ -58,18 +62,18 @@ sed "s#^execd_spool_dir.*#execd_spool_dir $BED/engine/hosts#; s/^min_uid.*/min_u
     "$programs/spooldefaults.bin" usersets "$share/util/resources/usersets"
     "$programs/spooldefaults.bin" managers root
 } > log.spool 2>&1
-timeout 90 "$programs/sge_qmaster" > log.master 2>&1 &
+timeout 150 "$programs/sge_qmaster" > log.master 2>&1 &
 master=$!
 until_true qconf -sh
 hosts=""
 host=1
 while [ "$host" -lt "$LAN_HOSTS" ]; do
-    hosts="$hosts local$host"
-    qconf -ah "local$host" > log.setup 2>&1
+    hosts="$hosts node$host"
+    qconf -ah "node$host" > log.setup 2>&1
     host=$((host + 1))
 done
 {
-    qconf -as local0
+    qconf -as node0
     qconf -Ap parallel
     qconf -sq | sed "s/^qname.*/qname all.q/; s/^hostlist.*/hostlist$hosts/; s/^pe_list.*/pe_list score/
         s/^slots.*/slots 2/; s/^load_thresholds.*/load_thresholds NONE/; s#^tmpdir.*#tmpdir $BED/tmp#" > queue
@@ -86,7 +90,7 @@ done
     echo "sh -c \"\$LINE\" > '$BED/out' 2> '$BED/error'"
     echo "echo \$? > '$BED/code'"
 } > job
-qsub -V -pe score $((LAN_HOSTS - 1)) -o "$BED/log.job" -j y -S /bin/sh job >> log.setup 2>&1
+qsub -V -pe score $((2 * (LAN_HOSTS - 1))) -o "$BED/log.job" -j y -S /bin/sh job >> log.setup 2>&1
 until_true test -s code
 cat out
 cat error >&2

@@ -1,7 +1,7 @@
-# A Slurm cluster on a virtual LAN: the controller on the first host, a node localN on each other
-# one; $LINE runs on the first inside an allocation of all nodes. Run by score-lan, as root. $BED: a
-# private folder with what tests/src/testbed.rs put there. $TOOLS: where Debian packages were
-# unpacked, if Slurm is not installed.
+# A Slurm cluster on a virtual LAN: the controller on the first host, a node nodeN on each other
+# one; $LINE runs on the first, inside an allocation of all nodes unless $OUTSIDE is set. Run by
+# score-lan, as root. $BED: a private folder with what tests/src/testbed.rs put there. $TOOLS: where
+# Debian packages were unpacked, if Slurm is not installed.
 set -u
 if [ -z "${IN_MOUNTS-}" ]; then
     # Names of nodes must be known to the resolver: in this mount namespace they are.
@@ -9,6 +9,7 @@ if [ -z "${IN_MOUNTS-}" ]; then
     export IN_MOUNTS
     exec unshare --mount sh -c 'mount --bind "$BED/hosts" /etc/hosts && exec sh "$0"' "$0"
 fi
+hostname "node$LAN_HOST"
 cd "$BED" || exit 125
 library=$TOOLS/usr/lib/x86_64-linux-gnu
 LD_LIBRARY_PATH=$library:$library/slurm-wlm
@@ -25,29 +26,34 @@ wait_for_munge() {
 }
 if [ "$LAN_HOST" -gt 0 ]; then
     wait_for_munge
-    exec "$SLURMD" -D -f slurm.conf -N "local$LAN_HOST" -d "$SLURMSTEPD" > "log/$LAN_HOST" 2>&1
+    echo $$ > "slurmd.$LAN_HOST.pid"
+    exec "$SLURMD" -D -f "$SLURM_CONF" -N "node$LAN_HOST" -d "$SLURMSTEPD" > "log/$LAN_HOST" 2>&1
 fi
 "$MUNGED" --foreground --key-file="$BED/munge.key" --socket="$BED/munge/socket" \
     --pid-file="$BED/munge/pid" --log-file="$BED/munge/log" --seed-file="$BED/munge/seed" \
     > log/munge 2>&1 &
 munge=$!
 wait_for_munge
-"$SLURMCTLD" -D -f slurm.conf -c > log/controller 2>&1 &
+"$SLURMCTLD" -D -f "$SLURM_CONF" -c > log/controller 2>&1 &
 controller=$!
 tries=0
 until [ "$(sinfo -h -t idle -o %D 2> refused)" = $((LAN_HOSTS - 1)) ]; do
     tries=$((tries + 1))
-    if [ "$tries" -ge 300 ]; then
+    if [ "$tries" -ge 300 ] || ! kill -0 "$controller"; then
         cat refused log/* >&2
         break
     fi
     sleep 0.05
 done
 # In the background and waited for: a shell that is told to end does not wait for it.
-(cd .. && exec timeout 60 salloc --quiet --nodes=$((LAN_HOSTS - 1)) sh -c "$LINE")
+allocate="salloc --quiet --nodes=$((LAN_HOSTS - 1))"
+[ -z "${OUTSIDE-}" ] || allocate=""
+(cd .. && exec timeout 120 $allocate sh -c "$LINE")
 code=$?
+# The controller's word to the other hosts may be lost.
 scontrol shutdown
 wait "$controller"
+for file in slurmd.*.pid; do kill "$(cat "$file")" 2> /dev/null; done
 kill "$munge"
 wait "$munge"
 exit $code
