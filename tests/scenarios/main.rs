@@ -3,8 +3,8 @@
 //! `cargo test -p score-tests killed::`.
 #![forbid(unsafe_code)]
 
-mod between_hosts;
 mod batch_systems;
+mod between_hosts;
 mod cables;
 mod compilers;
 mod early_reader;
@@ -39,6 +39,7 @@ mod remote_hosts;
 mod remote_jobs;
 mod scout;
 mod sequences;
+mod service_unit;
 mod signals;
 mod standard_input;
 mod strangers;

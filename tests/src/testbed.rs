@@ -140,6 +140,56 @@ impl Testbed {
         Some(bed)
     }
 
+    /// systemd on this machine's files, with scored's unit and a copy of our programs; the folder
+    /// that holds these is the first in PATH. `line` runs as a service.
+    pub fn systemd(scene: &Scene, line: &str) -> Option<Job> {
+        let manager = Path::new("/usr/lib/systemd/systemd");
+        if !geteuid().is_root() || !manager.exists() {
+            skip("systemd_testbed", "systemd is not installed, or we are not root");
+            return None;
+        }
+        let bed = Self::new(scene, "systemd", &[("", &["systemd-analyze"])])?;
+        let programs = scene.dir().join("bin");
+        let units = bed.folder.join("units");
+        for folder in [&programs, &units] {
+            fs::create_dir_all(folder).expect("the folder can be written");
+        }
+        for name in ["scored", "scrun"] {
+            let copied = fs::copy(binaries::program(name), programs.join(name));
+            copied.expect("our programs can be copied");
+        }
+        let unit = fs::read_to_string(binaries::root().join("dist/scored.service"));
+        let prefix = scene.dir().display().to_string();
+        let unit = unit.expect("the unit is there").replace("@PREFIX@", &prefix);
+        bed.file("units/scored.service", &unit);
+        let folder = bed.folder.display();
+        bed.file(
+            "units/bed.target",
+            "[Unit]\nDefaultDependencies=no\nWants=line.service systemd-journald.service\n",
+        );
+        bed.file(
+            "units/line.service",
+            &format!(
+                "[Unit]\nDefaultDependencies=no\nAfter=systemd-journald.socket\n\
+                 Requires=systemd-journald.socket\n[Service]\nExecStart=/bin/sh {folder}/line\n\
+                 StandardOutput=file:{folder}/out\nStandardError=file:{folder}/error\n"
+            ),
+        );
+        bed.file(
+            "line",
+            &format!(
+                "PATH={}:$PATH; export PATH; cd {prefix}\n({line}\n)\necho $? > {folder}/code\n\
+                 systemctl --force exit\n",
+                programs.display()
+            ),
+        );
+        bed.file("out", "");
+        bed.file("error", "");
+        let text = |path: &Path| path.display().to_string();
+        let job = scene.command("/bin/sh").arg(&text(&bed.script));
+        Some(job.env("BED", &text(&bed.folder)).env("SCENE", &prefix))
+    }
+
     /// What the resolver shall know.
     fn file_of_hosts(&self, nodes: u32) {
         let mut hosts = "127.0.0.1 localhost\n".to_owned();

@@ -1,0 +1,69 @@
+//! The service as systemd runs it, by the unit that is installed: users submit to it, it comes back
+//! when it is restarted or killed, and when it is stopped nothing of any job is left.
+
+use std::time::Duration;
+
+use score_tests::testbed::Testbed;
+use score_tests::{Scene, skip};
+
+/// Tens of seconds where much else is being done.
+const WATCHDOG: Duration = Duration::from_secs(240);
+
+/// What is done, each step with a word on standard output.
+const STEPS: &str = r#"
+as() {
+    setpriv --reuid="$1" --regid="$1" --clear-groups \
+        scrun "-scored=$(hostname),$2,message=quiet" sh -c "$3"
+}
+state() { systemctl show -P "$1" scored; }
+# A job of another user, whose processes have left their session.
+hold() {
+    as 61002 nodes=1 'setsid sleep 3001 & echo held; touch file; exec sleep 3002' > held & held=$!
+    until grep -q held held; do kill -0 $held || exit 9; sleep 0.05; done
+}
+systemctl start scored && state ActiveState
+as 61001 nodes=2 'id -u'
+hold
+systemctl restart scored
+wait $held; echo "restarted: $?"
+as 61001 nodes=1 'echo again'
+first=$(state MainPID)
+kill -KILL "$first"
+until [ "$(state ActiveState)" = active ] && [ "$(state MainPID)" != "$first" ]; do sleep 0.1; done
+as 61001 nodes=1 'echo again'
+hold
+systemctl stop scored
+wait $held; echo "stopped: $?"
+state ActiveState
+state Result
+pgrep -f '^sleep 300|bin/scored'
+ls -A /var/scored; ls -A /run/scored 2> none
+find /sys/fs/cgroup -name 'scored-*'
+systemd-analyze verify --man=no /etc/systemd/system/scored.service
+echo "verified: $?"
+"#;
+
+#[test]
+fn the_unit_runs_under_systemd_and_leaves_nothing() {
+    let scene = Scene::new();
+    let Some(job) = Testbed::systemd(&scene, STEPS) else { return };
+    let outcome = job.watchdog(WATCHDOG).run();
+    if outcome.code == 77 {
+        return skip("systemd_testbed", "systemd cannot be the first process of a namespace here");
+    }
+    let text = outcome.text();
+    let lines: Vec<&str> = text.lines().collect();
+    let wanted = [
+        "active",
+        "61001",
+        "61001",
+        "restarted: 70",
+        "again",
+        "again",
+        "stopped: 70",
+        "inactive",
+        "success",
+        "verified: 0",
+    ];
+    assert_eq!(lines, wanted, "{outcome}");
+}
