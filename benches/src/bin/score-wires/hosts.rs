@@ -1,11 +1,12 @@
 //! Two network namespaces joined by veth; gone with this process and its children.
 
 use crate::Result;
+use crate::pass::PATIENCE;
 use nix::sched::{CloneFlags, sched_setaffinity, setns, unshare};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An interface's name on both.
 pub fn link(number: usize) -> String {
@@ -28,6 +29,24 @@ fn on(host: &str, words: &str) -> Result<()> {
         return Ok(());
     }
     Err(format!("{words}: {}", String::from_utf8_lossy(&output.stderr)).into())
+}
+
+/// Waits until a link that was set up carries packets: until the kernel's worker has seen its
+/// carrier, all are dropped without a word, and a worker may be kept waiting by processes that
+/// spin in a session of a high weight.
+fn carries(host: &str, link: &str) -> Result<()> {
+    let begin = Instant::now();
+    let show = [&format!("--net={host}"), "ip", "link", "show", "dev", link];
+    loop {
+        let output = Command::new("nsenter").args(show).output()?;
+        if String::from_utf8_lossy(&output.stdout).contains("state UP") {
+            return Ok(());
+        }
+        if begin.elapsed() > PATIENCE {
+            return Err(format!("{link} does not come up").into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 impl Hosts {
@@ -53,6 +72,9 @@ impl Hosts {
                     on(host, &format!("tc qdisc add dev {link} root {queue}"))?;
                 }
             }
+        }
+        for number in 0..links {
+            [&one, &other].into_iter().try_for_each(|host| carries(host, &link(number)))?;
         }
         Ok(hosts)
     }

@@ -152,9 +152,18 @@ impl Node {
         Ok(())
     }
 
+    /// What the context knows, when nothing comes that should.
+    fn nothing_came(&self) -> Box<dyn std::error::Error> {
+        let mut text = b"nothing came\n".to_vec();
+        match self.end.dump(&mut text) {
+            Ok(()) => String::from_utf8_lossy(&text).into(),
+            Err(error) => error.into(),
+        }
+    }
+
     /// Gbit/s of messages.
     fn sink(&self, time: Duration) -> Result<f64> {
-        self.receive()?.ok_or("nothing came")?;
+        self.receive()?.ok_or_else(|| self.nothing_came())?;
         self.take_for(WARM_UP)?;
         let begin = Instant::now();
         let bytes = self.take_for(time)?;
@@ -183,11 +192,19 @@ impl Node {
     /// Sends the longest messages until the sink says that it has enough.
     fn source(&self) -> Result<()> {
         let len = self.mtu()?;
+        let (mut began, mut idle) = (Instant::now(), 0);
         loop {
             for _ in 0..64 {
                 if !self.try_send(len)? {
                     break;
                 }
+                idle = 0;
+            }
+            idle += 1;
+            if idle == 1 {
+                began = Instant::now();
+            } else if idle % POLLS == 0 && began.elapsed() > PATIENCE / 2 {
+                return Err(self.nothing_came());
             }
             if self.try_receive()?.is_some() {
                 return Ok(());

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::layout::{Geometry, OUTBOX};
+use super::layout::Geometry;
 use super::queue::Queue;
 use crate::config::CONTROL_MTU;
 use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering};
@@ -123,13 +123,9 @@ pub(super) struct Lanes {
 
 impl Lanes {
     pub(super) fn new(geometry: &Geometry, entries: usize) -> Lanes {
-        let freed = Queue::new(geometry.slots);
-        for slot in 0..geometry.slots - OUTBOX {
-            freed.push(slot as u64);
-        }
         Lanes {
             submitted: Queue::new(geometry.slots),
-            freed,
+            freed: Queue::new(geometry.slots),
             delivered: Queue::new(entries),
             released: Queue::new(entries),
             places: (0..entries).map(|_| AtomicPtr::new(null_mut())).collect(),

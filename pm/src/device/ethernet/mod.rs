@@ -10,6 +10,7 @@
 //! | `engine.rs` | progress: between wires, machine, sender and receiver |
 //! | `links.rs`, `store.rs` | its wires; its received messages |
 //! | `lanes.rs`, `queue.rs`, `pool.rs` | what sender, receiver and progress hand each other |
+//! | `slots.rs` | which frame of the slab the next message is written to |
 //! | `slab.rs`, `layout.rs`, `addresses.rs` | memory of the job |
 //! | `progress.rs` | the thread that makes progress while the application computes |
 //! | `adopt.rs` | what the owner does for a process that has ended |
@@ -36,6 +37,7 @@ pub mod reliability;
 mod select;
 mod send;
 mod slab;
+mod slots;
 mod state;
 mod store;
 pub mod wire;

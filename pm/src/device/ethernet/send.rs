@@ -5,9 +5,10 @@
 
 use super::Endpoint;
 use super::lanes::{Peer, Submitted};
-use super::layout::{Geometry, Published};
+use super::layout::{Geometry, OUTBOX, Published};
 use super::pool::Line;
 use super::slab::Content;
+use super::slots::Slots;
 use crate::debug;
 use crate::error::{Error, Result};
 use crate::sync::{Local, Ordering};
@@ -31,6 +32,7 @@ const LONG_PAUSE: u64 = 2_000_000;
 const RUN: usize = 32;
 
 pub(super) struct Sender {
+    slots: Slots,
     slot: Local,
     node: Local,
     len: Local,
@@ -57,6 +59,7 @@ impl Sender {
         // A multicast names each node once; most jobs send to few at a time.
         let many = geometry.nodes.min(MULTICAST);
         Sender {
+            slots: Slots::new(geometry.slots - OUTBOX, geometry.mtu),
             slot: Local::default(),
             node: Local::default(),
             len: Local::default(),
@@ -141,7 +144,8 @@ impl Endpoint {
     /// those who do not read stop nobody else.
     #[inline(always)]
     fn slot_for(&self, peer: &Peer) -> Option<u64> {
-        let free = self.lanes.freed.len() as u64 + u64::from(self.send.unused.get() != NONE);
+        self.collect();
+        let free = self.send.slots.len() + u64::from(self.send.unused.get() != NONE);
         if peer.outstanding() >= free { None } else { self.any_slot() }
     }
 
@@ -152,7 +156,15 @@ impl Endpoint {
             self.send.unused.set(NONE);
             return Some(unused);
         }
-        self.lanes.freed.pop()
+        self.send.slots.take()
+    }
+
+    /// Takes back what is acknowledged.
+    #[inline(always)]
+    fn collect(&self) {
+        while let Some(slot) = self.lanes.freed.pop() {
+            self.send.slots.give(slot);
+        }
     }
 
     /// Whether `send_copy` will find room as long as nothing else is sent. Invalid also where
@@ -172,7 +184,8 @@ impl Endpoint {
             sender.promised.set(0);
         }
         let room = || {
-            let left = (self.lanes.freed.len() as u64).saturating_sub(sender.promised.get());
+            self.collect();
+            let left = sender.slots.len().saturating_sub(sender.promised.get());
             peer.outstanding() < left
         };
         if !room() {
