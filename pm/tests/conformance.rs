@@ -537,7 +537,7 @@ fn an_armed_receiver_is_rung_once_and_never_for_nothing() {
 
 #[test]
 fn saved_messages_come_back_in_another_segment() {
-    let _dog = Watchdog::new(60);
+    let _dog = Watchdog::new(300);
     ["shmem", "ethernet"].into_iter().for_each(save_and_restore);
 }
 
@@ -582,7 +582,7 @@ fn save_and_restore(kind: &str) {
 
 #[test]
 fn a_composite_of_opened_contexts_saves_and_restores_its_members() {
-    let _dog = Watchdog::new(60);
+    let _dog = Watchdog::new(300);
     let device = Device::open("shmem", &["-nodes", "2"]).unwrap();
     let members: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
     let composites = Device::open("composite", &["-nodes", "2"]).unwrap();
@@ -600,7 +600,7 @@ fn a_composite_of_opened_contexts_saves_and_restores_its_members() {
 
 #[test]
 fn control_messages_go_beside_the_others() {
-    let _dog = Watchdog::new(60);
+    let _dog = Watchdog::new(300);
     for kind in EVERY {
         let bed = Bed::new(kind, 3);
         let (mut buffer, mut len) = ([0; CONTROL_MTU], 0);

@@ -134,7 +134,7 @@ fn impossible_credit_is_eio() {
 
 #[test]
 fn garbage_all_over_the_segment_crashes_nobody() {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     let mut seed: u64 = 0x9e37_79b9_7f4a_7c15;
     for kind in KINDS {
         for round in 0..6 {

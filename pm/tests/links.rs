@@ -51,10 +51,10 @@ fn stream(from: &Context, to: &Context, count: u32, meanwhile: impl FnOnce() + S
             assert_eq!(receive_surely(to), message(i, mtu), "message {i}");
         }
     });
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while from.is_send_done() == Err(Error::Busy) {
         let _ = to.queue_status();
-        assert!(Instant::now() < end, "not acknowledged for 20 s");
+        assert!(Instant::now() < end, "not acknowledged for 60 s");
     }
 }
 
@@ -75,14 +75,14 @@ fn sent_over(context: &Context, link: u32) -> u64 {
 
 /// A link that was suspected, or dead, is taken back when it answers.
 fn both_carry(a: &Context, b: &Context) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     loop {
         let _ = (a.queue_status(), b.queue_status());
         let text = dump(a);
         if text.contains("link 0 carries") && text.contains("link 1 carries") {
             return;
         }
-        assert!(Instant::now() < end, "not back after 20 s: {text}");
+        assert!(Instant::now() < end, "not back after 60 s: {text}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -90,7 +90,7 @@ fn both_carry(a: &Context, b: &Context) {
 #[test]
 fn messages_cross_every_wire() {
     as_root("messages_cross_every_wire", || {
-        let _dog = Watchdog::new(100);
+        let _dog = Watchdog::new(300);
         for wire in ["udp", "packet", "raw"] {
             for mtu in [1500, 9000] {
                 let hosts = pair(mtu);
@@ -109,7 +109,7 @@ fn messages_cross_every_wire() {
 #[test]
 fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
     as_root("traffic_resumes_when_a_link_is_back_and_nothing_is_lost", || {
-        let _dog = Watchdog::new(100);
+        let _dog = Watchdog::new(300);
         for wire in ["udp", "packet"] {
             let hosts = pair(1500);
             let [(_one, a), (_other, b)] = open(&hosts, &["-wire", wire, "-link", "eth0"]);
@@ -121,7 +121,7 @@ fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
                 std::thread::sleep(Duration::from_secs(2));
                 hosts[0].ip("link set eth0 up");
             });
-            assert!(start.elapsed() < Duration::from_secs(20), "{}", dump(&a));
+            assert!(start.elapsed() < Duration::from_secs(60), "{}", dump(&a));
         }
     });
 }
@@ -129,7 +129,7 @@ fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
 #[test]
 fn a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one() {
     as_root("a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one", || {
-        let _dog = Watchdog::new(100);
+        let _dog = Watchdog::new(300);
         let hosts = pair(1500);
         cable(&hosts[0], &hosts[1], "eth1", 8, 1500);
         let named = ["-link", "eth0", "-link", "eth1"];

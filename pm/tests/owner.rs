@@ -196,7 +196,7 @@ fn a_composite_and_its_member_exclude_each_other() {
 
 #[test]
 fn a_composite_of_two_members_receives_from_both_in_turn() {
-    let _dog = Watchdog::new(60);
+    let _dog = Watchdog::new(300);
     let one = Bed::new("shmem", 2);
     let two = Bed::new("shmem", 2);
     let composites = Device::open("composite", &["-nodes", "3"]).unwrap();

@@ -81,7 +81,7 @@ impl Drop for Process {
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let _dog = Watchdog::new(100);
+    let _dog = Watchdog::new(300);
     let fd: i32 = std::env::var(FD).unwrap().parse().unwrap();
     // SAFETY: inherited for this purpose.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -163,7 +163,7 @@ fn stuck(end: &Context) {
 
 #[test]
 fn two_processes_exchange_messages_of_all_lengths() {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     let mut pair = Pair::new();
     let process = pair.start("echo");
     for i in 0..5000usize {
@@ -182,7 +182,7 @@ fn two_processes_exchange_messages_of_all_lengths() {
 
 #[test]
 fn a_blocked_receiver_never_misses_a_message() {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     let mut pair = Pair::new();
     let process = pair.start("blocking echo");
     let mut seed = 7u32;
@@ -205,7 +205,7 @@ fn a_blocked_receiver_never_misses_a_message() {
 
 #[test]
 fn a_process_that_has_attached_is_a_user() {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     let mut pair = Pair::new();
     let process = pair.start("user");
     send_surely(&pair.end, 1, b"who are you?");
@@ -215,7 +215,7 @@ fn a_process_that_has_attached_is_a_user() {
 
 #[test]
 fn death_between_get_buffer_and_send_leaves_no_trace() {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     let mut pair = Pair::new();
     let mut process = pair.start("stuck with a buffer");
     assert_eq!(receive_surely(&pair.end), b"one");
@@ -235,7 +235,7 @@ fn death_between_get_buffer_and_send_leaves_no_trace() {
 
 #[test]
 fn death_at_any_moment_of_a_flood_leaves_whole_messages() {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     for round in 0..20u64 {
         let mut pair = Pair::new();
         let mut process = pair.start("flood");
@@ -252,7 +252,7 @@ fn death_at_any_moment_of_a_flood_leaves_whole_messages() {
 
 #[test]
 fn a_node_that_leaves_counts_what_it_did_not_read() {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     let mut pair = Pair::new();
     send_surely(&pair.end, 1, b"go");
     for _ in 0..10 {
@@ -269,7 +269,7 @@ fn a_node_that_leaves_counts_what_it_did_not_read() {
 
 #[test]
 fn after_fork_the_child_has_no_contexts_and_the_parent_goes_on() {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     let mut pair = Pair::new();
     let process = pair.start("echo");
     // SAFETY: the child calls only what takes no lock that another thread may hold, and _exit.

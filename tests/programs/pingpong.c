@@ -3,7 +3,7 @@
  * contexts have counted:
  *   pingpong FILE
  * Node 0 ends the game: the message after its last one is empty but for the word "over". Others
- * wait. Nobody plays for longer than a minute.
+ * wait. Nobody plays for longer than four minutes.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -56,7 +56,7 @@ static uint64_t take(double limit) {
             die("pmReceive", cc);
         }
         if (++tries % 4096 == 0 && now() > limit) {
-            die("nothing for a minute", EIO);
+            die("nothing for four minutes", EIO);
         }
     }
     if (length != sizeof number) {
@@ -103,9 +103,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (score_self_node == 0) {
-        lead(argv[1], now() + 60);
+        lead(argv[1], now() + 240);
     } else if (score_self_node == 1) {
-        follow(now() + 60);
+        follow(now() + 240);
     }
     if (sc_barrier() != 0) {
         return 4;

@@ -9,6 +9,9 @@ use nix::sys::signal::Signal;
 use score_tests::place::{self, Place};
 use score_tests::{Running, Scene};
 
+/// The longest game, as `pingpong` has it, and some time to begin and to end.
+const GAME: Duration = Duration::from_secs(280);
+
 fn is_switched(switch: &Place, host: u32, state: &str) {
     switch.ip(&format!("link set p{host}.0 {state}"));
 }
@@ -17,11 +20,13 @@ fn rounds(job: &Running) -> usize {
     job.stdout().matches("round ").count()
 }
 
-/// Waits until the game has got on from where it was.
-fn gets_on(job: &Running, within: Duration) {
+/// Waits until the game has got on from where it was. How fast it is depends on who else wants the
+/// processors.
+fn gets_on(job: &Running) {
     let (begin, before) = (Instant::now(), rounds(job));
-    while rounds(job) < before + 5 {
-        assert!(begin.elapsed() < within, "stands still: {}{}", job.stdout(), job.stderr());
+    while rounds(job) < before + 2 {
+        let over = begin.elapsed() > Duration::from_secs(60);
+        assert!(!over, "stands still: {}{}", job.stdout(), job.stderr());
         sleep(Duration::from_millis(20));
     }
 }
@@ -35,8 +40,8 @@ fn five_seconds_without_a_cable_cost_nothing_but_time() {
     let Some(program) = scene.program("pingpong") else { return };
     let file = scene.dir().join("over");
     let words = ["-group=local:3,nodes=3x1", program.to_str().unwrap(), file.to_str().unwrap()];
-    let job = scene.scrun(&words).start();
-    gets_on(&job, Duration::from_secs(20));
+    let job = scene.scrun(&words).watchdog(GAME).start();
+    gets_on(&job);
     let switch = Place::switch(&scene);
     is_switched(&switch, 1, "down");
     sleep(Duration::from_millis(500));
@@ -44,10 +49,10 @@ fn five_seconds_without_a_cable_cost_nothing_but_time() {
     sleep(Duration::from_millis(4500));
     assert!(rounds(&job) <= before + 1, "the cable carries: {}", job.stdout());
     is_switched(&switch, 1, "up");
-    gets_on(&job, Duration::from_secs(10));
+    gets_on(&job);
     // Longer than the limit of silence between daemons: nobody has been given up meanwhile.
     sleep(Duration::from_secs(12));
-    gets_on(&job, Duration::from_secs(10));
+    gets_on(&job);
     scene.file("over", "");
     let outcome = job.wait().expect(0);
     assert!(outcome.text().contains("played "), "{outcome}");
@@ -70,7 +75,8 @@ fn a_host_whose_cable_stays_out_is_named_and_the_job_ends() {
     let begin = Instant::now();
     let outcome = job.wait().says(&["host local2 is lost", "nothing was heard"]);
     assert_ne!(outcome.code, 0, "{outcome}");
-    assert!(begin.elapsed() < Duration::from_secs(30), "it took {:?}", begin.elapsed());
+    // Silence for 16 s, and what a slow machine adds; not the minutes for which the job would run.
+    assert!(begin.elapsed() < Duration::from_secs(50), "it took {:?}", begin.elapsed());
     // Virtual hosts share this machine: also what the lost one ran is ended.
     scene.wait_until_clean(score_tests::scene::GRACE).unwrap_or_else(|left| panic!("{left:#?}"));
 }

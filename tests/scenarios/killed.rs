@@ -72,7 +72,7 @@ fn scrun_and_scored_are_killed_at_once() {
     assert_ne!(job.wait().code, 0);
     let begin = std::time::Instant::now();
     while !scene.processes().is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(3), "left: {:#?}", scene.processes());
+        assert!(begin.elapsed() < Duration::from_secs(20), "left: {:#?}", scene.processes());
         std::thread::sleep(Duration::from_millis(10));
     }
     // Files of several deaths at once go with the next start.

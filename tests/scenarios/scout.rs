@@ -194,7 +194,7 @@ fn a_host_that_does_not_come_up_is_named_in_time() {
     let words = [&words[..], &["-file", file.to_str().unwrap()]].concat();
     let outcome = scout(&scene, &words).run().expect(1);
     let _ = outcome.says(&["far.example", "within 1 s"]);
-    assert!(begin.elapsed() < Duration::from_secs(10));
+    assert!(begin.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::{binaries, skip};
 
 /// How long the end of a job may take to clear everything away. The promise is a second; test
 /// machines that run several scenarios at once get some more before it counts as broken.
-pub const GRACE: Duration = Duration::from_secs(3);
+pub const GRACE: Duration = Duration::from_secs(20);
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 

@@ -148,7 +148,7 @@ impl Bed {
 }
 
 pub fn on_every_kind(nodes: usize, test: impl Fn(&Bed)) {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     for kind in EVERY {
         test(&Bed::new(kind, nodes));
     }
@@ -156,7 +156,7 @@ pub fn on_every_kind(nodes: usize, test: impl Fn(&Bed)) {
 
 /// As `on_every_kind`, for what is promised within one host alone.
 pub fn on_local_kinds(nodes: usize, test: impl Fn(&Bed)) {
-    let _dog = Watchdog::new(120);
+    let _dog = Watchdog::new(300);
     for kind in KINDS {
         test(&Bed::new(kind, nodes));
     }

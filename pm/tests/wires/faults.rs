@@ -22,7 +22,7 @@ fn a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back() {
             assert!(!one.wire.link().up, "{choice:?}: switched off");
             assert!(!other.wire.link().up, "{choice:?}: no carrier");
             // More than any queue holds: a link that is down must not become a full queue.
-            let end = Instant::now() + Duration::from_secs(5);
+            let end = Instant::now() + Duration::from_secs(30);
             let mut taken = 0;
             while taken < 2000 && Instant::now() < end {
                 taken += one.send(0, STALE, &[100; 50]);
@@ -41,7 +41,7 @@ fn a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back() {
 }
 
 fn wait_until_up(ends: &[&End]) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(30);
     while !ends.iter().all(|end| end.wire.link().up) {
         assert!(Instant::now() < end, "the link is not up again");
         std::thread::sleep(Duration::from_millis(1));
@@ -54,7 +54,7 @@ const STALE: u32 = 1_000_000;
 /// Sends until something comes, since neighbours may have forgotten each other, then checks that
 /// all comes.
 fn resume(from: &mut End, to: &mut End, payload: &Payload) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(30);
     while to.came.values().flatten().all(|number| *number < STALE) && Instant::now() < end {
         from.send(0, STALE, &[8]);
         std::thread::sleep(Duration::from_millis(2));
@@ -115,7 +115,7 @@ fn when_a_process_is_gone_its_owner_goes_on_with_the_same_sockets() {
             // It dies holding packets that it never released, and with some not yet looked at.
             other.send_all(0, 0, &[100; 40]);
             let mut out = [Received::default(); 8];
-            let end = Instant::now() + Duration::from_secs(5);
+            let end = Instant::now() + Duration::from_secs(30);
             while first.wire.receive(&mut out) == 0 && Instant::now() < end {}
             drop(first);
             other.send_all(0, 40, &[100; 40]);
@@ -124,7 +124,7 @@ fn when_a_process_is_gone_its_owner_goes_on_with_the_same_sockets() {
             let address = both[1].address();
             hosts[0].within(|| both[0].wire.add_peer(&address)).unwrap();
             let [mut second, mut other] = both;
-            let end = Instant::now() + Duration::from_secs(5);
+            let end = Instant::now() + Duration::from_secs(30);
             let last = |end: &End| end.came.get(&2).and_then(|came| came.last().copied());
             while last(&second) != Some(79) && Instant::now() < end {
                 second.receive(&payload);
@@ -228,9 +228,9 @@ fn a_process_killed_by_sigkill_leaves_no_program_at_the_interface() {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(attached && while_alive);
-        let end = Instant::now() + Duration::from_secs(1);
+        let end = Instant::now() + Duration::from_secs(30);
         while is_xdp_attached(&hosts[0]) {
-            assert!(Instant::now() < end, "the program is still there after a second");
+            assert!(Instant::now() < end, "the program is still there after 30 s");
             std::thread::sleep(Duration::from_millis(5));
         }
         // And the next one gets the queue at once, or after the moment that open waits.

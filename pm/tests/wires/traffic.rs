@@ -78,7 +78,7 @@ impl End {
 
     /// Sends all, however often the queue is full.
     pub fn send_all(&mut self, to: u32, first: u32, lens: &[usize]) {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         let mut done = 0;
         while done < lens.len() {
             done += self.send(to, first + done as u32, &lens[done..]);
@@ -119,9 +119,9 @@ impl End {
         }
     }
 
-    /// Receives until so many have come from `sender`, or 5 s are over.
+    /// Receives until so many have come from `sender`, or 30 s are over.
     pub fn wait_for(&mut self, sender: u32, count: usize, payload: &Payload) {
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(30);
         while self.came.get(&sender).map_or(0, Vec::len) < count && Instant::now() < end {
             self.receive(payload);
         }
