@@ -52,7 +52,7 @@ In single-user mode scrun starts scored by itself: see scored(8).
 /// Options of SCore's scored that have no effect here: what is said of each. With a value or none.
 const LATER: &[(&str, bool, &str)] = &[
     ("-ts", true, "jobs share hosts by space; time slices come with a later version"),
-    ("-network", true, "the networks of a job are those that reach its hosts"),
+    ("-network", true, "a job uses the networks that it names, else those that its hosts share"),
     ("-syslog", true, "scored writes its log to standard error, which systemd keeps"),
     ("-sysmon", true, "there is no monitor yet"),
     ("-session", true, "there are no checkpoints yet"),

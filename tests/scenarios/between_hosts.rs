@@ -11,12 +11,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 #[test]
 fn scatter_gives_every_node_of_several_hosts_the_same_bytes() {
     let scene = Scene::new();
-    for (hosts, nodes, count, size) in [
-        ("2", "2x1", 2, 1_000_003),
-        ("3", "3x3", 9, 100_003),
-        ("5", "5x1", 5, 100_003),
-        ("16", "16x2", 32, 10_007),
-    ] {
+    for (hosts, nodes, count, size) in
+        [("2", "2x1", 2, 1_000_003), ("3", "3x3", 9, 100_003), ("16", "16x2", 32, 10_007)]
+    {
         let bytes: Vec<u8> =
             (0..size).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let group = format!("-group=local:{hosts},nodes={nodes},message=quiet");
