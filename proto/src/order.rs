@@ -102,6 +102,14 @@ pub enum Order {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
+    /// A program that [`Report::Want`] has asked for lies in this file, on the disk that virtual
+    /// hosts share; for that host only. Nobody changes it before the job's first process runs.
+    Lent {
+        /// Which.
+        hash: ContentHash,
+        /// Absolute path.
+        path: OsBytes,
+    },
     /// End everything at once; nobody wants to hear of it any more.
     Abandon,
 }

@@ -2,8 +2,11 @@
 //! when somebody is gone.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use score_proto::frame;
 use score_proto::message::{JobSpec, Level, Up};
@@ -196,6 +199,9 @@ impl Daemon {
                 if member.above == Above::Peer(link) =>
             {
                 return self.content_came(number, hash, *offset, bytes);
+            }
+            (Order::Lent { hash, path }, Some(member)) if member.above == Above::Peer(link) => {
+                return self.content_lent(number, hash, Path::new(OsStr::from_bytes(&path.0)));
             }
             (Order::Abandon, Some(member)) if member.above == Above::Peer(link) => {
                 return self.abandon(number);

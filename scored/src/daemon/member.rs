@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{JobSpec, Level};
+use score_proto::message::{Content, ContentHash, HostKind, JobSpec, Level, OsBytes};
 use score_proto::order::{Begin, Order, Placement, Report, Status};
 
 use super::directory::JobDirectory;
@@ -52,6 +53,12 @@ pub struct Member {
     directory: Option<JobDirectory>,
     /// The job, while its programs are on their way.
     pub waiting: Option<Box<Begin>>,
+    /// Whether all hosts of the job are virtual ones: they have one disk.
+    pub shares_disk: bool,
+    /// Sources that ask for a program on that disk.
+    pub borrowers: Vec<(usize, ContentHash)>,
+    /// Programs that are there.
+    lendable: Vec<(ContentHash, PathBuf)>,
     group: Option<Group>,
     limits: Limits,
 }
@@ -93,6 +100,9 @@ impl Member {
             shepherd: None,
             directory: None,
             waiting: None,
+            shares_disk: false,
+            borrowers: Vec::new(),
+            lendable: Vec::new(),
             group: None,
             limits: Limits::default(),
         }
@@ -103,14 +113,49 @@ impl Member {
         self.below.iter().find(|(_, one)| **one == link).map(|(source, _)| *source)
     }
 
+    /// The job begins as soon as its programs are here.
+    pub fn wait_for_programs(&mut self, begin: Box<Begin>) {
+        let mut hosts = begin.spec.hosts.iter();
+        self.shares_disk = begin.owner.is_none() && hosts.all(|one| one.kind == HostKind::Virtual);
+        self.waiting = Some(begin);
+    }
+
+    /// A program lies there, for all virtual hosts.
+    pub fn can_lend(&mut self, hash: ContentHash, path: &Path) {
+        if self.shares_disk {
+            self.lendable.push((hash, path.to_owned()));
+        }
+    }
+
+    /// Answers who has asked for what is there by now.
+    pub fn lend(&mut self) -> Vec<(usize, Order)> {
+        let lendable = &self.lendable;
+        let answer = |(source, hash): &mut (usize, ContentHash)| {
+            let (hash, path) = lendable.iter().find(|(there, _)| there == hash)?;
+            let path = OsBytes(path.as_os_str().as_bytes().to_vec());
+            Some((*source, Order::Lent { hash: *hash, path }))
+        };
+        let mut orders = Vec::new();
+        self.borrowers.retain_mut(|one| {
+            let order = answer(one);
+            let waits = order.is_none();
+            orders.extend(order);
+            waits
+        });
+        orders
+    }
+
     /// Begins the job here; what comes of it is reported.
     pub fn begin(&mut self, begin: &Begin, start: Start<'_>) {
         match self.try_begin(begin, start) {
             Ok(()) => {
                 self.relay.reported(SHEPHERD, Report::Ready);
                 // While the shepherd starts: what earlier jobs could not remove themselves. With
-                // several users that was done when this daemon started.
-                let mine = self.directory.as_ref().filter(|_| begin.owner.is_none());
+                // several users that was done when this daemon started; on one disk the first
+                // host does it.
+                let is_others = self.shares_disk && self.relay.placement().own != 0;
+                let is_mine = begin.owner.is_none() && !is_others;
+                let mine = self.directory.as_ref().filter(|_| is_mine);
                 let faults = mine.map(JobDirectory::remove_leftovers);
                 for fault in faults.unwrap_or_default() {
                     self.warn(format!("left by an earlier job, and cannot be removed: {fault}"));
@@ -150,7 +195,10 @@ impl Member {
             }
         };
         let directory = self.directory.insert(directory.map_err(failed)?);
-        stage(&begin.spec, directory.path(), start.store).map_err(failed)?;
+        let staged = stage(&begin.spec, directory.path(), start.store).map_err(failed)?;
+        if self.shares_disk {
+            self.lendable.extend(staged);
+        }
         if let Some(owner) = &begin.owner {
             // Only now: nothing in it was anybody else's before.
             directory.give_to((owner.uid, owner.gid)).map_err(failed)?;
@@ -297,16 +345,21 @@ impl Member {
     }
 }
 
-/// Puts the programs that travel into the job's directory.
-fn stage(spec: &JobSpec, directory: &Path, store: &Store<Post>) -> Result<(), String> {
-    for (content, place) in staging::files(spec) {
+/// Puts the programs that travel into the job's directory; where they are.
+fn stage(
+    spec: &JobSpec,
+    directory: &Path,
+    store: &Store<Post>,
+) -> Result<Vec<(ContentHash, PathBuf)>, String> {
+    let put = |(content, place): (Content, PathBuf)| {
         let path = directory.join(place);
         let folder = path.parent().unwrap_or(directory);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.and_then(|()| store.copy(&content.hash, &path))
+        made.and_then(|()| store.put(&content.hash, &path))
             .map_err(|error| format!("{}: {error}", path.display()))?;
-    }
-    Ok(())
+        Ok((content.hash, path))
+    };
+    staging::files(spec).into_iter().map(put).collect()
 }
 
 /// Exit code, and a line for the user.

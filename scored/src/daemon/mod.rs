@@ -275,6 +275,10 @@ impl Daemon {
                 looked = Instant::now();
             }
             self.flush();
+            if self.begin_waiting() {
+                self.settle();
+                self.flush();
+            }
         }
         self.close_scout();
         for (_, mut member) in self.members.drain() {
@@ -441,7 +445,11 @@ impl Daemon {
         let Some(muster) = &mut self.muster else { return };
         let news = muster.advance(Instant::now());
         self.family.borrow_mut().extend(muster.processes());
+        // While daemons come up there is time for that.
+        let ahead = muster.spec.as_ref().filter(|_| !muster.has_looked_ahead).cloned();
+        muster.has_looked_ahead = true;
         self.take_news(news);
+        ahead.iter().for_each(|spec| self.take_own(spec));
     }
 
     fn take_news(&mut self, news: News) {

@@ -24,6 +24,8 @@ pub struct Muster {
     pub session: usize,
     /// The job, until it begins.
     pub spec: Option<JobSpec>,
+    /// Whether the job's programs have been looked for.
+    pub has_looked_ahead: bool,
     /// All hosts of the job, in order.
     names: Vec<String>,
     kinds: Vec<HostKind>,
@@ -77,7 +79,8 @@ impl Muster {
             arrived[own] = Some(SocketAddr::new(*first, port));
         }
         let spec = Some(spec);
-        let muster = Self { session, spec, names, kinds, arrived, starter };
+        let muster =
+            Self { session, spec, has_looked_ahead: false, names, kinds, arrived, starter };
         Ok((muster, peers, notice))
     }
 

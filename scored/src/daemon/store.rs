@@ -3,17 +3,22 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{geteuid, linkat};
 use score_proto::message::{CHUNK, Content, ContentHash};
 
 /// Bytes that are under way without having been asked for again.
 const AHEAD: u64 = 1024 * 1024;
 /// The largest program that travels.
 pub const LARGEST: u64 = 4 << 30;
+/// The largest program that is read from a file in one go: nothing else happens meanwhile.
+const AT_ONCE: u64 = 64 << 20;
 /// What is kept of programs that no job uses.
 const KEPT: u64 = 256 << 20;
 
@@ -67,6 +72,8 @@ struct Entry<P> {
     asked: u64,
     hasher: blake3::Hasher,
     wants: Vec<(Asker<P>, u64, u64)>,
+    /// Whether the file is another virtual host's, on the disk of both.
+    lent: bool,
     /// The job that it is fetched for, over whose place it comes.
     job: u32,
     jobs: HashSet<u32>,
@@ -107,21 +114,43 @@ impl<P: Copy + PartialEq> Store<P> {
             entry.jobs.insert(job);
             return Ok(None);
         }
-        let file = File::from(memfd_create(c"score-program", MFdFlags::MFD_CLOEXEC)?);
-        let entry = Entry {
-            content,
-            file,
-            state: State::Coming,
-            have: 0,
-            asked: 0,
-            hasher: blake3::Hasher::new(),
-            wants: Vec::new(),
-            job,
-            jobs: HashSet::from([job]),
-        };
+        let mut entry = Entry::new(content)?;
+        entry.job = job;
+        entry.jobs.insert(job);
         let entry = self.entries.entry(content.hash).or_insert(entry);
         entry.settle();
         Ok(entry.wish())
+    }
+
+    /// Takes a program from a file on this host, if it is there as it was said to be; else it has
+    /// to be asked for.
+    ///
+    /// # Errors
+    /// As open(2), read(2), memfd_create(2).
+    pub fn take(&mut self, content: Content, from: &Path) -> io::Result<()> {
+        if content.size > AT_ONCE || self.entries.contains_key(&content.hash) {
+            return Ok(());
+        }
+        let mut source = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(from)?;
+        if !source.metadata()?.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut entry = Entry::new(content)?;
+        let mut bytes = vec![0; 1 << 18];
+        while entry.have <= content.size {
+            let count = source.read(&mut bytes)?;
+            if count == 0 {
+                break;
+            }
+            entry.file.write_all_at(&bytes[..count], entry.have)?;
+            entry.hasher.update(&bytes[..count]);
+            entry.have += count as u64;
+        }
+        entry.settle();
+        if entry.state == State::Whole {
+            self.entries.insert(content.hash, entry);
+        }
+        Ok(())
     }
 
     /// How it stands with a program.
@@ -167,6 +196,25 @@ impl<P: Copy + PartialEq> Store<P> {
         entry.wish()
     }
 
+    /// Who was asked lends a file that has it. The hash is not taken again: the lender has done so,
+    /// and the file is its own until the job runs.
+    pub fn lend(&mut self, job: u32, hash: &ContentHash, file: io::Result<File>) {
+        let Some(entry) = self.entries.get_mut(hash) else { return };
+        if entry.state != State::Coming || entry.job != job || entry.have > 0 {
+            return;
+        }
+        entry.state = State::Broken;
+        if let Ok(file) = file
+            && let Ok(about) = file.metadata()
+            && about.is_file()
+            && about.uid() == geteuid().as_raw()
+            && about.len() == entry.content.size
+        {
+            (entry.state, entry.have) = (State::Whole, entry.content.size);
+            (entry.file, entry.lent) = (file, true);
+        }
+    }
+
     /// What can be handed on now.
     pub fn pieces(&mut self) -> Vec<Piece<P>> {
         let none = |(to, wish): (Asker<P>, Wish)| Piece {
@@ -184,14 +232,18 @@ impl<P: Copy + PartialEq> Store<P> {
         pieces
     }
 
-    /// Copies a program to a file that nobody has yet; the caller sets its mode.
+    /// Puts a program into a file that nobody has yet. One that was lent gets another name only,
+    /// where the disk allows that; every other is copied.
     ///
     /// # Errors
     /// As open(2), write(2); ENOENT when it is not here.
-    pub fn copy(&self, hash: &ContentHash, to: &Path) -> io::Result<()> {
-        use std::io::Write;
-        use std::os::unix::fs::OpenOptionsExt;
+    pub fn put(&self, hash: &ContentHash, to: &Path) -> io::Result<()> {
         let entry = self.entries.get(hash).ok_or(io::ErrorKind::NotFound)?;
+        let open = format!("/proc/self/fd/{}", entry.file.as_raw_fd());
+        let follow = AtFlags::AT_SYMLINK_FOLLOW;
+        if entry.lent && linkat(AT_FDCWD, open.as_str(), AT_FDCWD, to, follow).is_ok() {
+            return Ok(());
+        }
         let mut target = File::options().write(true).create_new(true).mode(0o700).open(to)?;
         let mut bytes = vec![0; 1 << 20];
         let mut offset = 0;
@@ -211,6 +263,8 @@ impl<P: Copy + PartialEq> Store<P> {
         });
         self.entries.retain(|_, entry| entry.state == State::Whole || entry.job != job);
         let idle = |entry: &Entry<P>| entry.jobs.is_empty();
+        // Whoever lent it removes it, and a job may have written to it.
+        self.entries.retain(|_, entry| !(entry.lent && idle(entry)));
         let size: u64 = self.entries.values().filter(|one| idle(one)).map(|one| one.have).sum();
         if size > KEPT {
             self.entries.retain(|_, entry| !idle(entry));
@@ -219,6 +273,21 @@ impl<P: Copy + PartialEq> Store<P> {
 }
 
 impl<P: Copy> Entry<P> {
+    fn new(content: Content) -> io::Result<Self> {
+        Ok(Self {
+            content,
+            file: File::from(memfd_create(c"score-program", MFdFlags::MFD_CLOEXEC)?),
+            state: State::Coming,
+            have: 0,
+            asked: 0,
+            hasher: blake3::Hasher::new(),
+            wants: Vec::new(),
+            lent: false,
+            job: 0,
+            jobs: HashSet::new(),
+        })
+    }
+
     fn settle(&mut self) {
         if self.have == self.content.size && self.state == State::Coming {
             let right = *self.hasher.finalize().as_bytes() == self.content.hash;
@@ -291,9 +360,9 @@ mod tests {
         assert_eq!(store.find(&content.hash), Some(Found::Whole));
         assert_eq!(store.need(content, 2).unwrap(), None);
         let folder = std::env::temp_dir().join(format!("score-store-{}", std::process::id()));
-        store.copy(&content.hash, &folder).unwrap();
+        store.put(&content.hash, &folder).unwrap();
         assert_eq!(std::fs::read(&folder).unwrap(), program);
-        assert!(store.copy(&content.hash, &folder).is_err());
+        assert!(store.put(&content.hash, &folder).is_err());
         std::fs::remove_file(&folder).unwrap();
     }
 
@@ -317,6 +386,62 @@ mod tests {
         assert_eq!(got, program);
         store.ask(to, Wish { hash: [0; 32], offset: 9, length: 1 });
         assert!(store.pieces()[0].bytes.is_empty());
+    }
+
+    #[test]
+    fn a_lent_program_gets_another_name_and_is_copied_when_the_first_is_gone() {
+        let program = vec![7; 300_000];
+        let content = content(&program);
+        let place = std::env::temp_dir().join(format!("score-lent-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let names = ["first", "second", "third"].map(|name| place.join(name));
+        std::fs::write(&names[0], &program).unwrap();
+        let mut store = Store::<u32>::default();
+        store.need(content, 1).unwrap().unwrap();
+        store.lend(2, &content.hash, File::open(&names[0]));
+        assert_eq!(store.find(&content.hash), Some(Found::Coming));
+        store.lend(1, &content.hash, File::open(&names[0]));
+        assert_eq!(store.find(&content.hash), Some(Found::Whole));
+        store.put(&content.hash, &names[1]).unwrap();
+        let number = |name: &Path| std::fs::metadata(name).unwrap().ino();
+        assert_eq!(number(&names[0]), number(&names[1]));
+        std::fs::remove_file(&names[0]).unwrap();
+        std::fs::remove_file(&names[1]).unwrap();
+        store.put(&content.hash, &names[2]).unwrap();
+        assert_eq!(std::fs::read(&names[2]).unwrap(), program);
+        store.release(1);
+        assert_eq!(store.find(&content.hash), None);
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+
+    #[test]
+    fn a_program_is_taken_from_a_file_that_holds_it_and_nothing_else() {
+        let program = vec![7; 600_000];
+        let own = std::env::temp_dir().join(format!("score-own-{}", std::process::id()));
+        std::fs::write(&own, &program).unwrap();
+        let right = content(&program);
+        let mut store = Store::<u32>::default();
+        store.take(Content { size: right.size - 1, ..right }, &own).unwrap();
+        store.take(Content { hash: [0; 32], ..right }, &own).unwrap();
+        store.take(right, Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(store.find(&right.hash), None);
+        store.take(right, &own).unwrap();
+        assert_eq!(store.find(&right.hash), Some(Found::Whole));
+        assert_eq!(store.need(right, 1).unwrap(), None);
+        std::fs::remove_file(&own).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_not_the_program_is_not_borrowed() {
+        let content = content(&[7; 1000]);
+        let folder = File::open(std::env::temp_dir());
+        let nothing = File::open("/nowhere/at/all");
+        for file in [folder, nothing, File::open("/proc/self/exe")] {
+            let mut store = Store::<u32>::default();
+            store.need(content, 1).unwrap().unwrap();
+            store.lend(1, &content.hash, file);
+            assert_eq!(store.find(&content.hash), Some(Found::Broken));
+        }
     }
 
     #[test]

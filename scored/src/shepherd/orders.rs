@@ -22,7 +22,8 @@ impl Work {
     pub fn ordered(&mut self, order: Order) {
         match order {
             // The business of daemons: a shepherd is not asked to end, and starts what is there.
-            Order::Hello { .. } | Order::Abandon | Order::Content { .. } => {}
+            Order::Hello { .. } | Order::Abandon => {}
+            Order::Content { .. } | Order::Lent { .. } => {}
             Order::Place(placement) => {
                 self.outputs.host = placement.own;
                 self.placement = Some(placement);
