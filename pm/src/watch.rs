@@ -6,53 +6,71 @@
 //! - [`Turn`]: each poll of the application advances a count. The thread looks at it by a slow
 //!   timer; when it finds the same count twice the application computes, and the thread watches
 //!   the wires. The next poll takes them back.
-//! - [`Bell`]: a receiver that is about to sleep arms it and then looks once more; whoever
-//!   delivers looks at it afterwards. Either the receiver sees the message or it is woken.
+//! - [`Bell`]: a receiver that is about to sleep arms it, enters the lock, and then looks once
+//!   more; whoever delivers looks at it under the lock. Either the receiver sees the message or it
+//!   is woken.
+//!
+//! A fence costs several times what an atomic exchange does, and each poll would pay for it: so
+//! all of this relies on exchanges and on the lock.
 
 #![forbid(unsafe_code)]
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// What only one at a time may serve.
-pub(crate) struct Served<T>(Mutex<T>);
+pub(crate) struct Served<T> {
+    inside: Mutex<T>,
+    /// 1: somebody found it locked, and left something to do.
+    asked: AtomicU32,
+}
 
 impl<T> Served<T> {
     pub(crate) fn new(inside: T) -> Served<T> {
-        Served(Mutex::new(inside))
+        Served { inside: Mutex::new(inside), asked: AtomicU32::new(0) }
     }
 
-    /// Serves, until there is nothing to do for others. False: somebody else is serving, and will
-    /// see whatever was there before this call.
+    /// Serves, and again as long as others ask for it meanwhile. Where somebody else is serving,
+    /// asks for it if `left` says that there is something to do: who serves sees what was there
+    /// before this call.
     #[inline(always)]
-    pub(crate) fn serve(&self, mut serve: impl FnMut(&mut T), left: impl Fn() -> bool) -> bool {
+    pub(crate) fn serve(&self, mut serve: impl FnMut(&mut T), left: impl Fn() -> bool) {
         loop {
-            // SYNC: served (what was left before is seen by who holds the lock, or by us)
-            fence(Ordering::SeqCst);
-            let Some(mut inside) = self.try_enter() else { return false };
+            let Some(mut inside) = self.try_enter().or_else(|| self.ask(&left)) else { return };
             serve(&mut inside);
             drop(inside);
             // SYNC: served
-            fence(Ordering::SeqCst);
-            if !left() {
-                return true;
+            if self.asked.swap(0, Ordering::AcqRel) == 0 {
+                return;
             }
         }
     }
 
+    /// Tries once more after asking: whoever holds the lock then looks at the question later than
+    /// it was asked.
+    #[cold]
+    fn ask(&self, left: impl Fn() -> bool) -> Option<MutexGuard<'_, T>> {
+        if !left() {
+            return None;
+        }
+        // SYNC: served (what was left before is seen by who holds the lock, or by us)
+        self.asked.swap(1, Ordering::AcqRel);
+        self.try_enter()
+    }
+
     fn try_enter(&self) -> Option<MutexGuard<'_, T>> {
         #[cfg(not(loom))]
-        if let Err(std::sync::TryLockError::Poisoned(poisoned)) = self.0.try_lock() {
+        if let Err(std::sync::TryLockError::Poisoned(poisoned)) = self.inside.try_lock() {
             return Some(poisoned.into_inner());
         }
-        self.0.try_lock().ok()
+        self.inside.try_lock().ok()
     }
 
     /// Waits for whoever serves, who never takes long.
     pub(crate) fn enter(&self) -> MutexGuard<'_, T> {
         #[cfg(not(loom))]
-        return self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        return self.inside.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         #[cfg(loom)]
-        self.0.lock().unwrap()
+        self.inside.lock().unwrap()
     }
 }
 
@@ -107,11 +125,9 @@ impl Turn {
 pub(crate) struct Bell(AtomicU32);
 
 impl Bell {
-    /// By the receiver. Only what it looks at afterwards counts.
+    /// By the receiver, before it enters the lock. Only what it looks at afterwards counts.
     pub(crate) fn arm(&self) {
         self.0.store(1, Ordering::Relaxed);
-        // SYNC: bell
-        fence(Ordering::SeqCst);
     }
 
     /// By the receiver, when it is awake.
@@ -119,11 +135,9 @@ impl Bell {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// By who has delivered something: true for one who then rings.
+    /// By who has delivered something, still under the lock: true for one who then rings.
     #[inline(always)]
     pub(crate) fn must_ring(&self) -> bool {
-        // SYNC: bell
-        fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0
     }
 }
@@ -142,9 +156,11 @@ mod interleavings {
             let work = |shared: &(Served<u64>, AtomicU64, AtomicU64)| {
                 let (served, asked, done) = shared;
                 asked.fetch_add(1, Ordering::Relaxed);
+                let serve = |_: &mut u64| {
+                    done.store(asked.load(Ordering::Relaxed), Ordering::Relaxed);
+                };
                 let left = || done.load(Ordering::Relaxed) != asked.load(Ordering::Relaxed);
-                served
-                    .serve(|_| done.store(asked.load(Ordering::Relaxed), Ordering::Relaxed), left);
+                served.serve(serve, left);
             };
             let other = shared.clone();
             let thread = thread::spawn(move || work(&other));
@@ -158,13 +174,15 @@ mod interleavings {
     #[test]
     fn a_sleeper_sees_the_message_or_is_woken() {
         loom::model(|| {
-            let shared = Arc::new((Bell::default(), AtomicU64::new(0)));
+            let shared = Arc::new((Bell::default(), AtomicU64::new(0), Served::new(())));
             let other = shared.clone();
             let thread = thread::spawn(move || {
+                let _inside = other.2.enter();
                 other.1.store(1, Ordering::Relaxed);
                 other.0.must_ring()
             });
             shared.0.arm();
+            drop(shared.2.enter());
             let seen = shared.1.load(Ordering::Relaxed) == 1;
             let rung = thread.join().unwrap();
             assert!(seen || rung);

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::addresses::Addresses;
-use super::engine::{Engine, Identity};
+use super::engine::{Engine, Identity, Pass};
 use super::lanes::Lanes;
 use super::pool;
 use super::slab::Slab;
@@ -38,7 +38,7 @@ impl Orphan {
 
     /// Makes progress. None: nothing more is to be done before something comes.
     pub(super) fn serve(&mut self) -> Option<Duration> {
-        self.engine.pass(&self.lanes, true);
+        self.engine.pass(&self.lanes, Pass::All);
         self.engine.tell();
         self.engine.wait().map(Duration::from_nanos)
     }

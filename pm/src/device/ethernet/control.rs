@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::Endpoint;
+use super::engine::Pass;
 use crate::config::CONTROL_MTU;
 use crate::error::{Error, Result};
 
@@ -14,13 +15,13 @@ impl Endpoint {
             return Err(Error::Invalid);
         }
         self.served.enter().send_letter(node, message)?;
-        self.serve(false);
+        self.serve(Pass::Send);
         Ok(())
     }
 
     pub(crate) fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> Result<u32> {
         if self.served.enter().letters() == 0 {
-            self.poll();
+            self.poll(Pass::All);
         }
         self.served.enter().read_letter(|letter| {
             *len = letter.len;

@@ -36,6 +36,17 @@ const CARRIER: u64 = 250_000_000;
 /// Buffers that the machine does not know of: for what is just being read.
 const SPARE: usize = 64;
 
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Something was sent: that goes out first, and nothing is received.
+    Send,
+    /// A message is wanted: when one comes, the rest is left to the next pass.
+    Receive,
+    /// Everything.
+    All,
+}
+
 /// What the job's packets carry, and who this is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
@@ -66,6 +77,8 @@ pub(super) struct Engine {
     time_outs_seen: u64,
     look_at: u64,
     passes: u64,
+    /// The latest pass has left the rest to the next one.
+    behind: bool,
     place: usize,
     slab: Arc<Slab>,
 }
@@ -124,43 +137,64 @@ impl Engine {
             time_outs_seen: 0,
             look_at: 0,
             passes: 0,
+            behind: false,
             place,
             slab,
         })
     }
 
-    /// One pass. `receive`: also looks at the wires, which costs a system call each. Answers
-    /// whether something was delivered.
-    pub(super) fn pass(&mut self, lanes: &Lanes, receive: bool) -> bool {
-        self.take_submitted(lanes);
-        self.take_released(lanes);
+    /// One pass; a look at each wire costs a system call. Answers whether something was delivered.
+    #[inline]
+    pub(super) fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
         let now = self.clock.now();
+        let mut delivered = false;
+        if what == Pass::Send {
+            self.take_submitted(lanes);
+            self.transmit(now);
+        } else {
+            self.receive(lanes, now);
+            delivered = self.deliver(lanes);
+            // Who asks for a message answers it, perhaps: the rest has time until that is sent.
+            if delivered && what == Pass::Receive && !self.behind && self.machine.is_silent() {
+                self.behind = true;
+                return true;
+            }
+            self.take_submitted(lanes);
+        }
+        self.behind = false;
+        self.rest(lanes, now);
+        delivered
+    }
+
+    /// What a pass does besides.
+    fn rest(&mut self, lanes: &Lanes, now: u64) {
+        self.take_released(lanes);
         if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
             self.look_who_has_gone(now);
         }
         if self.has_outgoing_letter() {
             self.send_letters();
         }
-        if receive {
-            self.receive(lanes, now);
-        }
         self.machine.expire(now);
         if self.machine.counters().time_outs != self.time_outs_seen && now >= self.look_at {
-            self.time_outs_seen = self.machine.counters().time_outs;
-            self.look_at = now.saturating_add(CARRIER);
-            self.links.tell_lost_carriers();
+            self.look_for_carriers(now);
         }
         if !self.going.is_empty() {
             self.let_go(now);
         }
-        let delivered = self.deliver(lanes);
         self.transmit(now);
         self.give_back(lanes);
         self.passes = self.passes.wrapping_add(1);
         if self.passes.is_multiple_of(TELL) {
             self.tell();
         }
-        delivered
+    }
+
+    #[cold]
+    fn look_for_carriers(&mut self, now: u64) {
+        self.time_outs_seen = self.machine.counters().time_outs;
+        self.look_at = now.saturating_add(CARRIER);
+        self.links.tell_lost_carriers();
     }
 
     #[inline]
@@ -231,25 +265,34 @@ impl Engine {
             let accepted = self.slab.accepted(self.place, from as usize);
             let next = accepted.load(Ordering::Relaxed).wrapping_add(1);
             accepted.store(next, Ordering::Relaxed);
+            let arrived = Arrived { entry, from, len };
             if message.kind == Kind::Data {
                 // As many words as entries: there is room.
-                delivered |= lanes.delivered.push(Arrived { entry, from, len }.word());
-                continue;
+                delivered |= lanes.delivered.push(arrived.word());
+            } else {
+                self.keep_letter(lanes, arrived);
             }
-            let mut letter = Letter { from, bytes: [0; CONTROL_MTU], len: len as usize };
-            match letter.bytes.get_mut(..len as usize) {
-                Some(to) => copy_letter(lanes.place(entry), to),
-                None => {
-                    self.release(entry, from);
-                    continue;
-                }
-            }
-            self.letters.push_back((letter, entry));
         }
         delivered
     }
 
+    #[cold]
+    fn keep_letter(&mut self, lanes: &Lanes, Arrived { entry, from, len }: Arrived) {
+        let mut letter = Letter { from, bytes: [0; CONTROL_MTU], len: len as usize };
+        match letter.bytes.get_mut(..len as usize) {
+            Some(to) => {
+                copy_letter(lanes.place(entry), to);
+                self.letters.push_back((letter, entry));
+            }
+            None => self.release(entry, from),
+        }
+    }
+
+    #[inline]
     fn transmit(&mut self, now: u64) {
+        if self.machine.is_silent() && !self.links.is_blocked() {
+            return;
+        }
         let Engine { machine, links, slab, place, .. } = self;
         links.send_all(slab, *place, || machine.poll_transmit(now));
     }

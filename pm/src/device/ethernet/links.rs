@@ -78,17 +78,21 @@ impl Links {
     }
 
     /// By which number the wire of `link` knows `node`.
+    #[inline]
     fn way(&mut self, node: u32, link: usize) -> Option<u32> {
         let at = node as usize % PAGE * self.wires.len() + link;
-        let page = self.ways.get(node as usize / PAGE)?;
-        let mut way = page.as_ref().map_or(UNKNOWN, |page| page[at]);
-        if way == UNKNOWN {
-            if self.mtu(node).is_err() {
-                self.set_way(node, link, NOWHERE);
-            }
-            way = self.ways[node as usize / PAGE].as_ref().map_or(NOWHERE, |page| page[at]);
-        }
+        let way = self.ways.get(node as usize / PAGE)?.as_ref().map_or(UNKNOWN, |page| page[at]);
+        let way = if way == UNKNOWN { self.find_way(node, link) } else { way };
         (way != NOWHERE).then_some(way)
+    }
+
+    #[cold]
+    fn find_way(&mut self, node: u32, link: usize) -> u32 {
+        if self.mtu(node).is_err() {
+            self.set_way(node, link, NOWHERE);
+        }
+        let at = node as usize % PAGE * self.wires.len() + link;
+        self.ways[node as usize / PAGE].as_ref().map_or(NOWHERE, |page| page[at])
     }
 
     /// Whether packets wait for room in the kernel.
@@ -97,29 +101,22 @@ impl Links {
     }
 
     /// Sends what `next` answers until that is nothing, or the kernel has no room.
+    #[inline]
     pub(super) fn send_all(
         &mut self,
         slab: &Slab,
         place: usize,
         mut next: impl FnMut() -> Option<Transmit>,
     ) {
-        self.retry(slab, place);
+        if self.is_blocked() {
+            self.retry(slab, place);
+        }
         while self.unsent.is_empty() {
             let Some(first) = next() else { return };
             match next() {
-                None => return self.send(slab, place, &[first]),
+                None => return self.send_one(slab, place, &first),
                 Some(second) => {
-                    let mut batch = [first; BATCH];
-                    batch[1] = second;
-                    let mut count = 2;
-                    while count < BATCH
-                        && let Some(more) = next()
-                    {
-                        batch[count] = more;
-                        count += 1;
-                    }
-                    self.send(slab, place, &batch[..count]);
-                    if count < BATCH {
+                    if !self.send_many(slab, place, [first, second], &mut next) {
                         return;
                     }
                 }
@@ -127,7 +124,30 @@ impl Links {
         }
     }
 
+    /// Sends these and what follows, a batch at most; false: nothing more follows.
+    #[inline(never)]
+    fn send_many(
+        &mut self,
+        slab: &Slab,
+        place: usize,
+        [first, second]: [Transmit; 2],
+        next: &mut impl FnMut() -> Option<Transmit>,
+    ) -> bool {
+        let mut batch = [first; BATCH];
+        batch[1] = second;
+        let mut count = 2;
+        while count < BATCH
+            && let Some(more) = next()
+        {
+            batch[count] = more;
+            count += 1;
+        }
+        self.send(slab, place, &batch[..count]);
+        count == BATCH
+    }
+
     /// Packets whose slots have been freed since, or used again, are forgotten.
+    #[cold]
     fn retry(&mut self, slab: &Slab, place: usize) {
         for _ in 0..self.unsent.len().div_ceil(BATCH) {
             if self.unsent.is_empty() {
@@ -152,9 +172,29 @@ impl Links {
         }
     }
 
+    /// Sends a single packet; if it is refused it joins the unsent.
+    #[inline]
+    fn send_one(&mut self, slab: &Slab, place: usize, packet: &Transmit) {
+        let link = usize::from(packet.link);
+        let Some(to) = self.way(packet.peer, link) else { return };
+        let Some(wire) = self.wires.get_mut(link) else { return };
+        let head = &mut self.heads[0];
+        packet.header.encode(head);
+        let (slot, len) = packet.payload.unwrap_or((0, 0));
+        let at = if len == 0 { 0 } else { slab.payload_at(place, slot as usize) };
+        if wire.send(&[Packet { to, header: head, at, len: len.into() }]) == 0 {
+            self.unsent.push_back(*packet);
+        }
+    }
+
     /// Sends a batch, one run for each link; what is refused joins the unsent.
+    #[inline(never)]
     fn send(&mut self, slab: &Slab, place: usize, batch: &[Transmit]) {
         for run in batch.chunk_by(|a, b| a.link == b.link) {
+            if let [only] = run {
+                self.send_one(slab, place, only);
+                continue;
+            }
             let link = usize::from(run[0].link);
             if link >= self.wires.len() {
                 continue;
@@ -172,12 +212,6 @@ impl Links {
                 let at = if len == 0 { 0 } else { slab.payload_at(place, slot as usize) };
                 Packet { to: ways[i], header: &heads[i], at, len: len.into() }
             };
-            if let [only] = run {
-                if ways[0] != NOWHERE && self.wires[link].send(&[packet(0)]) == 0 {
-                    self.unsent.push_back(*only);
-                }
-                continue;
-            }
             let known = (0..run.len()).filter(|&i| ways[i] != NOWHERE);
             let mut packets = [packet(0); BATCH];
             let mut count = 0;

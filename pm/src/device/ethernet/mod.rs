@@ -48,7 +48,7 @@ use crate::error::{Error, Result};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::watch::{Served, Turn};
 use addresses::Addresses;
-use engine::{Engine, Identity};
+use engine::{Engine, Identity, Pass};
 use lanes::Lanes;
 use layout::Record;
 use slab::Slab;
@@ -137,28 +137,27 @@ impl Endpoint {
 
     /// Makes progress: reads what waits on the wires, and sends.
     #[inline(always)]
-    pub(crate) fn poll(&self) {
+    fn poll(&self, pass: Pass) {
         // A stream goes on over the polls that make room for it.
         if self.lanes.outstanding.load(Ordering::Relaxed) < send::STREAM {
             self.lanes.burst.set(0);
         }
-        self.serve(true);
+        self.serve(pass);
     }
 
-    /// `receive`: also looks at the wires.
     #[inline(always)]
-    fn serve(&self, receive: bool) {
-        let mut delivered = false;
+    fn serve(&self, what: Pass) {
+        let mut ring = false;
         let sleeping = self.is_selecting();
         let pass = |engine: &mut Engine| {
             // Who is about to sleep leaves the wires to the thread.
-            if receive && !sleeping && self.turn.polled() {
+            if what != Pass::Send && !sleeping && self.turn.polled() {
                 self.unwatch(engine);
             }
-            delivered |= engine.pass(&self.lanes, receive);
+            ring |= engine.pass(&self.lanes, what) && self.lanes.bell.must_ring();
         };
         self.served.serve(pass, || !self.lanes.submitted.is_empty());
-        if delivered && self.lanes.bell.must_ring() {
+        if ring {
             self.select.ring();
         }
     }

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use super::Endpoint;
-use super::engine::Engine;
+use super::engine::{Engine, Pass};
 use crate::debug;
 use crate::error::{Error, Result};
 use crate::segment::from_errno;
@@ -172,16 +172,16 @@ impl Endpoint {
         // As long as somebody else serves, the wires wake the thread again and again: it waits.
         drop(self.served.enter());
         let mut wait = REST;
-        let mut delivered = false;
+        let mut ring = false;
         let pass = |engine: &mut Engine| {
-            delivered |= engine.pass(&self.lanes, true);
+            ring |= engine.pass(&self.lanes, Pass::All) && self.lanes.bell.must_ring();
             engine.tell();
             if let Some(nanoseconds) = engine.wait() {
                 wait = REST.min(Duration::from_nanos(nanoseconds));
             }
         };
         self.served.serve(pass, || !self.lanes.submitted.is_empty());
-        if delivered && self.lanes.bell.must_ring() {
+        if ring {
             self.select.ring();
         }
         wait
@@ -193,7 +193,7 @@ impl Endpoint {
         let end = Instant::now() + LINGER;
         loop {
             let mut engine = self.served.enter();
-            let delivered = engine.pass(&self.lanes, true);
+            let delivered = engine.pass(&self.lanes, Pass::All);
             let wait = engine.wait();
             if engine.machine.is_done() && wait.is_none() && !delivered || Instant::now() >= end {
                 return;

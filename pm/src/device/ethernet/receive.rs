@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::Endpoint;
+use super::engine::Pass;
 use super::lanes::Arrived;
 use super::pool::Line;
 use crate::error::{Error, Result};
@@ -54,7 +55,7 @@ impl Endpoint {
     #[inline(always)]
     pub(crate) fn find(&self) -> Option<u32> {
         self.peek().or_else(|| {
-            self.poll();
+            self.poll(Pass::Receive);
             self.peek()
         })
     }

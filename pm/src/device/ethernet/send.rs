@@ -4,6 +4,8 @@
 #![expect(unsafe_code)]
 
 use super::Endpoint;
+use super::clock;
+use super::engine::Pass;
 use super::lanes::{Peer, Submitted};
 use super::layout::{Geometry, OUTBOX, Published};
 use super::pool::Line;
@@ -12,7 +14,6 @@ use super::slots::Slots;
 use crate::debug;
 use crate::error::{Error, Result};
 use crate::sync::{Local, Ordering};
-use std::time::Instant;
 
 /// The pending slot of a message that goes nowhere: its receiver has gone.
 const NOWHERE: u64 = u64::MAX - 1;
@@ -44,8 +45,7 @@ pub(super) struct Sender {
     /// Slots that a multicast has been promised, and under which stamp.
     promised: Local,
     promised_to: Local,
-    /// When a message in a row was sent last, in nanoseconds from the start.
-    start: Instant,
+    /// When a message in a row was sent last.
     last: Local,
     /// The slot that was given back unsent by a reset.
     unused: Local,
@@ -69,7 +69,6 @@ impl Sender {
             stamp: Local::default(),
             promised: Local::default(),
             promised_to: Local::default(),
-            start: Instant::now(),
             last: Local::default(),
             unused: Local::new(NONE),
         }
@@ -92,7 +91,7 @@ impl Endpoint {
             Some(slot) => slot,
             None => {
                 // What is acknowledged meanwhile makes room.
-                self.poll();
+                self.poll(Pass::All);
                 self.slot_for(peer).ok_or(Error::NoBuffers)?
             }
         };
@@ -189,7 +188,7 @@ impl Endpoint {
             peer.outstanding() < left
         };
         if !room() {
-            self.poll();
+            self.poll(Pass::All);
             if !room() {
                 return Err(Error::NoBuffers);
             }
@@ -284,10 +283,10 @@ impl Endpoint {
             .push(Submitted { slot: slot as u32, to: node, len: len as u32 }.word());
         sender.slot.set(NOWHERE);
         if !self.is_streaming() || self.lanes.submitted.len() >= RUN {
-            self.serve(false);
+            self.serve(Pass::Send);
             if self.lanes.burst.get() >= AT_ONCE {
                 // The time that this took is no pause of the application's.
-                self.send.last.set(self.send.start.elapsed().as_nanos() as u64);
+                self.send.last.set(clock::read());
             }
         }
     }
@@ -301,7 +300,7 @@ impl Endpoint {
         if burst < AT_ONCE {
             return false;
         }
-        let now = self.send.start.elapsed().as_nanos() as u64;
+        let now = clock::read();
         let before = self.send.last.get();
         self.send.last.set(now);
         let many = self.lanes.outstanding.load(Ordering::Relaxed) >= STREAM;

@@ -4,6 +4,7 @@
 #![expect(unsafe_code)]
 
 use super::Endpoint;
+use super::engine::Pass;
 use super::pool::Line;
 use super::receive::Restored;
 use crate::config::QueueStatus;
@@ -23,14 +24,14 @@ impl Endpoint {
             self.lanes.submitted.is_empty() && self.lanes.outstanding.load(Ordering::Acquire) == 0
         };
         if !done() {
-            self.poll();
+            self.poll(Pass::All);
         }
         if done() { Ok(()) } else { Err(Error::Busy) }
     }
 
     /// `held` is not among what waits here.
     pub(crate) fn queue_status(&self, _held: bool) -> QueueStatus {
-        self.poll();
+        self.poll(Pass::All);
         let waiting = self.lanes.submitted.len() as u64;
         let send = waiting + self.lanes.outstanding.load(Ordering::Acquire);
         QueueStatus { receive: self.waiting(), send: send as usize, read: 0 }
@@ -38,7 +39,7 @@ impl Endpoint {
 
     pub(crate) fn reset(&self) {
         self.give_up_reserved();
-        self.poll();
+        self.poll(Pass::All);
         self.drop_received();
         let mut engine = self.served.enter();
         while engine.letters() > 0 {
@@ -48,7 +49,7 @@ impl Endpoint {
 
     /// Both locks, nothing held. What is not acknowledged is not in it: see `is_send_done`.
     pub(crate) fn save(&self, out: &mut Vec<u8>) {
-        self.poll();
+        self.poll(Pass::All);
         let record = &self.record().node;
         let dropped = record.send.0.dropped.load(Ordering::Relaxed);
         let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
@@ -102,7 +103,7 @@ impl Endpoint {
     /// Invalid, and nothing has happened: not a saved context of this place.
     pub(crate) fn restore(&self, saved: &[u8]) -> Result<()> {
         let state = self.checked(saved)?;
-        self.poll();
+        self.poll(Pass::All);
         self.drop_received();
         let message = |&(from, bytes): &(u64, &[u8])| Restored {
             from: from as u32,

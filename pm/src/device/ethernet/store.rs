@@ -6,10 +6,8 @@
 
 use super::pool::Pool;
 use super::reliability::HEADER;
-use super::wire::{Received, Wire};
+use super::wire::{COPIED, Received, Wire};
 
-/// Payloads below this length are copied: that is quicker than to keep a buffer.
-const COPIED: usize = 512;
 /// The entry's message lies in its own buffer.
 const OWN: u8 = u8::MAX;
 
@@ -61,10 +59,9 @@ impl Store {
             wire.release(packet.buffer);
             return std::ptr::null_mut();
         };
-        let len = (packet.len as usize).saturating_sub(HEADER);
         let payload = wire.pointer(packet).wrapping_add(HEADER);
         let spared = wire.spare() * 2 > wire.buffers();
-        if len >= COPIED && spared && (payload as usize).is_multiple_of(16) {
+        if packet.len as usize >= COPIED && spared && (payload as usize).is_multiple_of(16) {
             self.held[entry as usize] = Held { link: link as u8, buffer: packet.buffer };
             return payload;
         }

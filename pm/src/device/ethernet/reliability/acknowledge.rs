@@ -98,6 +98,7 @@ impl Sender {
 
     /// A packet had been declared lost and was only late. Once a round trip that is a lesson,
     /// unless it came of silence.
+    #[cold]
     fn look_longer(&mut self, now: u64) {
         if self.rtt.backoff > 0 || now < self.widened_at.saturating_add(self.rtt.smooth) {
             return;
@@ -138,6 +139,7 @@ impl Sender {
     }
 
     /// The bitmap: messages that have arrived although earlier ones have not.
+    #[inline(never)]
     fn arrive_selected(
         &mut self,
         header: &Header,
@@ -168,6 +170,7 @@ impl Sender {
 
     /// Marks what others have overtaken: enough of the same link, or any that was sent much later.
     /// Only where this packet says what is missing: elsewhere, much may have arrived meanwhile.
+    #[inline(never)]
     fn find_lost(&mut self, header: &Header, links: &mut Links, now: u64) {
         let late = self.newest.saturating_sub(self.rtt.spread());
         let base = 1 + (BLOCK * u32::from(header.block)) as usize;

@@ -108,6 +108,7 @@ impl Links {
         self.pick_one(avoid, window)
     }
 
+    #[inline(never)]
     fn pick_one(&mut self, avoid: Option<u8>, window: u32) -> u8 {
         let longest = (window / (2 * u32::from(self.count))).clamp(1, RUN);
         let stay = self.all[usize::from(self.current)].carries() && avoid != Some(self.current);

@@ -200,25 +200,32 @@ impl Machine {
         Ok(sequence)
     }
 
+    /// Whether `poll_transmit` would answer nothing.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.ready.is_empty()
+    }
+
     /// The next packet to send. Packets of one peer and link come in runs, so that the wire can
     /// send them together.
     #[inline]
     pub fn poll_transmit(&mut self, now: u64) -> Option<Transmit> {
         while let Some(&index) = self.ready.front() {
             let peer = &mut self.peers[index as usize];
-            if let Some(packet) = peer.transmit(&mut self.shared, now) {
-                peer.arm(index, &mut self.timers);
-                self.burst += 1;
-                if self.burst >= BURST {
-                    self.burst = 0;
-                    self.ready.rotate_left(1);
-                }
-                return Some(packet);
-            }
-            peer.ready = false;
+            let packet = peer.transmit(&mut self.shared, now);
             peer.arm(index, &mut self.timers);
-            self.burst = 0;
-            self.ready.pop_front();
+            self.burst += 1;
+            if packet.is_none() || !peer.has_work() {
+                peer.ready = false;
+                self.burst = 0;
+                self.ready.pop_front();
+            } else if self.burst >= BURST {
+                self.burst = 0;
+                self.ready.rotate_left(1);
+            }
+            if packet.is_some() {
+                return packet;
+            }
         }
         None
     }

@@ -60,6 +60,7 @@ impl Peer {
 
     /// Packets without payload. Those that find out about links acknowledge nothing: they are
     /// likely to be lost, and what they acknowledge would wait for the next time-out.
+    #[inline(never)]
     fn control(&mut self, shared: &mut Shared, now: u64) -> Option<Transmit> {
         if self.send.probe {
             self.send.probe = false;

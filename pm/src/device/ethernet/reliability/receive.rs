@@ -256,6 +256,7 @@ impl Receiver {
 
     /// Which messages have come although earlier ones have not: in turn the block of the latest
     /// and one of the others, because acknowledgements are lost, too.
+    #[inline(never)]
     fn select(&mut self, header: &mut Header) {
         let base = self.next.wrapping_add(1);
         let of = |sequence: u32| sequence.wrapping_sub(base) / BLOCK;

@@ -218,6 +218,7 @@ impl Sender {
 
     /// With nothing on the way and the window shut, a timer asks whether it has opened: the
     /// packet that said so may be lost.
+    #[inline]
     pub(super) fn watch_shut_window(&mut self, shared: &Shared, now: u64) {
         let shut = self.fresh != self.end() && !self.admitted() && self.flying == 0;
         if shut && self.time_out_at == NEVER {
@@ -237,6 +238,7 @@ impl Sender {
         self.fresh != self.end() && self.admitted()
     }
 
+    #[inline(never)]
     fn next_lost(&mut self) -> Option<usize> {
         let lost = |entry: &Entry| entry.state == State::Lost;
         let index = self.entries.range(self.hint..).position(lost).map(|at| at + self.hint)?;

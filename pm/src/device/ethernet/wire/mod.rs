@@ -24,6 +24,7 @@ mod pool;
 mod raw;
 mod slab;
 mod sockopt;
+mod transfer;
 mod udp;
 mod xdp;
 
@@ -47,6 +48,9 @@ pub const PACKET_MAX: usize = 16 << 10;
 /// The longest packet that reaches a peer behind routers: IPv6 guarantees 1,280 bytes, and 48 are
 /// headers of IPv6 and UDP.
 pub const ROUTED_MAX: usize = 1280 - 48;
+
+/// Who keeps a packet that is shorter copies it: it may lie in a buffer for many.
+pub const COPIED: usize = 512;
 
 /// A packet to send: a header of the machine, then a slice of the send slab.
 #[derive(Clone, Copy, Debug)]

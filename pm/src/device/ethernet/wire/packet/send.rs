@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 
 use super::{PacketWire, raw};
-use crate::device::ethernet::wire::{Packet, Slab};
+use crate::device::ethernet::wire::{Packet, Slab, transfer};
 use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -69,8 +69,7 @@ impl PacketWire {
         let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
         let total = raw::HEADER + packet.total();
         self.stats.send_calls += 1;
-        let socket = self.socket.as_raw_fd();
-        let code = if total <= FLAT {
+        if total <= FLAT {
             let mut flat = [MaybeUninit::<u8>::uninit(); FLAT];
             let to = flat.as_mut_ptr().cast::<u8>();
             let inner = packet.header.len();
@@ -80,14 +79,13 @@ impl PacketWire {
                 to.copy_from_nonoverlapping(header.as_ptr(), raw::HEADER);
                 to.add(raw::HEADER).copy_from_nonoverlapping(packet.header.as_ptr(), inner);
                 to.add(raw::HEADER + inner).copy_from_nonoverlapping(payload, packet.len);
-                libc::send(socket, to.cast(), total, libc::MSG_DONTWAIT)
+                return transfer::send(&self.socket, to, total, transfer::NO_NAME).map(|()| 1);
             }
-        } else {
-            let mut parts = parts(header, packet, payload);
-            let message = message(&mut parts);
-            // SAFETY: the message points to the three parts, readable as above.
-            unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) }
-        };
+        }
+        let mut parts = parts(header, packet, payload);
+        let (socket, message) = (self.socket.as_raw_fd(), message(&mut parts));
+        // SAFETY: the message points to the three parts, readable as above.
+        let code = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) };
         Errno::result(code).map(|_| 1)
     }
 

@@ -5,7 +5,7 @@
 #![expect(unsafe_code)]
 
 use super::{LEAD, PREFIX, Udp, stride};
-use crate::device::ethernet::wire::{Received, pool};
+use crate::device::ethernet::wire::{COPIED, Received, pool, transfer};
 use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -38,14 +38,21 @@ impl Udp {
         }
         let ready = self.landing.len().min(wanted);
         let mut lens = [0; BATCH];
-        let came = match ready {
-            0 => {
-                self.stats.starved += 1;
-                0
+        let mut came = 0;
+        if ready == 0 {
+            self.stats.starved += 1;
+        } else if ready > 1 {
+            came = self.receive_many(&mut lens[..ready]);
+        } else if let Some(len) = self.receive_one() {
+            if let Some(packet) = self.only_packet(len) {
+                self.landing.pop();
+                self.streak += 1;
+                self.stats.received += 1;
+                out[0] = packet;
+                return 1;
             }
-            1 => self.receive_one(&mut lens[0]),
-            _ => self.receive_many(&mut lens[..ready]),
-        };
+            (lens[0], came) = (len, 1);
+        }
         if came == 0 {
             self.streak = 0;
             return 0;
@@ -131,25 +138,30 @@ impl Udp {
         self.waiting.push_back(segments);
     }
 
+    /// The length of a datagram that came to the next landing place.
     #[inline]
-    fn receive_one(&mut self, len: &mut usize) -> usize {
-        let Some(&buffer) = self.landing.last() else { return 0 };
-        let part = self.part(buffer);
-        let socket = self.socket.as_raw_fd();
+    fn receive_one(&mut self) -> Option<usize> {
+        let part = self.part(*self.landing.last()?);
         self.stats.receive_calls += 1;
         // SAFETY: a buffer of the pool that nobody else uses, and its length.
-        let came = unsafe { libc::recv(socket, part.iov_base, part.iov_len, libc::MSG_DONTWAIT) };
-        if came < 0 {
-            self.receive_failed();
-            return 0;
-        }
-        *len = came as usize;
-        1
+        let came = unsafe { transfer::receive(&self.socket, part.iov_base.cast(), part.iov_len) };
+        came.inspect_err(|errno| self.receive_failed(*errno)).ok()
+    }
+
+    /// The packet of a short datagram that came to the next landing place and holds nothing else:
+    /// it stays there, whoever keeps it copies it.
+    #[inline]
+    fn only_packet(&self, datagram: usize) -> Option<Received> {
+        let buffer = *self.landing.last()?;
+        let next = LEAD as u32;
+        let len = self.length(Segments { buffer, next, end: next + datagram as u32 })?;
+        let alone = len < COPIED && PREFIX + len == datagram;
+        alone.then_some(Received { buffer, offset: next + PREFIX as u32, len: len as u32 })
     }
 
     #[cold]
-    fn receive_failed(&mut self) {
-        match Errno::last() {
+    fn receive_failed(&mut self, errno: Errno) {
+        match errno {
             Errno::EAGAIN | Errno::EINTR => {}
             errno => self.fault = Some(super::Fault(errno)),
         }
@@ -186,7 +198,7 @@ impl Udp {
             )
         };
         if came < 0 {
-            self.receive_failed();
+            self.receive_failed(Errno::last());
             return 0;
         }
         let came = (came as usize).min(wanted);

@@ -4,10 +4,10 @@
 #![expect(unsafe_code)]
 
 use super::{Destination, PREFIX, Udp, stride};
-use crate::device::ethernet::wire::{Packet, Slab};
+use crate::device::ethernet::wire::{Packet, Slab, transfer};
 use nix::errno::Errno;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Datagrams of one call.
 const RUNS: usize = 16;
@@ -94,12 +94,11 @@ impl Udp {
         if let Some(own) = &peer.connected {
             self.stats.send_calls += 1;
             // What this socket refuses, the common one may take, and it tells why if not.
-            sent = send_parts(own.as_raw_fd(), None, &mut parts[..used]).is_ok();
+            sent = send_parts(own, None, &mut parts[..used]).is_ok();
         }
         if !sent {
             self.stats.send_calls += 1;
-            let socket = self.socket.as_raw_fd();
-            if let Err(errno) = send_parts(socket, Some(peer), &mut parts[..used]) {
+            if let Err(errno) = send_parts(&self.socket, Some(peer), &mut parts[..used]) {
                 return self.failed(errno, 1);
             }
         }
@@ -302,26 +301,28 @@ fn part(bytes: &[u8]) -> libc::iovec {
 }
 
 /// One datagram of one or several parts, which the callers have found readable.
+#[inline]
 fn send_parts(
-    socket: libc::c_int,
+    socket: &OwnedFd,
     to: Option<&Destination>,
     parts: &mut [libc::iovec],
 ) -> nix::Result<()> {
-    let (name, name_len) = to.map_or((std::ptr::null_mut(), 0), Destination::name);
-    let code = if let [one] = parts {
-        let (at, len) = (one.iov_base.cast_const(), one.iov_len);
+    let (name, name_len) = to.map_or(transfer::NO_NAME, Destination::name);
+    if let [one] = parts {
         // SAFETY: a readable part, and a name in its peer or none.
-        unsafe { libc::sendto(socket, at, len, libc::MSG_DONTWAIT, name.cast(), name_len) }
-    } else {
-        // SAFETY: plain data; all zero is an empty message.
-        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-        message.msg_name = name;
-        message.msg_namelen = name_len;
-        message.msg_iov = parts.as_mut_ptr();
-        message.msg_iovlen = parts.len() as _;
-        // SAFETY: the message points to readable parts, and to a name in its peer or none.
-        unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) }
-    };
+        return unsafe {
+            transfer::send(socket, one.iov_base.cast(), one.iov_len, (name, name_len))
+        };
+    }
+    // SAFETY: plain data; all zero is an empty message.
+    let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    message.msg_name = name;
+    message.msg_namelen = name_len;
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len() as _;
+    let (socket, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
+    // SAFETY: the message points to readable parts, and to a name in its peer or none.
+    let code = unsafe { libc::sendmsg(socket, &raw const message, flags) };
     Errno::result(code).map(drop)
 }
 

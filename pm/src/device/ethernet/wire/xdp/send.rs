@@ -4,9 +4,8 @@
 #![expect(unsafe_code)]
 
 use super::{Xdp, raw};
-use crate::device::ethernet::wire::{Packet, Slab};
+use crate::device::ethernet::wire::{Packet, Slab, transfer};
 use nix::errno::Errno;
-use std::os::fd::AsRawFd;
 
 /// Calls to the kernel for one batch; each takes up to 32 frames.
 const KICKS: usize = 32;
@@ -95,12 +94,10 @@ impl Xdp {
                 return;
             }
             self.stats.send_calls += 1;
-            let (socket, nothing) = (self.socket.as_raw_fd(), std::ptr::null());
             // SAFETY: an empty message: no memory is involved.
-            let code = unsafe {
-                libc::sendto(socket, nothing, 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
-            };
-            match Errno::result(code) {
+            let called =
+                unsafe { transfer::send(&self.socket, std::ptr::null(), 0, transfer::NO_NAME) };
+            match called {
                 // Busy: the interface dropped a frame, for want of a carrier or of room.
                 Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::EBUSY) => {
                     self.down = None;
