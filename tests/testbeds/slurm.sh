@@ -26,8 +26,10 @@ wait_for_munge() {
 }
 if [ "$LAN_HOST" -gt 0 ]; then
     wait_for_munge
-    echo $$ > "slurmd.$LAN_HOST.pid"
-    exec "$SLURMD" -D -f "$SLURM_CONF" -N "node$LAN_HOST" -d "$SLURMSTEPD" > "log/$LAN_HOST" 2>&1
+    "$SLURMD" -D -f "$SLURM_CONF" -N "node$LAN_HOST" -d "$SLURMSTEPD" > "log/$LAN_HOST" 2>&1 &
+    echo $! > "slurmd.$LAN_HOST.pid"
+    wait $!
+    exit 0
 fi
 "$MUNGED" --foreground --key-file="$BED/munge.key" --socket="$BED/munge/socket" \
     --pid-file="$BED/munge/pid" --log-file="$BED/munge/log" --seed-file="$BED/munge/seed" \
@@ -50,10 +52,10 @@ allocate="salloc --quiet --nodes=$((LAN_HOSTS - 1))"
 [ -z "${OUTSIDE-}" ] || allocate=""
 (cd .. && exec timeout 120 $allocate sh -c "$LINE")
 code=$?
-# The controller's word to the other hosts may be lost.
+# The controller's word to the other hosts may be lost, and a slurmd that is busy outlives SIGTERM.
 scontrol shutdown
 wait "$controller"
-for file in slurmd.*.pid; do kill "$(cat "$file")" 2> /dev/null; done
+for file in slurmd.*.pid; do kill -KILL "$(cat "$file")" 2> /dev/null; done
 kill "$munge"
 wait "$munge"
 exit $code
