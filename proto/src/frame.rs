@@ -145,6 +145,8 @@ fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o 
 pub fn fuzz(bytes: &[u8]) {
     stream::<crate::message::Down>(bytes);
     stream::<crate::message::Up>(bytes);
+    stream::<crate::login::OfJob<crate::message::Down>>(bytes);
+    stream::<crate::login::OfJob<crate::message::Up>>(bytes);
     stream::<crate::order::Order>(bytes);
     stream::<crate::order::Report>(bytes);
     datagram::<crate::message::Call>(bytes);

@@ -6,6 +6,7 @@
 pub mod carea;
 pub mod env;
 pub mod frame;
+pub mod login;
 pub mod message;
 pub mod network;
 pub mod nodeset;
@@ -15,7 +16,7 @@ pub mod peer;
 pub mod wire;
 
 /// Version of everything in this crate. Peers of different versions refuse each other by name.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

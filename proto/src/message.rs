@@ -1,5 +1,5 @@
 //! The control messages between scrun and scored ([`Down`] away from the user, [`Up`] towards the
-//! user), and between a process and its shepherd ([`Call`], [`Reply`]). What lies between is in
+//! user; which job one is about, [`crate::login`] says), and between a process and its shepherd ([`Call`], [`Reply`]). What lies between is in
 //! [`crate::order`].
 //!
 //! Everything here is data: what a sender may send in which state is told in
@@ -27,9 +27,9 @@ pub enum Down {
         /// The sender's protocol version.
         version: u32,
     },
-    /// The job; once.
+    /// The job, under a number that no other of the login has.
     Submit(JobSpec),
-    /// Instead of a job: daemons on these hosts, and a socket at which scruns submit jobs
+    /// Of the login, instead of jobs: daemons on these hosts, and a socket at which scruns submit jobs
     /// for them, as long as this connection lives. Answered by [`Up::Opened`] or [`Up::Refused`].
     /// Of the hosts, [`HostSpec::procs`] means nothing.
     Open(Vec<HostSpec>),
@@ -64,7 +64,7 @@ pub enum Down {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// To a scored that serves several users, after [`Down::Hello`]: who is there.
+    /// Of the login, to a scored that serves several users, after [`Down::Hello`]: who is there.
     Login(Login),
     /// To a scored that serves several users, instead of [`Down::Submit`]: it chooses the hosts.
     Request {
@@ -73,8 +73,8 @@ pub enum Down {
         /// The job; its list of hosts is replaced.
         spec: JobSpec,
     },
-    /// To a scored that serves several users, instead of a job. Answered by [`Up::Notice`] and
-    /// [`Up::Finished`].
+    /// Of the login, to a scored that serves several users, instead of jobs. Answered by
+    /// [`Up::Notice`] and [`Up::Finished`].
     Console(Console),
 }
 
@@ -145,7 +145,7 @@ pub enum Up {
         /// Hosts that it runs on.
         hosts: u32,
     },
-    /// Not accepted; nothing was started. `code` is scrun's exit code.
+    /// Not accepted; nothing was started. `code` is scrun's exit code. Its last message.
     Refused {
         /// One line that names what is at fault.
         reason: String,
@@ -175,7 +175,7 @@ pub enum Up {
         /// The line.
         text: String,
     },
-    /// All processes of the job have ended and everything has been reclaimed. Last message.
+    /// All processes of the job have ended and everything has been reclaimed. Its last message.
     Finished(JobEnd),
     /// Where the job's directory on this host is about to be made. Written before it is made, so
     /// that scrun can remove it at whatever moment scored dies.
@@ -189,6 +189,9 @@ pub enum Up {
         /// So many.
         length: u64,
     },
+    /// Answer to a message about a job that the login does not have, or has no longer; none to
+    /// [`Down::OutputTaken`] and [`Down::Flushed`].
+    NoJob,
 }
 
 /// One of the two output streams.

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::unistd::{User, getuid};
+use score_proto::PROTOCOL_VERSION;
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET};
+use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::{Console, Down, Login, OsBytes, Up};
-use score_proto::{PROTOCOL_VERSION, frame};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,13 +49,13 @@ pub fn run(setting: &Setting) -> Result<(), String> {
         Down::Console(setting.console),
     ];
     for word in &words {
-        frame::encode(word, &mut out).map_err(|error| error.to_string())?;
+        login::encode(LOGIN, word, &mut out).map_err(|error| error.to_string())?;
     }
     socket.write_all(&out).map_err(failed)?;
-    let mut decoder = frame::Decoder::default();
+    let mut decoder = Ups::default();
     let mut chunk = [0; 4096];
     loop {
-        match decoder.next::<Up>().map_err(|error| error.to_string())? {
+        match decoder.next().map_err(|error| error.to_string())?.map(|heard| heard.message) {
             Some(Up::Notice { text, .. }) => {
                 writeln!(std::io::stdout(), "{text}").map_err(|error| error.to_string())?;
             }

@@ -31,6 +31,11 @@ pub struct Link {
     closed: bool,
     /// Nobody reads what we write. What the peer has sent before may still lie in the socket.
     deaf: bool,
+    /// As what it is registered.
+    token: Token,
+    /// mio reports when the socket takes more. Only while something waits: otherwise each message
+    /// would wake its sender once more, when it is read.
+    watched: bool,
 }
 
 impl Link {
@@ -49,6 +54,8 @@ impl Link {
             readable: true,
             closed: false,
             deaf: false,
+            token: Token(0),
+            watched: false,
         })
     }
 
@@ -57,7 +64,23 @@ impl Link {
     /// # Errors
     /// As epoll_ctl(2).
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        registry.register(&mut self.stream, token, Interest::READABLE | Interest::WRITABLE)
+        self.token = token;
+        registry.register(&mut self.stream, token, Interest::READABLE)
+    }
+
+    /// Has `registry` report when the socket takes what it has not taken, if there is anything:
+    /// to be called before each wait.
+    pub fn watch(&mut self, registry: &Registry) {
+        let waits = self.backlog() > 0;
+        let interest = match waits {
+            true => Interest::READABLE | Interest::WRITABLE,
+            false => Interest::READABLE,
+        };
+        if waits != self.watched
+            && registry.reregister(&mut self.stream, self.token, interest).is_ok()
+        {
+            self.watched = waits;
+        }
     }
 
     /// mio has reported that there is something to read.

@@ -15,7 +15,7 @@ use driver::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::frame::{self, Decoder};
+use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::*;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -105,7 +105,7 @@ fn scored(words: &[&str]) -> Command {
 /// Somebody who has called.
 struct Caller {
     socket: UnixStream,
-    decoder: Decoder,
+    decoder: Ups,
     out: String,
     notices: String,
     /// Exit code, once there is one.
@@ -126,7 +126,7 @@ impl Caller {
     fn call(path: &Path) -> Self {
         let socket = UnixStream::connect(path).unwrap();
         let (out, notices) = (String::new(), String::new());
-        Self { socket, decoder: Decoder::default(), out, notices, code: None }
+        Self { socket, decoder: Ups::default(), out, notices, code: None }
     }
 
     /// Logs in and wants a job of so many nodes.
@@ -140,7 +140,11 @@ impl Caller {
 
     fn say(&mut self, messages: &[Down]) {
         let mut out = Vec::new();
-        messages.iter().for_each(|message| frame::encode(message, &mut out).unwrap());
+        for message in messages {
+            let of_login = matches!(message, Down::Login(_) | Down::Console(_));
+            let job = if of_login { LOGIN } else { 1 };
+            login::encode(job, message, &mut out).unwrap();
+        }
         self.socket.write_all(&out).unwrap();
     }
 
@@ -154,8 +158,8 @@ impl Caller {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {}
             Err(_) => return false,
         }
-        while let Some(up) = self.decoder.next::<Up>().unwrap() {
-            match up {
+        while let Some(heard) = self.decoder.next().unwrap() {
+            match heard.message {
                 Up::Output { bytes, .. } => self.out += &String::from_utf8_lossy(&bytes),
                 Up::Notice { text, .. } => self.notices += &format!("{text}\n"),
                 Up::Refused { reason, code } => {

@@ -3,7 +3,8 @@
 use crate::usage::{Refusal, USAGE};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::env::SCOUT;
-use score_proto::frame::{self, Decoder};
+use score_proto::frame;
+use score_proto::login::Ups;
 use score_proto::message::{Down, HostSpec, Up};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -19,6 +20,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub struct Login {
     /// The connection: greeted, and ready for a job.
     pub stream: UnixStream,
+    /// What has been heard of it.
+    pub ups: Ups,
     /// The hosts of the session, in order.
     pub hosts: Vec<HostSpec>,
 }
@@ -54,7 +57,7 @@ pub fn login(path: &Path) -> Result<Login, String> {
         _ => format!("the scout session at {shown}: {error}"),
     };
     let stream = UnixStream::connect(path).map_err(gone)?;
-    let hosts = greet(&stream).map_err(|error| match error.kind() {
+    let (hosts, ups) = greet(&stream).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe => {
@@ -64,24 +67,24 @@ pub fn login(path: &Path) -> Result<Login, String> {
         io::ErrorKind::Other => error.to_string(),
         _ => format!("the scout session at {shown}: {error}"),
     })?;
-    Ok(Login { stream, hosts })
+    Ok(Login { stream, ups, hosts })
 }
 
-fn greet(mut stream: &UnixStream) -> io::Result<Vec<HostSpec>> {
+fn greet(mut stream: &UnixStream) -> io::Result<(Vec<HostSpec>, Ups)> {
     stream.set_read_timeout(Some(ANSWER))?;
     stream.set_write_timeout(Some(ANSWER))?;
     let mut hello = Vec::new();
     frame::encode(&Down::Hello { version: PROTOCOL_VERSION }, &mut hello)
         .map_err(io::Error::other)?;
     stream.write_all(&hello)?;
-    let mut decoder = Decoder::default();
+    let mut decoder = Ups::default();
     let mut chunk = [0; 4096];
     loop {
-        match decoder.next::<Up>().map_err(io::Error::other)? {
+        match decoder.next().map_err(io::Error::other)?.map(|heard| heard.message) {
             Some(Up::Hosts(hosts)) if !hosts.is_empty() => {
                 stream.set_read_timeout(None)?;
                 stream.set_write_timeout(None)?;
-                return Ok(hosts);
+                return Ok((hosts, decoder));
             }
             Some(Up::Refused { reason, .. }) => return Err(io::Error::other(reason)),
             Some(Up::Hello { version }) if version != PROTOCOL_VERSION => {

@@ -96,7 +96,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
     (spec.networks, spec.sets) = (networks, request.nets);
     let contents = Contents::offer(&mut spec, shared.is_some())?;
     let call = match (login, shared) {
-        (Some(login), _) => Call::Scout(login.stream),
+        (Some(login), _) => Call::Scout(login.stream, login.ups),
         (None, Some(shared)) => Call::Shared(shared),
         (None, None) => Call::Own(options.for_scored()),
     };

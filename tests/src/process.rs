@@ -44,6 +44,12 @@ impl Process {
         exe.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// What it calls itself.
+    fn name(&self) -> String {
+        let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        name.trim_end().to_owned()
+    }
+
     /// Resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
@@ -58,12 +64,12 @@ impl Process {
 
     /// Whether this is scored's shepherd.
     pub fn is_shepherd(&self) -> bool {
-        self.program() == "scored" && self.command.contains("-shepherd")
+        self.program() == "scored" && self.name() == "scored-shepherd"
     }
 
     /// Whether this is scored itself.
     pub fn is_scored(&self) -> bool {
-        self.program() == "scored" && !self.command.contains("-shepherd")
+        self.program() == "scored" && self.name() == "scored"
     }
 
     /// Whether this is scrun.

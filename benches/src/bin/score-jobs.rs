@@ -4,23 +4,20 @@
 //! score-jobs loop N PROGRAM [ARGUMENT...]   spawns and waits, one at a time
 //! score-jobs flight K N                     jobs of `true`, K in flight, by scrun's protocol
 //! ```
-//! `flight` is what scrun is without its command line: it starts `scored -single`, says hello and
-//! submits. A login has one job today, so that each job has a login and a scored of its own.
+//! `flight` is what scrun is without its command line: it starts one `scored -single`, says hello,
+//! and has K jobs of the login running until N have ended.
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::frame::{self, Decoder};
+use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::{
     Down, ElementSpec, HostSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec, Up,
 };
@@ -68,87 +65,78 @@ fn one_by_one(count: &str, words: &[&str]) -> Result<u32, String> {
 
 fn flight(lanes: &str, count: &str) -> Result<u32, String> {
     let (lanes, count) = (number(lanes)?, number(count)?);
-    let login = Login::new()?;
-    let begun = AtomicU32::new(0);
-    std::thread::scope(|scope| {
-        let lane = || -> Result<(), String> {
-            while begun.fetch_add(1, Ordering::Relaxed) < count {
-                login.job()?;
-            }
-            Ok(())
-        };
-        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
-        lanes.into_iter().try_for_each(|one| one.join().unwrap_or(Err("a lane died".to_owned())))
-    })?;
+    let mut login = Login::new()?;
+    let spec = job()?;
+    let mut begun = lanes.min(count);
+    (1..=begun).try_for_each(|lane| login.say(lane, &Down::Submit(spec.clone())))?;
+    for _ in 0..count {
+        let lane = login.await_end()?;
+        if begun < count {
+            begun += 1;
+            login.say(lane, &Down::Submit(spec.clone()))?;
+        }
+    }
+    login.leave()?;
     Ok(count)
 }
 
-/// What all jobs have in common.
+/// A connection to a scored of its own.
 struct Login {
-    scored: PathBuf,
-    hello: Vec<u8>,
-    /// A descriptor that is let through to one child is seen by no other.
-    starting: Mutex<()>,
+    child: Child,
+    socket: UnixStream,
+    ups: Ups,
+    chunk: Vec<u8>,
+}
+
+fn fault(error: std::io::Error) -> String {
+    format!("scored: {error}")
 }
 
 impl Login {
     fn new() -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
-        let mut hello = Vec::new();
-        for message in [Down::Hello { version: PROTOCOL_VERSION }, Down::Submit(job()?)] {
-            frame::encode(&message, &mut hello).map_err(|error| error.to_string())?;
-        }
-        Ok(Self { scored: own.with_file_name("scored"), hello, starting: Mutex::new(()) })
+        let (socket, theirs) = UnixStream::pair().map_err(fault)?;
+        fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|errno| fault(errno.into()))?;
+        let mut command = Command::new(own.with_file_name("scored"));
+        command.args(["-single", "-control", &theirs.as_raw_fd().to_string()]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(fault)?;
+        socket.set_read_timeout(Some(PATIENCE)).map_err(fault)?;
+        let mut login = Self { child, socket, ups: Ups::default(), chunk: vec![0; 4096] };
+        login.say(LOGIN, &Down::Hello { version: PROTOCOL_VERSION })?;
+        Ok(login)
     }
 
-    /// One job from its login to its end.
-    fn job(&self) -> Result<(), String> {
-        let fault = |error: std::io::Error| format!("scored: {error}");
-        let (mut ours, theirs) = UnixStream::pair().map_err(fault)?;
-        let mut child = {
-            let _alone = self.starting.lock().map_err(|_| "a lane died")?;
-            fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))
-                .map_err(|errno| fault(errno.into()))?;
-            let number = theirs.as_raw_fd().to_string();
-            let mut command = Command::new(&self.scored);
-            command.args(["-single", "-control", &number]).stdin(Stdio::null());
-            let child = command.stdout(Stdio::null()).spawn().map_err(fault)?;
-            drop(theirs);
-            child
-        };
-        ours.set_read_timeout(Some(PATIENCE)).map_err(fault)?;
-        ours.write_all(&self.hello).map_err(fault)?;
-        let end = await_end(&mut ours);
-        drop(ours);
-        child.wait().map_err(fault)?;
-        end
+    fn say(&mut self, job: u32, down: &Down) -> Result<(), String> {
+        let mut bytes = Vec::new();
+        login::encode(job, down, &mut bytes).map_err(|error| error.to_string())?;
+        self.socket.write_all(&bytes).map_err(fault)
     }
-}
 
-fn await_end(socket: &mut UnixStream) -> Result<(), String> {
-    let mut decoder = Decoder::default();
-    let mut chunk = [0; 4096];
-    loop {
-        while let Some(up) = decoder.next::<Up>().map_err(|error| error.to_string())? {
-            match up {
-                Up::Finished(end) if end.code == 0 => return Ok(()),
-                Up::Finished(end) => return Err(format!("true ended with {}", end.code)),
-                Up::Refused { reason, .. } => return Err(reason),
-                Up::Flush(token) => {
-                    let mut answer = Vec::new();
-                    frame::encode(&Down::Flushed(token), &mut answer)
-                        .map_err(|error| error.to_string())?;
-                    socket.write_all(&answer).map_err(|error| error.to_string())?;
+    /// Waits until one job has ended: which.
+    fn await_end(&mut self) -> Result<u32, String> {
+        loop {
+            while let Some(heard) = self.ups.next().map_err(|error| error.to_string())? {
+                match heard.message {
+                    Up::Finished(end) if end.code == 0 => return Ok(heard.job),
+                    Up::Finished(end) => return Err(format!("true ended with {}", end.code)),
+                    Up::Refused { reason, .. } => return Err(reason),
+                    Up::Flush(token) => self.say(heard.job, &Down::Flushed(token))?,
+                    _ => {}
                 }
-                _ => {}
+            }
+            match self.socket.read(&mut self.chunk) {
+                Ok(0) => return Err("scored has gone before the end of a job".to_owned()),
+                Ok(count) => self.ups.push(&self.chunk[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(fault(error)),
             }
         }
-        match socket.read(&mut chunk) {
-            Ok(0) => return Err("scored has gone before the end of a job".to_owned()),
-            Ok(count) => decoder.push(&chunk[..count]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(format!("scored: {error}")),
-        }
+    }
+
+    fn leave(mut self) -> Result<(), String> {
+        drop(self.socket);
+        self.child.wait().map_err(fault)?;
+        Ok(())
     }
 }
 

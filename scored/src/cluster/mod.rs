@@ -204,7 +204,6 @@ pub enum Event {
         request: Request,
     },
     /// The session wants its job ended.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
     Cancel {
         /// Whose.
         session: SessionId,

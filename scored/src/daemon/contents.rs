@@ -59,10 +59,7 @@ impl Daemon {
     /// Asks for more of a program: scrun, or the host above.
     fn wish(&mut self, number: u32, Wish { hash, offset, length }: Wish) {
         if let Some(lead) = self.leads.get(&number) {
-            let session = self.sessions.get_mut(&lead.session);
-            return session
-                .into_iter()
-                .for_each(|session| session.tell(&Up::Want { hash, offset, length }));
+            return self.tell(number, lead.lane, &Up::Want { hash, offset, length });
         }
         let member = self.members.get(&(number, false));
         if let Some(Above::Peer(link)) = member.map(|member| member.above)

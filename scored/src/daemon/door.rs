@@ -29,6 +29,8 @@ pub struct Door {
     path: PathBuf,
     /// Somebody may wait: mio reports each arrival once only.
     pub waiting: bool,
+    /// Descriptors have run out.
+    exhausted: bool,
 }
 
 impl Door {
@@ -49,7 +51,7 @@ impl Door {
             fs::remove_file(path).map_err(named)?;
         }
         let listener = UnixListener::bind(path).map_err(named)?;
-        let mut door = Self { listener, path: path.to_owned(), waiting: true };
+        let mut door = Self { listener, path: path.to_owned(), waiting: true, exhausted: false };
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(named)?;
         registry.register(&mut door.listener, token, Interest::READABLE).map_err(named)?;
         Ok(door)
@@ -60,6 +62,7 @@ impl Door {
         while self.waiting {
             match self.listener.accept() {
                 Ok((stream, _)) => {
+                    self.exhausted = false;
                     let socket = OwnedFd::from(stream);
                     if let Ok(peer) = user::of_peer(&socket) {
                         return Some(Caller { socket, peer });
@@ -69,11 +72,17 @@ impl Door {
                 Err(error) => {
                     // When descriptors have run out, those who wait are taken later.
                     self.waiting = error.kind() != io::ErrorKind::WouldBlock;
+                    self.exhausted = self.waiting;
                     return None;
                 }
             }
         }
         None
+    }
+
+    /// Whether somebody may wait who can be taken at once.
+    pub fn is_ready(&self) -> bool {
+        self.waiting && !self.exhausted
     }
 }
 

@@ -16,6 +16,7 @@ use score_proto::peer::Peer;
 use super::member::{Above, Member, Start};
 use super::muster::Muster;
 use super::relay::{Out, SHEPHERD};
+use super::session::Lane;
 use super::store::Wish;
 use super::{Daemon, Owner, directory, host_name, random};
 use crate::job::life::{Action, Event, Job};
@@ -24,7 +25,8 @@ use crate::job::life::{Action, Event, Job};
 #[derive(Debug)]
 pub struct Lead {
     job: Job,
-    pub session: usize,
+    /// Who has submitted it.
+    pub lane: Lane,
     /// Its hosts by name, in order.
     hosts: Vec<String>,
     /// Directories of the job on hosts that share this machine's disk.
@@ -40,21 +42,25 @@ const LOST: u8 = 1;
 
 impl Daemon {
     /// Begins a job whose hosts are all there; `addresses` is where their daemons listen.
-    pub fn begin(&mut self, session: usize, spec: JobSpec, addresses: Option<Vec<SocketAddr>>) {
+    pub fn begin(&mut self, lane: Lane, spec: JobSpec, addresses: Option<Vec<SocketAddr>>) {
         let number = self.next_job;
         self.next_job += 1;
-        self.begin_as(session, number, spec, addresses, None);
+        self.begin_as(lane, number, spec, addresses, None);
     }
 
     /// The same under a number that was given elsewhere, and for a user among others.
     pub fn begin_as(
         &mut self,
-        session: usize,
+        lane: Lane,
         number: u32,
         spec: JobSpec,
         addresses: Option<Vec<SocketAddr>>,
         owner: Option<JobOwner>,
     ) {
+        let session = self.sessions.get_mut(&lane.session);
+        if !session.is_some_and(|session| session.number(lane.job, number)) {
+            return self.job_over(number, LOST);
+        }
         let addresses = addresses.unwrap_or_default();
         let place = |(at, host): (usize, &score_proto::message::HostSpec)| {
             let name = if host.name.is_empty() { host_name() } else { host.name.clone() };
@@ -65,15 +71,12 @@ impl Daemon {
         let secret = random().unwrap_or_default();
         let begin = Begin { job: number, secret, spec, owner };
         let (job, orders) = Job::begin(begin, placement);
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.job = Some(number);
-        }
-        self.leads.insert(number, Lead { job, session, hosts, directories: BTreeMap::new() });
+        self.leads.insert(number, Lead { job, lane, hosts, directories: BTreeMap::new() });
         if let Some(Order::Begin(begin)) = orders.last()
             && let Err(reason) = self.fetch(number, &begin.spec)
         {
             self.leads.remove(&number);
-            return self.refuse(session, reason, LOST);
+            return self.refuse(lane, reason, LOST);
         }
         orders.into_iter().for_each(|order| self.lead_order(number, order));
     }
@@ -99,7 +102,7 @@ impl Daemon {
             }
         }
         let actions = lead.job.on(event);
-        let (session, is_over) = (lead.session, lead.job.is_over());
+        let (lane, is_over) = (lead.lane, lead.job.is_over());
         if is_over && let Some(lead) = self.leads.remove(&number) {
             // What a host that is gone could not remove itself.
             lead.directories.values().for_each(|path| directory::remove_abandoned(path));
@@ -113,7 +116,7 @@ impl Daemon {
                         Up::Refused { code: why, .. } => code = *why,
                         _ => {}
                     }
-                    self.sessions.get_mut(&session).into_iter().for_each(|one| one.tell(&up));
+                    self.tell(number, lane, &up);
                 }
                 Action::Order(order) => self.lead_order(number, order),
             }
@@ -247,8 +250,13 @@ impl Daemon {
         }
     }
 
-    /// Moves orders and reports until there are none.
+    /// Moves orders and reports until there are none, those of jobs that begin meanwhile, too.
     pub fn settle(&mut self) {
+        while self.settle_once() {}
+    }
+
+    fn settle_once(&mut self) -> bool {
+        let mut moved = false;
         let mut posts: VecDeque<Post> = self.members.keys().copied().collect();
         while let Some(post) = posts.pop_front() {
             let number = post.0;
@@ -256,6 +264,7 @@ impl Daemon {
             let outs = member.relay.take();
             let (is_finished, above) = (member.relay.is_finished(), member.above);
             if !outs.is_empty() {
+                moved = true;
                 // What goes up here may come down again, at either place of the job.
                 posts.extend([(number, true), (number, false)]);
             }
@@ -271,6 +280,7 @@ impl Daemon {
                 self.forget(number);
             }
         }
+        moved
     }
 
     /// What a job has had here may go, if it has gone everywhere.
@@ -324,16 +334,17 @@ impl Daemon {
         let token = self.token(Owner::Shepherd(number));
         let Some(member) = self.members.get_mut(&(number, false)) else { return };
         let (above, own) = (member.above, member.relay.placement().own);
-        let session = self.leads.get(&number).map(|lead| lead.session);
-        let mut session = session.and_then(|session| self.sessions.get_mut(&session));
+        let lane = self.leads.get(&number).map(|lead| lead.lane);
+        let mut session =
+            lane.and_then(|Lane { session, job }| Some((self.sessions.get_mut(&session)?, job)));
         let peers = &mut self.peers;
         // It goes out before the directory is there.
         let for_all = begin.owner.is_some();
         let mut announce = |path: &str| match (above, &mut session, &mut *peers) {
             // A user could not remove it; the next scored does.
             _ if for_all => {}
-            (Above::Master, Some(session), _) => {
-                session.tell(&Up::Directory(path.to_owned()));
+            (Above::Master, Some((session, job)), _) => {
+                session.tell(*job, &Up::Directory(path.to_owned()));
                 session.flush();
             }
             (Above::Peer(link), _, Some(peers)) => {
@@ -401,10 +412,20 @@ impl Daemon {
         }
     }
 
+    /// Something about a job for whoever has submitted it; its number there may be another job's
+    /// by now.
+    pub fn tell(&mut self, number: u32, lane: Lane, up: &Up) {
+        if let Some(session) = self.sessions.get_mut(&lane.session)
+            && session.number_of(lane.job) == Some(number)
+        {
+            session.tell(lane.job, up);
+        }
+    }
+
     /// A line for the user of a session.
-    pub fn notice(&mut self, session: usize, level: Level, text: String) {
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.tell(&Up::Notice { level, text });
+    pub fn notice(&mut self, lane: Lane, level: Level, text: String) {
+        if let Some(session) = self.sessions.get_mut(&lane.session) {
+            session.tell(lane.job, &Up::Notice { level, text });
         }
     }
 }

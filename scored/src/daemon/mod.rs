@@ -29,6 +29,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use score_proto::login::OfJob;
 use score_proto::message::{Down, HostKind, JobSpec, Level, Up};
 use score_proto::peer::{Join, Peer};
 
@@ -44,7 +45,7 @@ use muster::{Muster, News};
 use peers::{Heard, Peers};
 use scout::Scout;
 use service::Service;
-use session::{Said, Session};
+use session::{Lane, Said, Session};
 use shepherd::Family;
 use store::Store;
 
@@ -268,16 +269,19 @@ impl Daemon {
             self.advance();
             self.tick_cluster();
             self.settle();
-            self.send_outboxes();
             if looked.elapsed() > CALM {
                 // Not while a job is being launched.
                 self.spare_links();
                 looked = Instant::now();
             }
-            self.flush();
-            if self.begin_waiting() {
+            loop {
+                self.send_outboxes();
+                let gone = self.flush();
+                if !self.begin_waiting() && !gone {
+                    break;
+                }
+                // What that has led to is to be moved before the next wait.
                 self.settle();
-                self.flush();
             }
         }
         self.close_scout();
@@ -360,84 +364,93 @@ impl Daemon {
         numbers.sort_unstable();
         for number in numbers {
             while let Some(session) = self.sessions.get_mut(&number)
-                && let Some(said) = session.hear()
+                && let Some((job, said)) = session.hear()
             {
-                let job = session.job;
-                let waits = self.muster.as_ref().is_some_and(|muster| muster.session == number);
+                let (of_job, strange) = (session.number_of(job), session.peer.is_some());
+                let lane = Lane { session: number, job };
                 match said {
-                    Said::Submit(_) if job.is_some() || waits => {
-                        let text = "a session has one job only".to_owned();
-                        session.tell(&Up::Notice { level: Level::Error, text });
+                    Said::Submit(_) if strange => {
+                        self.refuse(Lane::of(number), "log in first".to_owned(), REFUSED);
                     }
-                    Said::Submit(_) if session.peer.is_some() => {
-                        let reason = "log in first".to_owned();
-                        session.tell(&Up::Refused { reason, code: REFUSED });
+                    Said::Submit(spec) => {
+                        session.take_in(job, None);
+                        self.submit(lane, spec);
                     }
-                    Said::Submit(spec) => self.submit(number, spec),
                     Said::Open(hosts) => self.open(number, hosts),
                     Said::ToJob(Down::Content { hash, offset, bytes }) => {
-                        self.content_came(job.unwrap_or(0), &hash, offset, &bytes);
+                        self.content_came(of_job.unwrap_or(0), &hash, offset, &bytes);
                     }
                     Said::Login(login) => self.log_in(number, login),
-                    Said::Request(shape, spec) => self.request(number, shape, *spec),
+                    Said::Request(shape, spec) => self.request(lane, shape, *spec),
                     Said::Console(console) => self.console(number, console),
-                    Said::Forward(down) => self.forward(number, &down),
-                    Said::ToJob(message) if job.is_none() => self.give_up(number, &message),
-                    Said::ToJob(message) => self.lead(job, Event::Down(message)),
-                    Said::Nonsense => self.drop_job(job),
+                    Said::Forward(message) => self.forward(number, &OfJob { job, message }),
+                    Said::ToJob(message) if of_job.is_none() => self.give_up(lane, &message),
+                    Said::ToJob(message) => self.lead(of_job, Event::Down(message)),
+                    Said::Nonsense => {
+                        let jobs = session.numbers();
+                        jobs.into_iter().for_each(|job| self.drop_job(job));
+                    }
                 }
             }
         }
     }
 
     /// A scrun wants a job.
-    fn submit(&mut self, session: usize, spec: JobSpec) {
+    fn submit(&mut self, lane: Lane, spec: JobSpec) {
         if let Err(reason) = check::check(&spec) {
-            return self.refuse(session, reason, REFUSED);
+            return self.refuse(lane, reason, REFUSED);
         }
         if self.scout.is_some() {
-            return self.submit_inside(session, spec);
+            return self.submit_inside(lane, spec);
         }
         if spec.hosts.iter().all(|host| host.kind == HostKind::This) && spec.hosts.len() == 1 {
-            return self.begin(session, spec, None);
+            return self.begin(lane, spec, None);
         }
-        self.bring_up(session, spec);
+        match self.muster.as_ref().map(|muster| muster.among(&spec.hosts)) {
+            Some(Ok(addresses)) => self.begin(lane, spec, Some(addresses)),
+            Some(Err(reason)) => self.refuse(lane, reason, REFUSED),
+            None => self.bring_up(lane, spec),
+        }
     }
 
     /// Starts daemons on the hosts of a job, or of a scout session.
-    fn bring_up(&mut self, session: usize, spec: JobSpec) {
+    fn bring_up(&mut self, lane: Lane, spec: JobSpec) {
         let registry = self.poll.registry();
         let tokens = [LISTENER, WORDS];
-        let made = Muster::new(session, spec, &self.setting, registry, tokens);
+        let made = Muster::new(lane, spec, &self.setting, registry, tokens);
         match made {
-            Err(reason) => self.refuse(session, reason, FAILED),
+            Err(reason) => self.refuse(lane, reason, FAILED),
             Ok((muster, peers, notice)) => {
                 self.muster = Some(muster);
                 self.peers = Some(peers);
-                notice.into_iter().for_each(|text| self.notice(session, Level::Info, text));
+                notice.into_iter().for_each(|text| self.notice(lane, Level::Info, text));
             }
         }
     }
 
-    fn refuse(&mut self, session: usize, reason: String, code: u8) {
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.tell(&Up::Refused { reason, code });
+    fn refuse(&mut self, lane: Lane, reason: String, code: u8) {
+        if let Some(session) = self.sessions.get_mut(&lane.session) {
+            session.tell(lane.job, &Up::Refused { reason, code });
         }
     }
 
     /// The user does not want to wait for the hosts any longer.
-    fn give_up(&mut self, session: usize, message: &Down) {
+    fn give_up(&mut self, lane: Lane, message: &Down) {
         let signal = match message {
             Down::Kill => libc::SIGKILL,
             Down::Signal(signal @ (libc::SIGINT | libc::SIGHUP | libc::SIGABRT)) => *signal,
             _ => return,
         };
-        let waits = self.sessions.get(&session).is_some_and(|session| session.wanted.is_some());
+        let session = self.sessions.get_mut(&lane.session);
+        let (waits, id) = session.map_or((false, None), |one| (one.waits(lane.job), one.id));
         let reason = match waits {
             true => "given up while the job waited for room",
             false => "given up before all hosts were up",
         };
-        self.refuse(session, reason.to_owned(), code::of_signal(signal));
+        self.refuse(lane, reason.to_owned(), code::of_signal(signal));
+        if let Some(session) = id {
+            self.cancel(session, lane.job);
+        }
     }
 
     /// Hosts on their way up.
@@ -454,12 +467,12 @@ impl Daemon {
 
     fn take_news(&mut self, news: News) {
         let Some(muster) = &self.muster else { return };
-        let (session, begun) = (muster.session, muster.spec.is_none());
+        let (lane, begun) = (muster.lane, muster.spec.is_none());
         for line in news.lines {
-            self.notice(session, Level::Warning, line);
+            self.notice(lane, Level::Warning, line);
         }
         if !begun && !news.failures.is_empty() {
-            self.refuse(session, news.failures.join("\n"), FAILED);
+            self.refuse(lane, news.failures.join("\n"), FAILED);
         }
     }
 
@@ -489,10 +502,10 @@ impl Daemon {
         let address = from.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
         muster.joined(&join.name, address);
         let Some(addresses) = muster.addresses() else { return };
-        let session = muster.session;
+        let lane = muster.lane;
         match muster.spec.take() {
             Some(_) if self.scout.is_some() => self.opened(Some(addresses)),
-            Some(spec) => self.begin(session, spec, Some(addresses)),
+            Some(spec) => self.begin(lane, spec, Some(addresses)),
             None => {}
         }
     }
@@ -508,8 +521,8 @@ impl Daemon {
         self.unlinked_from_cluster(name.as_deref(), reason);
         let (Some(name), Some(muster)) = (name, &self.muster) else { return };
         if muster.spec.is_some() {
-            let session = muster.session;
-            self.refuse(session, format!("host {name}: its daemon is gone: {reason}"), FAILED);
+            let lane = muster.lane;
+            self.refuse(lane, format!("host {name}: its daemon is gone: {reason}"), FAILED);
         } else {
             self.tell_lost(&name, reason);
         }
@@ -529,36 +542,45 @@ impl Daemon {
         }
     }
 
-    fn flush(&mut self) {
+    /// Writes what sockets take; true when a session is over.
+    fn flush(&mut self) -> bool {
         for member in self.members.values_mut() {
-            member.shepherd.iter_mut().for_each(|shepherd| shepherd.link.flush());
+            if let Some(shepherd) = &mut member.shepherd {
+                shepherd.link.flush();
+                shepherd.link.watch(self.poll.registry());
+            }
         }
         self.peers.iter_mut().for_each(Peers::flush);
-        self.sessions.values_mut().for_each(Session::flush);
+        for session in self.sessions.values_mut() {
+            session.flush();
+            session.watch(self.poll.registry());
+        }
         let over: Vec<usize> = self
             .sessions
             .iter()
             .filter(|(_, session)| session.is_over())
             .map(|(number, _)| *number)
             .collect();
+        let some = !over.is_empty();
         for number in over {
             self.ending |= self.scout.as_ref().is_some_and(|scout| scout.control == number);
             let session = self.sessions.remove(&number);
-            self.drop_job(session.as_ref().and_then(|session| session.job));
+            let jobs = session.as_ref().map(Session::numbers).unwrap_or_default();
+            jobs.into_iter().for_each(|job| self.drop_job(job));
             session.into_iter().for_each(|session| self.session_over(&session));
             self.owners.retain(|_, owner| !matches!(owner, Owner::Session(one) if *one == number));
         }
+        some
     }
 }
 
 impl Daemon {
     /// Ends a job that nobody wants to hear of any more. A daemon that stays sees it to its end:
     /// only then its hosts are free for others.
-    fn drop_job(&mut self, job: Option<u32>) {
-        match job {
-            Some(_) if self.service.is_some() => self.lead(job, Event::Down(Down::Kill)),
-            Some(job) => self.abandon(job),
-            None => {}
+    fn drop_job(&mut self, job: u32) {
+        match self.service {
+            Some(_) => self.lead(Some(job), Event::Down(Down::Kill)),
+            None => self.abandon(job),
         }
     }
 }

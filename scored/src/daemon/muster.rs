@@ -10,18 +10,19 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use score_proto::message::{HostKind, JobSpec};
+use score_proto::message::{HostKind, HostSpec, JobSpec};
 use score_proto::order::Status;
 use score_tree::key::Key;
 
 use super::Common;
 use super::peers::Peers;
+use super::session::Lane;
 use crate::start::{Failure, HOST, SECRET, Site, Starter, position_of};
 
 /// The hosts of one job on their way up. It lives as long as the job: with it go the daemons.
 pub struct Muster {
-    /// Who waits.
-    pub session: usize,
+    /// Who has wanted them.
+    pub lane: Lane,
     /// The job, until it begins.
     pub spec: Option<JobSpec>,
     /// Whether the job's programs have been looked for.
@@ -50,7 +51,7 @@ impl Muster {
     /// # Errors
     /// One line: nothing has been started.
     pub fn new(
-        session: usize,
+        lane: Lane,
         spec: JobSpec,
         common: &Common,
         registry: &Registry,
@@ -79,8 +80,7 @@ impl Muster {
             arrived[own] = Some(SocketAddr::new(*first, port));
         }
         let spec = Some(spec);
-        let muster =
-            Self { session, spec, has_looked_ahead: false, names, kinds, arrived, starter };
+        let muster = Self { lane, spec, has_looked_ahead: false, names, kinds, arrived, starter };
         Ok((muster, peers, notice))
     }
 
@@ -106,6 +106,24 @@ impl Muster {
     /// Where every host's daemon listens, once all are there.
     pub fn addresses(&self) -> Option<Vec<SocketAddr>> {
         self.arrived.iter().copied().collect()
+    }
+
+    /// Where the daemons of these hosts listen, if they are hosts of the muster in its order.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn among(&self, hosts: &[HostSpec]) -> Result<Vec<SocketAddr>, String> {
+        let mut rest = self.names.iter().zip(&self.arrived);
+        let find = |host: &HostSpec| match rest.find(|(name, _)| **name == host.name) {
+            Some((_, Some(address))) => Ok(*address),
+            Some((name, None)) => Err(format!("host {name} is not up yet: submit the job again")),
+            None => Err(format!(
+                "host {}: not among those of this login's first job, or not in their order; a \
+                 login of its own, or a scout session, can have it",
+                host.name
+            )),
+        };
+        hosts.iter().map(find).collect()
     }
 
     /// Whether the hosts' directories are on this machine's disk.

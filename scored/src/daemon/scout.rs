@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 
 use nix::unistd::geteuid;
 use score_proto::MAX_NODES;
+use score_proto::login::LOGIN;
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level, OsBytes, Up};
 
 use super::directory::JobDirectory;
 use super::door::Door;
+use super::session::Lane;
 use super::{DOOR, Daemon, FAILED, REFUSED};
 
 /// Logins at the same time.
@@ -32,17 +34,17 @@ impl Daemon {
         let known = self.scout.is_some() || self.muster.is_some() || !self.leads.is_empty();
         if known || self.server.is_some() || self.sessions.len() != 1 {
             let reason = "there is a session or job here already".to_owned();
-            return self.refuse(control, reason, FAILED);
+            return self.refuse(Lane::of(control), reason, FAILED);
         }
         if let Err(reason) = check(&hosts) {
-            return self.refuse(control, reason, REFUSED);
+            return self.refuse(Lane::of(control), reason, REFUSED);
         }
         let (addresses, door, directory) = (None, None, None);
         let alone = hosts.len() == 1 && hosts[0].kind == HostKind::This;
         self.scout = Some(Scout { control, hosts: hosts.clone(), addresses, door, directory });
         match alone {
             true => self.opened(None),
-            false => self.bring_up(control, no_job(hosts)),
+            false => self.bring_up(Lane::of(control), no_job(hosts)),
         }
     }
 
@@ -52,7 +54,7 @@ impl Daemon {
         scout.addresses = addresses;
         let Some(control) = self.sessions.get_mut(&scout.control) else { return };
         let mut announce = |path: &str| {
-            control.tell(&Up::Directory(path.to_owned()));
+            control.tell(LOGIN, &Up::Directory(path.to_owned()));
             control.flush();
         };
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
@@ -66,8 +68,8 @@ impl Daemon {
             Ok(path.to_string_lossy().into_owned())
         });
         match made {
-            Ok(socket) => control.tell(&Up::Opened { socket }),
-            Err(reason) => control.tell(&Up::Refused { reason, code: FAILED }),
+            Ok(socket) => control.tell(LOGIN, &Up::Opened { socket }),
+            Err(reason) => control.tell(LOGIN, &Up::Refused { reason, code: FAILED }),
         }
     }
 
@@ -92,7 +94,7 @@ impl Daemon {
             let Ok(number) = self.admit(caller.socket) else { continue };
             if self.sessions.len() > LOGINS {
                 let reason = format!("{LOGINS} commands run in this scout session already");
-                self.refuse(number, reason, FAILED);
+                self.refuse(Lane::of(number), reason, FAILED);
             } else if let Some(session) = self.sessions.get_mut(&number) {
                 session.hosts = Some(hosts);
             }
@@ -106,22 +108,22 @@ impl Daemon {
     }
 
     /// A job for hosts of the session.
-    pub fn submit_inside(&mut self, session: usize, mut spec: JobSpec) {
+    pub fn submit_inside(&mut self, lane: Lane, mut spec: JobSpec) {
         let Some(scout) = &self.scout else { return };
-        if session == scout.control || scout.door.is_none() {
-            return self.refuse(session, "the session takes jobs at its socket".to_owned(), FAILED);
+        if lane.session == scout.control || scout.door.is_none() {
+            return self.refuse(lane, "the session takes jobs at its socket".to_owned(), FAILED);
         }
         let mut addresses = Vec::new();
         let mut last = None;
         for wanted in &mut spec.hosts {
             let Some(at) = scout.hosts.iter().position(|host| host.name == wanted.name) else {
                 let reason = format!("host {}: not in this scout session", wanted.name);
-                return self.refuse(session, reason, REFUSED);
+                return self.refuse(lane, reason, REFUSED);
             };
             // Which also says that none comes twice.
             if last.is_some_and(|last| at <= last) {
                 let reason = format!("host {}: not in the session's order", wanted.name);
-                return self.refuse(session, reason, REFUSED);
+                return self.refuse(lane, reason, REFUSED);
             }
             last = Some(at);
             let HostSpec { address, kind, .. } = &scout.hosts[at];
@@ -129,7 +131,7 @@ impl Daemon {
             addresses.extend(scout.addresses.as_ref().and_then(|all| all.get(at)));
         }
         let addresses = scout.addresses.is_some().then_some(addresses);
-        self.begin(session, spec, addresses);
+        self.begin(lane, spec, addresses);
     }
 
     /// A host's daemon is gone: the user is told once.
@@ -140,7 +142,7 @@ impl Daemon {
                 "host {name} is lost: {reason}. Commands on it fail; leave this session and open \
                  another"
             );
-            self.notice(scout.control, Level::Warning, text);
+            self.notice(Lane::of(scout.control), Level::Warning, text);
         }
     }
 

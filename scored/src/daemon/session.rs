@@ -1,24 +1,44 @@
-//! A scrun that has called: one job at most. In multi-user mode it logs in first, and may be on
+//! A scrun that has called, and its jobs. In multi-user mode it logs in first, and may be on
 //! another host: then what it says and hears goes over a link between daemons.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{Console, Down, HostSpec, JobSpec, Login, Shape, Up};
+use score_proto::frame::FrameError;
+use score_proto::login::{JOBS, LOGIN, OfJob};
+use score_proto::message::{
+    Console, Down, HostSpec, JobSpec, Level, Login, OUTPUT_WINDOW, Shape, Up,
+};
 use score_proto::order::Owner;
 
 use crate::cluster::SessionId;
 use crate::link::Link;
 
-/// Bytes that may wait for a scrun that does not read. The windows keep the streams far below.
+/// Bytes that may wait for a scrun that does not read, beside the windows of its jobs.
 const BACKLOG: usize = 4 << 20;
 
 /// scrun's exit code for a session that cannot go on.
 const FAILED: u8 = 1;
+
+/// A job as its scrun names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane {
+    /// The session.
+    pub session: usize,
+    /// The number that scrun has given the job; [`LOGIN`] for the session itself.
+    pub job: u32,
+}
+
+impl Lane {
+    /// The session itself.
+    pub fn of(session: usize) -> Self {
+        Self { session, job: LOGIN }
+    }
+}
 
 /// What a scrun has said.
 #[derive(Debug)]
@@ -33,7 +53,7 @@ pub enum Said {
     Request(Shape, Box<JobSpec>),
     /// It asks about jobs.
     Console(Console),
-    /// Something for its job.
+    /// Something for a job that it has.
     ToJob(Down),
     /// Something for the server, on another host.
     Forward(Down),
@@ -46,7 +66,16 @@ enum Wire {
     /// scrun is at the other end of a socket.
     Near(Link),
     /// scrun is on another host.
-    Far { inbox: VecDeque<Down>, outbox: Vec<Up>, gone: bool },
+    Far { inbox: VecDeque<OfJob<Down>>, outbox: Vec<OfJob<Up>>, gone: bool },
+}
+
+/// A job of a session.
+#[derive(Debug, Default)]
+struct Place {
+    /// The number of the job, once it has begun.
+    number: Option<u32>,
+    /// What it is to run, until the cluster has found room.
+    wanted: Option<Box<JobSpec>>,
 }
 
 /// One scrun.
@@ -55,12 +84,9 @@ pub struct Session {
     wire: Wire,
     greeted: bool,
     leaving: bool,
-    /// Its job.
-    pub job: Option<u32>,
+    jobs: BTreeMap<u32, Place>,
     /// What it is told behind the greeting: the hosts of a scout session.
     pub hosts: Option<Vec<HostSpec>>,
-    /// What it wants to run, until the cluster has found room.
-    pub wanted: Option<Box<JobSpec>>,
     /// Who is at the other end of the socket, where that matters.
     pub peer: Option<(u32, u32)>,
     /// Who has logged in.
@@ -95,9 +121,8 @@ impl Session {
             wire,
             greeted: false,
             leaving: false,
-            job: None,
+            jobs: BTreeMap::new(),
             hosts: None,
-            wanted: None,
             peer: None,
             owner: None,
             id: None,
@@ -116,14 +141,14 @@ impl Session {
     /// Whether [`Session::hear`] may find something without a further report.
     pub fn may_have_more(&self) -> bool {
         let more = match &self.wire {
-            Wire::Near(link) => link.may_have_more(),
+            Wire::Near(link) => link.may_have_more() && link.backlog() < self.room(),
             Wire::Far { inbox, .. } => !inbox.is_empty(),
         };
         !self.leaving && more
     }
 
     /// It has said this on another host.
-    pub fn deliver(&mut self, down: Down) {
+    pub fn deliver(&mut self, down: OfJob<Down>) {
         if let Wire::Far { inbox, .. } = &mut self.wire {
             inbox.push_back(down);
         }
@@ -137,69 +162,158 @@ impl Session {
     }
 
     /// What is to be sent to the host of a far scrun.
-    pub fn take_outbox(&mut self) -> Vec<Up> {
+    pub fn take_outbox(&mut self) -> Vec<OfJob<Up>> {
         match &mut self.wire {
             Wire::Near(_) => Vec::new(),
             Wire::Far { outbox, .. } => std::mem::take(outbox),
         }
     }
 
-    fn receive(&mut self) -> Option<Result<Down, score_proto::frame::FrameError>> {
+    /// Bytes that may wait for it before it is heard again.
+    fn room(&self) -> usize {
+        BACKLOG + self.jobs.len() * OUTPUT_WINDOW as usize
+    }
+
+    fn receive(&mut self) -> Option<Result<OfJob<Down>, FrameError>> {
+        let room = self.room();
         match &mut self.wire {
-            Wire::Near(link) if link.backlog() < BACKLOG => link.receive::<Down>().transpose(),
-            Wire::Near(_) => None,
+            Wire::Near(link) if link.backlog() >= room => None,
+            Wire::Near(link) if self.greeted => link.receive().transpose(),
+            Wire::Near(link) => {
+                let plain = |message| OfJob { job: LOGIN, message };
+                link.receive::<Down>().map(|heard| heard.map(plain)).transpose()
+            }
             Wire::Far { inbox, .. } => inbox.pop_front().map(Ok),
         }
     }
 
-    /// The next thing that it has said.
-    pub fn hear(&mut self) -> Option<Said> {
+    /// The next thing that it has said, and of which job.
+    pub fn hear(&mut self) -> Option<(u32, Said)> {
         while !self.leaving {
-            match self.receive()? {
-                Ok(Down::Hello { version }) => {
-                    self.tell(&Up::Hello { version: PROTOCOL_VERSION });
-                    self.greeted = version == PROTOCOL_VERSION;
-                    if let Some(hosts) = self.hosts.take() {
-                        self.tell(&Up::Hosts(hosts));
-                    }
-                    if !self.greeted {
-                        self.refuse(format!(
-                            "scrun speaks version {version} of the protocol and scored version \
-                             {PROTOCOL_VERSION}: they come from different installations"
-                        ));
-                    }
-                }
-                Ok(_) if !self.greeted => self.refuse("scrun did not say hello".to_owned()),
-                Ok(message) if self.forwarded => return Some(Said::Forward(message)),
-                Ok(Down::Submit(spec)) => return Some(Said::Submit(spec)),
-                Ok(Down::Open(hosts)) => return Some(Said::Open(hosts)),
-                Ok(Down::Login(login)) => return Some(Said::Login(login)),
-                Ok(Down::Request { shape, spec }) => {
-                    return Some(Said::Request(shape, Box::new(spec)));
-                }
-                Ok(Down::Console(console)) => return Some(Said::Console(console)),
-                Ok(message) => return Some(Said::ToJob(message)),
+            let OfJob { job, message } = match self.receive()? {
+                Ok(heard) => heard,
                 Err(error) => {
                     self.refuse(format!("from scrun: {error}"));
-                    return Some(Said::Nonsense);
+                    return Some((LOGIN, Said::Nonsense));
                 }
+            };
+            if let Some(said) = self.understand(job, message) {
+                return Some((job, said));
             }
         }
         None
     }
 
-    fn refuse(&mut self, reason: String) {
-        self.tell(&Up::Refused { reason, code: FAILED });
+    /// Answers what needs nobody else.
+    fn understand(&mut self, job: u32, message: Down) -> Option<Said> {
+        Some(match message {
+            Down::Hello { version } => {
+                self.greet(version);
+                return None;
+            }
+            _ if !self.greeted => {
+                self.refuse("scrun did not say hello".to_owned());
+                return None;
+            }
+            message if self.forwarded => Said::Forward(message),
+            Down::Open(hosts) => Said::Open(hosts),
+            Down::Login(login) => Said::Login(login),
+            Down::Console(console) => Said::Console(console),
+            Down::Submit(_) | Down::Request { .. } if !self.has_room(job) => return None,
+            Down::Submit(spec) => Said::Submit(spec),
+            Down::Request { shape, spec } => Said::Request(shape, Box::new(spec)),
+            message if self.jobs.contains_key(&job) => Said::ToJob(message),
+            // They may have been on their way when the job ended.
+            Down::OutputTaken(_) | Down::Flushed(_) => return None,
+            _ => {
+                self.tell(job, &Up::NoJob);
+                return None;
+            }
+        })
     }
 
-    /// Tells it something; a refusal and the end of its job are the last.
-    pub fn tell(&mut self, up: &Up) {
-        if !self.leaving {
-            match &mut self.wire {
-                Wire::Near(link) => link.queue(up),
-                Wire::Far { outbox, .. } => outbox.push(up.clone()),
-            }
-            self.leaving = matches!(up, Up::Refused { .. } | Up::Finished(_));
+    fn greet(&mut self, version: u32) {
+        if self.greeted {
+            return self.refuse("scrun said hello twice".to_owned());
+        }
+        self.tell(LOGIN, &Up::Hello { version: PROTOCOL_VERSION });
+        if version != PROTOCOL_VERSION {
+            return self.refuse(format!(
+                "scrun speaks version {version} of the protocol and scored version \
+                 {PROTOCOL_VERSION}: they come from different installations"
+            ));
+        }
+        self.greeted = true;
+        if let Some(hosts) = self.hosts.take() {
+            self.tell(LOGIN, &Up::Hosts(hosts));
+        }
+    }
+
+    /// Whether it may have a job of this number; else it is told why not.
+    fn has_room(&mut self, job: u32) -> bool {
+        if job == LOGIN {
+            self.refuse(format!("{LOGIN} is the number of no job"));
+        } else if self.jobs.contains_key(&job) {
+            let text = format!("this login has a job of number {job} already");
+            self.tell(job, &Up::Notice { level: Level::Error, text });
+        } else if self.jobs.len() >= JOBS {
+            let reason = format!("this login has {JOBS} jobs already: one has to end first");
+            self.tell(job, &Up::Refused { reason, code: FAILED });
+        } else {
+            return true;
+        }
+        false
+    }
+
+    /// A job takes its place.
+    pub fn take_in(&mut self, job: u32, wanted: Option<Box<JobSpec>>) {
+        self.jobs.insert(job, Place { number: None, wanted });
+    }
+
+    /// Gives a job its number, if it is there still.
+    pub fn number(&mut self, job: u32, number: u32) -> bool {
+        let place = self.jobs.get_mut(&job);
+        place.map(|place| place.number = Some(number)).is_some()
+    }
+
+    /// The number of a job that has begun.
+    pub fn number_of(&self, job: u32) -> Option<u32> {
+        self.jobs.get(&job)?.number
+    }
+
+    /// The numbers of all jobs that have begun.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.jobs.values().filter_map(|place| place.number).collect()
+    }
+
+    /// Whether a job waits for room.
+    pub fn waits(&self, job: u32) -> bool {
+        self.jobs.get(&job).is_some_and(|place| place.wanted.is_some())
+    }
+
+    /// What a job that waits is to run.
+    pub fn take_wanted(&mut self, job: u32) -> Option<Box<JobSpec>> {
+        self.jobs.get_mut(&job)?.wanted.take()
+    }
+
+    fn refuse(&mut self, reason: String) {
+        self.tell(LOGIN, &Up::Refused { reason, code: FAILED });
+    }
+
+    /// Tells it something of a job; a refusal and the end are the last. Those of the session
+    /// itself are the last of all.
+    pub fn tell(&mut self, job: u32, up: &Up) {
+        if self.leaving {
+            return;
+        }
+        match &mut self.wire {
+            Wire::Near(link) if self.greeted => link.queue(&OfJob { job, message: up }),
+            Wire::Near(link) => link.queue(up),
+            Wire::Far { outbox, .. } => outbox.push(OfJob { job, message: up.clone() }),
+        }
+        if matches!(up, Up::Refused { .. } | Up::Finished(_)) {
+            self.jobs.remove(&job);
+            self.leaving = job == LOGIN;
         }
     }
 
@@ -207,6 +321,13 @@ impl Session {
     pub fn flush(&mut self) {
         if let Wire::Near(link) = &mut self.wire {
             link.flush();
+        }
+    }
+
+    /// Has `registry` report when it takes what waits for it.
+    pub fn watch(&mut self, registry: &Registry) {
+        if let Wire::Near(link) = &mut self.wire {
+            link.watch(registry);
         }
     }
 
@@ -219,7 +340,7 @@ impl Session {
     pub fn is_over(&self) -> bool {
         match &self.wire {
             Wire::Near(link) => {
-                let floods = link.backlog() > 4 * BACKLOG;
+                let floods = link.backlog() > 2 * self.room() + 2 * BACKLOG;
                 link.is_closed() || floods || (self.leaving && link.backlog() == 0)
             }
             Wire::Far { outbox, gone, .. } => *gone || (self.leaving && outbox.is_empty()),

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
+use std::iter;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
@@ -17,7 +18,9 @@ use score_proto::order::{Owner, Status};
 use super::member::Start;
 use crate::link::Link;
 use crate::owner;
+use crate::shepherd::{Counts, Setting};
 use crate::sys::cgroup::Group;
+use crate::sys::descriptor;
 use crate::sys::namespace::{self, Rung};
 use crate::sys::process;
 
@@ -27,7 +30,7 @@ const GOING: Duration = Duration::from_secs(2);
 /// Children of this process that are still wanted: shepherds, and what brought daemons up.
 pub type Family = Rc<RefCell<HashSet<i32>>>;
 
-/// What a shepherd is told on its command line.
+/// What a shepherd is told.
 #[derive(Debug)]
 pub struct About<'a> {
     /// The job's directory.
@@ -81,18 +84,14 @@ impl Shepherd {
             if start.no_namespace && rung.is_namespace() {
                 continue;
             }
-            let control = theirs.as_raw_fd().to_string();
-            let fixed = ["scored", "-shepherd", "-control", &control].map(OsString::from);
-            let mut words: Vec<OsString> = fixed.into_iter().chain(about.words()).collect();
-            let mut keep = vec![&theirs];
-            let proc_number = outer_proc.as_raw_fd().to_string();
-            if rung.is_namespace() {
-                words.extend(["-proc", &proc_number].map(OsString::from));
-                keep.push(&outer_proc);
-            }
-            let arguments: Result<Vec<CString>, _> =
-                words.into_iter().map(|word| CString::new(word.into_vec())).collect();
-            match namespace::start_self(*rung, &arguments?, &keep) {
+            let outer_proc = rung.is_namespace().then_some(&outer_proc);
+            let started = match about.owner {
+                // A program of its own: this process's memory is not for the user.
+                Some(_) => start_program(*rung, about, &theirs, outer_proc),
+                // What this process knows is the user's own, and a fork costs a fifth.
+                None => namespace::start_fork(*rung, || work(about, &theirs, outer_proc)),
+            };
+            match started {
                 Ok(pid) => {
                     let mut link = Link::new(ours)?;
                     link.register(start.registry, start.token)?;
@@ -130,6 +129,48 @@ impl Shepherd {
             reclaim(&self.family.borrow());
         }
         status
+    }
+}
+
+fn start_program(
+    rung: Rung,
+    about: &About<'_>,
+    control: &OwnedFd,
+    outer_proc: Option<&OwnedFd>,
+) -> io::Result<i32> {
+    let number = control.as_raw_fd().to_string();
+    let fixed = ["scored", "-shepherd", "-control", &number].map(OsString::from);
+    let mut words: Vec<OsString> = fixed.into_iter().chain(about.words()).collect();
+    let mut keep = vec![control];
+    if let Some(outer_proc) = outer_proc {
+        words.extend(["-proc".into(), outer_proc.as_raw_fd().to_string().into()]);
+        keep.push(outer_proc);
+    }
+    let arguments: Result<Vec<CString>, _> =
+        words.into_iter().map(|word| CString::new(word.into_vec())).collect();
+    namespace::start_self(rung, &arguments?, &keep)
+}
+
+/// What a forked shepherd does; its exit code.
+fn work(about: &About<'_>, control: &OwnedFd, outer_proc: Option<&OwnedFd>) -> i32 {
+    let run = || {
+        let control = control.try_clone()?;
+        let outer_proc = outer_proc.map(OwnedFd::try_clone).transpose()?;
+        descriptor::close_all_but(&iter::once(&control).chain(&outer_proc).collect::<Vec<_>>());
+        crate::shepherd::run(Setting {
+            control,
+            directory: about.directory.into(),
+            outer_proc,
+            owner: None,
+            counts: Counts::default(),
+        })
+    };
+    match run() {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("scored: {error}");
+            1
+        }
     }
 }
 

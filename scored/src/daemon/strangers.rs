@@ -18,7 +18,7 @@ impl Daemon {
             1 => reason.to_owned(),
             count => format!("{reason} ({count} such connections so far)"),
         };
-        match self.muster.as_ref().map(|muster| muster.session) {
+        match self.muster.as_ref().map(|muster| muster.lane) {
             Some(session) => self.notice(session, Level::Warning, text),
             // Of a daemon that was started by another this comes home; of a service, to its log.
             None => {

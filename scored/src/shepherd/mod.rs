@@ -44,7 +44,10 @@ const FIRST: usize = 8;
 /// Exit code of a shepherd that could not become the user; it has said why.
 pub const NOT_THE_OWNER: u8 = 77;
 
-/// What scored tells its shepherd on the command line.
+/// What the process is called.
+const NAME: &std::ffi::CStr = c"scored-shepherd";
+
+/// What scored tells its shepherd.
 #[derive(Debug)]
 pub struct Setting {
     /// Socket to scored.
@@ -64,6 +67,7 @@ pub struct Setting {
 /// # Errors
 /// What the system refused before the job began.
 pub fn run(setting: Setting) -> io::Result<()> {
+    process::set_name(NAME);
     process::default_and_block_signals()?;
     descriptor::reserve_low()?;
     descriptor::close_on_exec_from(3);
@@ -80,7 +84,7 @@ pub fn run(setting: Setting) -> io::Result<()> {
     if let Some(owner) = &setting.owner {
         if let Err(reason) = user::become_owner(owner) {
             reports.add(Report::Lost { code: 1, reason });
-            reports.flush();
+            reports.flush(poll.registry());
             std::process::exit(NOT_THE_OWNER.into());
         }
         // The kernel forgets it when ids change.
@@ -145,7 +149,7 @@ impl Shepherd {
                 self.work.reap(self.poll.registry());
             }
             self.work.outputs.send_batch(false, &mut self.work.reports);
-            self.work.reports.flush();
+            self.work.reports.flush(self.poll.registry());
             if self.work.is_done() && self.work.reports.is_flushed() {
                 return Ok(());
             }

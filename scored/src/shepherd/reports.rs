@@ -73,9 +73,10 @@ impl Reports {
     }
 
     /// Sends what has been gathered, as far as the socket takes it.
-    pub fn flush(&mut self) {
+    pub fn flush(&mut self, registry: &Registry) {
         self.send_waiting();
         self.link.flush();
+        self.link.watch(registry);
     }
 
     fn send_waiting(&mut self) {

@@ -34,6 +34,21 @@ pub fn close_on_exec_from(first: RawFd) {
     }
 }
 
+/// Closes every descriptor but the standard ones and `kept`, whoever owns it: for a fork that goes
+/// another way than its parent and never returns to the owners.
+pub fn close_all_but(kept: &[&OwnedFd]) {
+    let mut kept: Vec<RawFd> = kept.iter().map(|fd| fd.as_raw_fd()).collect();
+    kept.sort_unstable();
+    let mut first = 3;
+    for last in kept.into_iter().chain([RawFd::MAX]) {
+        if first < last {
+            // SAFETY: the owners of these numbers do not live in this process any more.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last - 1, 0) };
+        }
+        first = last.saturating_add(1);
+    }
+}
+
 /// Sees to it that descriptors 0 to 3 are in use, so that no later one can collide with the
 /// numbers that [`super::spawn`] gives to a child; 0 becomes /dev/null.
 ///

@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::mount::{MsFlags, mount};
@@ -52,6 +53,46 @@ impl Rung {
     }
 }
 
+/// The two processes of a fork, and the pipe between them: what is written there is why the child
+/// could not settle in.
+enum Side {
+    Parent { pid: i32, report: File },
+    Child { reporter: File },
+}
+
+/// Forks on the given rung. The caller must have one thread only.
+fn fork(rung: Rung) -> io::Result<Side> {
+    let (report, reporter) = pipe2(OFlag::O_CLOEXEC)?;
+    // SAFETY: as fork: the child runs on a copy of our memory, and we have one thread, so that no
+    // lock of the allocator is held by anybody else.
+    match unsafe { libc::syscall(libc::SYS_clone, rung.flags() | libc::SIGCHLD, 0, 0, 0, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Side::Child { reporter: reporter.into() }),
+        pid => Ok(Side::Parent { pid: pid as i32, report: report.into() }),
+    }
+}
+
+/// Waits until the child has settled in, and closed the pipe.
+fn settled(pid: i32, mut report: File) -> io::Result<i32> {
+    let mut code = [0; 4];
+    match report.read_exact(&mut code) {
+        Ok(()) => {
+            process::wait_for(pid);
+            Err(io::Error::from_raw_os_error(i32::from_le_bytes(code)))
+        }
+        // End of file. (Had it died, its socket will tell.)
+        Err(_) => Ok(pid),
+    }
+}
+
+/// Ends a child that could not settle in.
+fn fail(mut reporter: File, error: &io::Error) -> ! {
+    let code = error.raw_os_error().unwrap_or(libc::EIO);
+    let _ = reporter.write_all(&code.to_le_bytes());
+    // SAFETY: ends the child without running the parent's exit handlers.
+    unsafe { libc::_exit(127) }
+}
+
 /// Starts this very binary again with `arguments`, on the given rung; `keep` stays open in it under
 /// the same numbers. Returns its process id once it runs the new program.
 ///
@@ -60,38 +101,40 @@ impl Rung {
 /// # Errors
 /// What the machine refused; nothing is left then.
 pub fn start_self(rung: Rung, arguments: &[CString], keep: &[&OwnedFd]) -> io::Result<i32> {
-    let (mut report, reporter) = {
-        let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
-        (File::from(read), File::from(write))
-    };
     let ids = (geteuid(), getegid());
-    // SAFETY: as fork: the child runs on a copy of our memory, and we have one thread, so that no
-    // lock of the allocator is held by anybody else.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, rung.flags() | libc::SIGCHLD, 0, 0, 0, 0) };
-    match pid {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            let error = become_shepherd(rung, ids, arguments, keep);
-            let code = error.raw_os_error().unwrap_or(libc::EIO);
-            let _ = (&reporter).write_all(&code.to_le_bytes());
-            // SAFETY: ends the child without running the parent's exit handlers.
-            unsafe { libc::_exit(127) }
-        }
-        pid => {
-            drop(reporter);
-            let pid = pid as i32;
-            let mut code = [0; 4];
-            match report.read_exact(&mut code) {
-                Ok(()) => {
-                    process::wait_for(pid);
-                    Err(io::Error::from_raw_os_error(i32::from_le_bytes(code)))
-                }
-                // End of file: execve closed the pipe. (Had it died, its socket will tell.)
-                Err(_) => Ok(pid),
+    match fork(rung)? {
+        Side::Parent { pid, report } => settled(pid, report),
+        Side::Child { reporter } => fail(reporter, &become_shepherd(rung, ids, arguments, keep)),
+    }
+}
+
+/// Runs `work` in a fork of this process, on the given rung; what it returns is the exit code. It
+/// has a copy of our memory and of our descriptors, and must close those that it does not want.
+/// Returns its process id once it has settled in.
+///
+/// The caller must have one thread only.
+///
+/// # Errors
+/// What the machine refused; nothing is left then.
+pub fn start_fork(rung: Rung, work: impl FnOnce() -> i32) -> io::Result<i32> {
+    let ids = (geteuid(), getegid());
+    match fork(rung)? {
+        Side::Parent { pid, report } => settled(pid, report),
+        Side::Child { reporter } => {
+            if let Err(error) = settle_tied(rung, ids) {
+                fail(reporter, &error);
             }
+            drop(reporter);
+            // A panic must not run on into the parent's frames: what it owns is not ours.
+            let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(PANICKED);
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(code) }
         }
     }
 }
+
+/// Exit code of a child that has panicked, as Rust's own.
+const PANICKED: i32 = 101;
 
 /// Whether this machine allows a rung: tried, with a child that ends at once.
 ///
@@ -130,6 +173,14 @@ fn settle(rung: Rung, ids: (Uid, Gid)) -> io::Result<()> {
     Ok(())
 }
 
+/// The same, and ends with its parent from then on.
+fn settle_tied(rung: Rung, ids: (Uid, Gid)) -> io::Result<()> {
+    if rung.is_namespace() {
+        process::die_with_parent(libc::SIGKILL);
+    }
+    settle(rung, ids)
+}
+
 /// Returns only on failure.
 fn become_shepherd(
     rung: Rung,
@@ -137,11 +188,8 @@ fn become_shepherd(
     arguments: &[CString],
     keep: &[&OwnedFd],
 ) -> io::Error {
-    if rung.is_namespace() {
-        process::die_with_parent(libc::SIGKILL);
-    }
     let ready = || -> io::Result<()> {
-        settle(rung, ids)?;
+        settle_tied(rung, ids)?;
         for fd in keep {
             fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }

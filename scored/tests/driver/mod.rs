@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use score_proto::PROTOCOL_VERSION;
-use score_proto::frame::{self, Decoder};
+use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::*;
 
 /// No test waits longer for anything.
@@ -101,7 +101,7 @@ impl Outcome {
 pub struct Driver {
     pub child: Child,
     pub socket: UnixStream,
-    decoder: Decoder,
+    decoder: Ups,
     pub outcome: Outcome,
     /// Acknowledge output as it comes.
     pub taking: bool,
@@ -116,6 +116,9 @@ pub struct Driver {
     /// The other side has closed.
     pub closed: bool,
 }
+
+/// What the driver calls its job.
+const JOB: u32 = 1;
 
 /// How scored is to be started.
 #[derive(Default, Clone)]
@@ -170,7 +173,7 @@ impl Driver {
         Self {
             child,
             socket: ours,
-            decoder: Decoder::default(),
+            decoder: Ups::default(),
             outcome: Outcome::default(),
             taking: true,
             flushing: true,
@@ -183,8 +186,9 @@ impl Driver {
     }
 
     pub fn send(&mut self, message: &Down) {
+        let job = if matches!(message, Down::Open(_)) { LOGIN } else { JOB };
         let mut frame = Vec::new();
-        frame::encode(message, &mut frame).unwrap();
+        login::encode(job, message, &mut frame).unwrap();
         // A scored that has just died is what some tests are about.
         let _ = self.socket.write_all(&frame);
     }
@@ -207,8 +211,12 @@ impl Driver {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => self.closed = true,
         }
-        while let Some(message) = self.decoder.next::<Up>().unwrap() {
-            self.heard(message);
+        while let Some(heard) = self.decoder.next().unwrap() {
+            self.heard(heard.message);
+        }
+        if self.outcome.end.is_some() || self.outcome.refused.is_some() {
+            // As scrun does after the last word.
+            let _ = self.socket.shutdown(std::net::Shutdown::Write);
         }
         if self.taking {
             self.take_all();
@@ -227,7 +235,11 @@ impl Driver {
     }
 
     fn heard(&mut self, message: Up) {
-        assert!(self.outcome.end.is_none(), "after Finished came {message:?}");
+        let crossed = matches!(message, Up::NoJob);
+        assert!(self.outcome.end.is_none() || crossed, "after Finished came {message:?}");
+        if self.outcome.end.is_some() {
+            return;
+        }
         match message {
             Up::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
             Up::Accepted { .. } | Up::Hosts(_) | Up::Opened { .. } => {}
@@ -253,6 +265,8 @@ impl Driver {
             Up::Notice { level, text } => self.outcome.notices.push((level, text)),
             Up::Finished(end) => self.outcome.end = Some(end),
             Up::Directory(dir) => self.outcome.dir = dir,
+            // What has crossed the last word.
+            Up::NoJob => assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}"),
             Up::Want { .. } => panic!("one host fetches no program"),
         }
     }

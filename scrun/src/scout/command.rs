@@ -34,7 +34,7 @@ pub fn run(options: &Options, login: Login) -> Result<u8, Refusal> {
         statistics: Statistics::Off,
         names: Vec::new(),
         contents,
-        call: Call::Scout(login.stream),
+        call: Call::Scout(login.stream, login.ups),
         show: Some(Show::new(names, manner)),
     };
     session::run(spec, settings)

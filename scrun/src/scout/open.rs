@@ -22,7 +22,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::env::{REMOTE_SHELL, SCOUT};
-use score_proto::frame::{self, Decoder};
+use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::{Down, HostSpec, Level, Up};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
@@ -58,7 +58,7 @@ pub fn run(options: &Options) -> Result<u8, Refusal> {
     let mut scout = Scout {
         reporter,
         socket: Some(socket),
-        decoder: Decoder::default(),
+        decoder: Ups::default(),
         signals,
         daemon,
         directory: None,
@@ -158,7 +158,7 @@ struct Scout {
     reporter: Reporter,
     /// To scored, while it is there.
     socket: Option<UnixStream>,
-    decoder: Decoder,
+    decoder: Ups,
     signals: SignalFd,
     daemon: Daemon,
     /// The session's directory: scored removes it, unless it dies.
@@ -185,7 +185,7 @@ impl Scout {
         let mut bytes = Vec::new();
         let hello = Down::Hello { version: PROTOCOL_VERSION };
         for message in [hello, Down::Open(hosts.to_vec())] {
-            frame::encode(&message, &mut bytes).map_err(io::Error::other)?;
+            login::encode(LOGIN, &message, &mut bytes).map_err(io::Error::other)?;
         }
         match &mut self.socket {
             Some(socket) => Ok(socket.write_all(&bytes)?),
@@ -229,8 +229,8 @@ impl Scout {
     /// Waits for the next thing that happens.
     fn next(&mut self) -> Result<News, Fault> {
         loop {
-            if let Some(up) = self.decoder.next::<Up>().map_err(io::Error::other)? {
-                return Ok(News::Up(up));
+            if let Some(heard) = self.decoder.next().map_err(io::Error::other)? {
+                return Ok(News::Up(heard.message));
             }
             let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
             let socket = self.socket.as_ref().map(UnixStream::as_fd);

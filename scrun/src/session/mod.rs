@@ -22,7 +22,7 @@ use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
 use output::Output;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::frame::{self, Decoder};
+use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::{ContentHash, Down, JobEnd, JobSpec, Level, Stream, Up};
 use state::{Action, DAEMON_LOST, Event, Session};
 use std::io::{self, ErrorKind, Read, Write};
@@ -32,6 +32,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// What scrun calls its job.
+const JOB: u32 = 1;
 
 const SOCKET: Token = Token(0);
 const SIGNALS: Token = Token(1);
@@ -65,7 +68,7 @@ pub enum Call {
     /// One of scrun's own, with these words on its command line.
     Own(Vec<String>),
     /// That of a scout session, where scrun has logged in already.
-    Scout(UnixStream),
+    Scout(UnixStream, Ups),
     /// That of this host.
     Shared(Shared),
 }
@@ -75,7 +78,7 @@ struct Loop {
     reporter: Reporter,
     contents: Contents,
     socket: mio::net::UnixStream,
-    decoder: Decoder,
+    decoder: Ups,
     chunk: Vec<u8>,
     unsent: Vec<u8>,
     signals: SignalFd,
@@ -104,24 +107,29 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
     let hello = Down::Hello { version: PROTOCOL_VERSION };
     let messages = match &settings.call {
         Call::Own(_) => vec![hello, Down::Submit(spec)],
-        Call::Scout(_) => vec![Down::Submit(spec)],
+        Call::Scout(..) => vec![Down::Submit(spec)],
         Call::Shared(Shared { login, shape }) => {
             vec![hello, Down::Login(login.clone()), Down::Request { shape: *shape, spec }]
         }
     };
     for message in &messages {
-        frame::encode(message, &mut unsent).map_err(|error| {
+        let job = if matches!(message, Down::Login(_)) { LOGIN } else { JOB };
+        login::encode(job, message, &mut unsent).map_err(|error| {
             let what = "arguments and environment are too long to be sent";
             Refusal::plain(crate::usage::USAGE, format!("{what}: {error}"))
         })?;
     }
     let signals = signals::take().map_err(|errno| lost(&errno))?;
-    let (daemon, socket) = match settings.call {
-        Call::Scout(stream) => (Daemon::of_others("the scout session is over"), stream),
+    let (daemon, socket, decoder) = match settings.call {
+        Call::Scout(stream, ups) => (Daemon::of_others("the scout session is over"), stream, ups),
         Call::Shared(shared) => {
-            (Daemon::of_others("the scored of this host is gone"), shared.call()?)
+            let daemon = Daemon::of_others("the scored of this host is gone");
+            (daemon, shared.call()?, Ups::default())
         }
-        Call::Own(words) => daemon::start(&words, &[]).map_err(|error| lost(&error))?,
+        Call::Own(words) => {
+            let (daemon, socket) = daemon::start(&words, &[]).map_err(|error| lost(&error))?;
+            (daemon, socket, Ups::default())
+        }
     };
     let run = || -> io::Result<(Poll, Loop)> {
         socket.set_nonblocking(true)?;
@@ -141,7 +149,7 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
                 reporter: settings.reporter,
                 contents: settings.contents,
                 socket,
-                decoder: Decoder::default(),
+                decoder,
                 chunk: vec![0; 128 * 1024],
                 unsent,
                 signals,
@@ -223,7 +231,7 @@ impl Loop {
         match action {
             Action::Send(message) => {
                 // Every message is far below the limit of a frame.
-                let _ = frame::encode(&message, &mut self.unsent);
+                let _ = login::encode(JOB, &message, &mut self.unsent);
             }
             Action::Write(host, stream, bytes) => self.write(host, stream, bytes),
             Action::Notice(level, text) => {
@@ -249,7 +257,7 @@ impl Loop {
             let bytes = self.contents.read(&hash, offset, length);
             let message = Down::Content { hash, offset, bytes };
             // A piece is far below the limit of a frame.
-            let _ = frame::encode(&message, &mut self.unsent);
+            let _ = login::encode(JOB, &message, &mut self.unsent);
         }
     }
 
@@ -335,7 +343,7 @@ impl Loop {
     fn receive(&mut self) {
         loop {
             while self.outputs.iter().all(Output::has_room) {
-                match self.decoder.next::<Up>() {
+                match self.decoder.next().map(|heard| heard.map(|heard| heard.message)) {
                     Ok(Some(Up::Finished(mut end))) => {
                         self.show_the_rest(Some(&mut end));
                         self.on(Event::Up(Up::Finished(end)));

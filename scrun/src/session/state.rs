@@ -171,6 +171,8 @@ impl Session {
             }
             // Those of a session that is being opened, or entered.
             Up::Hosts(_) | Up::Opened { .. } => {}
+            // What crossed the job's last word.
+            Up::NoJob => {}
         }
     }
 

@@ -221,7 +221,7 @@ fn watch(job: &Job, window: Duration) -> Result<[f64; 3], String> {
         let then = then.ok_or_else(|| format!("scored {} has ended meanwhile", one.pid))?;
         let more = then.busy.saturating_sub(one.busy);
         busy += more;
-        of_shepherds += if one.has("-shepherd") { more } else { 0 };
+        of_shepherds += if one.name == "scored-shepherd" { more } else { 0 };
         sleeps += then.sleeps.saturating_sub(one.sleeps);
     }
     let percent = |nanoseconds: u64| nanoseconds as f64 / 1e9 / elapsed * 100.0;

@@ -11,6 +11,8 @@ const TICKS: u64 = 100;
 pub struct Process {
     /// Its number.
     pub pid: u32,
+    /// What it calls itself.
+    pub name: String,
     /// Its words, as they were given.
     pub words: Vec<String>,
     /// When it was started, in nanoseconds since boot; counted in steps of 10 ms, downwards.
@@ -66,7 +68,9 @@ fn read(pid: u32) -> Option<(u32, Process)> {
     let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
     let stat = text("stat")?;
     // The name in parentheses may hold anything.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let (name, fields) = stat.rsplit_once(')')?;
+    let name = name.split_once('(')?.1.to_owned();
+    let fields: Vec<&str> = fields.split_whitespace().collect();
     let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
     let (parent, started) = (number(1)?, number(19)?);
     let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -76,7 +80,7 @@ fn read(pid: u32) -> Option<(u32, Process)> {
     let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     let sleeps = sleeps.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
     let started = started * (1_000_000_000 / TICKS);
-    let process = Process { pid, words: words.collect(), started, busy, sleeps };
+    let process = Process { pid, name, words: words.collect(), started, busy, sleeps };
     Some((parent.try_into().ok()?, process))
 }
 

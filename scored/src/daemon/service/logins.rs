@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use score_proto::frame;
+use score_proto::login::{LOGIN, OfJob};
 use score_proto::message::{Console, Down, JobEnd, Level, Login, Up};
 use score_proto::order::{self, Limit};
 use score_proto::peer::{HostId, Peer, SERVER, User};
 
-use super::super::session::Session;
+use super::super::session::{Lane, Session};
 use super::super::{Daemon, FAILED, Owner, REFUSED};
 use super::{Role, info, warn};
 use crate::cluster::{self, SessionId};
@@ -89,24 +90,32 @@ impl Daemon {
         };
         let uid = session.peer.map_or(0, |(uid, _)| uid);
         let reason = "no login within the time for it".to_owned();
-        session.tell(&Up::Refused { reason, code: FAILED });
+        session.tell(LOGIN, &Up::Refused { reason, code: FAILED });
         service.complain(true, &format!("uid {uid} has called and not logged in: dropped"));
     }
 
     /// How long a caller may still take, if there is one.
     pub fn callers_deadline(&self) -> Option<Duration> {
         let service = self.service.as_ref()?;
-        let since = self.strangers().map(|(_, session)| session.since).min()?;
-        let limit = if service.door.waiting { PROBATION } else { PATIENCE };
         // Not at once: when descriptors have run out, there is nothing to be done now.
         let soon = Duration::from_millis(20);
+        if service.door.waiting && self.strangers().count() < STRANGERS {
+            // Some have logged in since the house was full.
+            return Some(if service.door.is_ready() { Duration::ZERO } else { soon });
+        }
+        let since = self.strangers().map(|(_, session)| session.since).min()?;
+        let limit = if service.door.waiting { PROBATION } else { PATIENCE };
         Some((since + limit).saturating_duration_since(Instant::now()).max(soon))
     }
 
     /// A caller says who it is.
     pub fn log_in(&mut self, number: usize, login: Login) {
         let Some(service) = &self.service else {
-            return self.refuse(number, "this scored serves one user only".to_owned(), REFUSED);
+            return self.refuse(
+                Lane::of(number),
+                "this scored serves one user only".to_owned(),
+                REFUSED,
+            );
         };
         let Some(session) = self.sessions.get_mut(&number) else { return };
         let Some((uid, gid)) = session.peer.filter(|_| session.owner.is_none()) else { return };
@@ -119,7 +128,7 @@ impl Daemon {
             service.config.check(&login.cluster).err()
         };
         if let Some(reason) = refusal {
-            return self.refuse(number, reason, REFUSED);
+            return self.refuse(Lane::of(number), reason, REFUSED);
         }
         let Login { name, limits, .. } = login;
         session.owner = Some(order::Owner { uid, gid, name: name.clone(), limits: limits.clone() });
@@ -138,7 +147,7 @@ impl Daemon {
                 let server = service.name(SERVER).unwrap_or_default();
                 let reason =
                     format!("the scored of this host has no connection to the server, {server}");
-                self.refuse(number, reason, FAILED);
+                self.refuse(Lane::of(number), reason, FAILED);
             }
             Role::Host(member) => {
                 session.id = Some(id(member.host().unwrap_or(SERVER), member.incarnation()));
@@ -150,13 +159,13 @@ impl Daemon {
     }
 
     /// Something for the server.
-    pub fn forward(&mut self, number: usize, down: &Down) {
+    pub fn forward(&mut self, number: usize, down: &OfJob<Down>) {
         match frame::encode_datagram(down) {
             Ok(body) => {
                 let session = number as u64;
                 self.send_to_host(SERVER, Peer::SessionDown { session, body });
             }
-            Err(error) => self.refuse(number, error.to_string(), FAILED),
+            Err(error) => self.refuse(Lane::of(number), error.to_string(), FAILED),
         }
     }
 
@@ -170,7 +179,7 @@ impl Daemon {
                     (Some(far), Ok(down)) => far.deliver(down),
                     (Some(far), Err(error)) => {
                         let reason = format!("from scrun: {error}");
-                        far.tell(&Up::Refused { reason, code: FAILED });
+                        far.tell(LOGIN, &Up::Refused { reason, code: FAILED });
                     }
                     (None, _) => {}
                 }
@@ -178,10 +187,10 @@ impl Daemon {
             Peer::SessionUp { session, body } if from == SERVER => {
                 let ours = usize::try_from(session).ok();
                 let ours = ours.and_then(|number| self.sessions.get_mut(&number));
-                if let (Some(ours), Ok(up)) = (ours, frame::decode_datagram::<Up>(&body))
+                if let (Some(ours), Ok(up)) = (ours, frame::decode_datagram::<OfJob<Up>>(&body))
                     && ours.forwarded
                 {
-                    ours.tell(&up);
+                    ours.tell(up.job, &up.message);
                 }
             }
             Peer::SessionOver { session, reason } => match self.far_session(from, session) {
@@ -189,7 +198,7 @@ impl Daemon {
                 None if from == SERVER => {
                     let number = usize::try_from(session).unwrap_or(usize::MAX);
                     if self.sessions.get(&number).is_some_and(|session| session.forwarded) {
-                        self.refuse(number, reason, FAILED);
+                        self.refuse(Lane::of(number), reason, FAILED);
                     }
                 }
                 None => {}
@@ -255,29 +264,40 @@ impl Daemon {
         }
     }
 
-    pub(super) fn refuse_far(&mut self, id: SessionId, reason: &str, code: u8) {
-        if let Some(number) = self.session_of(id) {
-            self.refuse(number, reason.to_owned(), code);
+    /// The job that the cluster knows by this session and tag.
+    pub(super) fn lane_of(&self, id: SessionId, tag: u64) -> Option<Lane> {
+        let session = self.session_of(id)?;
+        Some(Lane { session, job: u32::try_from(tag).ok()? })
+    }
+
+    pub(super) fn refuse_far(&mut self, id: SessionId, tag: u64, reason: &str, code: u8) {
+        if let Some(lane) = self.lane_of(id, tag) {
+            self.refuse(lane, reason.to_owned(), code);
         }
     }
 
     /// Somebody asks about jobs.
     pub fn console(&mut self, number: usize, console: Console) {
         let Some(owner) = self.sessions.get(&number).and_then(|one| one.owner.clone()) else {
-            return self.refuse(number, "log in first".to_owned(), REFUSED);
+            return self.refuse(Lane::of(number), "log in first".to_owned(), REFUSED);
         };
         let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
-            return self.refuse(number, "this scored serves one user only".to_owned(), REFUSED);
+            return self.refuse(
+                Lane::of(number),
+                "this scored serves one user only".to_owned(),
+                REFUSED,
+            );
         };
         match console {
             Console::List => {
                 let lines: Vec<String> = cluster.list().map(|job| line(&job, cluster)).collect();
-                lines.into_iter().for_each(|text| self.notice(number, Level::Info, text));
+                let tell = |text| self.notice(Lane::of(number), Level::Info, text);
+                lines.into_iter().for_each(tell);
             }
             Console::Kill(job) => match cluster.may_stop(owner.uid, job) {
                 Err(reason) => {
                     warn(&format!("uid {} wants job {job} ended: {reason}", owner.uid));
-                    return self.refuse(number, reason, REFUSED);
+                    return self.refuse(Lane::of(number), reason, REFUSED);
                 }
                 Ok(()) => {
                     info(&format!("uid {} has job {job} ended", owner.uid));
@@ -287,7 +307,7 @@ impl Daemon {
         }
         let end = JobEnd { code: 0, usage: Vec::new(), elapsed_ns: 0 };
         if let Some(session) = self.sessions.get_mut(&number) {
-            session.tell(&Up::Finished(end));
+            session.tell(LOGIN, &Up::Finished(end));
         }
     }
 }

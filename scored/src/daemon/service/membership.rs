@@ -1,5 +1,6 @@
 //! Messages between daemons: from the links to the pure machines, and what those want done.
 
+use score_proto::login::LOGIN;
 use score_proto::message::Level;
 use score_proto::peer::{HostId, Incarnation, Peer, SERVER};
 
@@ -95,19 +96,23 @@ impl Daemon {
                 warn(&reason);
                 self.cut_off(host, &reason);
             }
-            Action::Queued { session, tag: _, job } => self.queued(session, job),
-            Action::Refused { session, tag: _, reason } => self.refuse_far(session, &reason, 2),
-            Action::Start { session, tag: _, job, shares, incarnations: _ } => {
-                self.start_job(session, job, &shares);
+            Action::Queued { session, tag, job } => self.queued(self.lane_of(session, tag), job),
+            Action::Refused { session, tag, reason } => {
+                self.refuse_far(session, tag, &reason, 2);
+            }
+            Action::Start { session, tag, job, shares, incarnations: _ } => {
+                self.start_job(self.lane_of(session, tag), job, &shares);
             }
             Action::End { job, reason } => {
                 let reason = format!("job {job} is ended: {reason}");
                 self.lead(Some(job), Event::Report(Report::Lost { code: LOST, reason }));
             }
-            Action::Ended { session, tag: _, job, code: _, reason } => {
-                self.ended(session, job, reason);
+            Action::Ended { session, tag, job, code: _, reason } => {
+                self.ended(self.lane_of(session, tag), job, reason);
             }
-            Action::Dismissed { session, reason } => self.refuse_far(session, &reason, 2),
+            Action::Dismissed { session, reason } => {
+                self.refuse_far(session, LOGIN.into(), &reason, 2);
+            }
             Action::Log(line) => warn(&line),
         }
     }
@@ -138,7 +143,7 @@ impl Daemon {
         }
         for session in self.sessions.values_mut().filter(|session| session.forwarded) {
             let reason = format!("the cluster was lost: {reason}");
-            session.tell(&Up::Refused { reason, code: LOST });
+            session.tell(LOGIN, &Up::Refused { reason, code: LOST });
         }
         let incarnation: Incarnation = random().unwrap_or_default();
         self.peers.iter_mut().for_each(|peers| peers.begin_anew(incarnation));
@@ -153,8 +158,8 @@ impl Daemon {
         warn(&text);
         for session in self.sessions.values_mut().filter(|session| session.forwarded) {
             let code = LOST;
-            session.tell(&Up::Notice { level: Level::Error, text: text.clone() });
-            session.tell(&Up::Refused { reason: "its jobs are ended".to_owned(), code });
+            session.tell(LOGIN, &Up::Notice { level: Level::Error, text: text.clone() });
+            session.tell(LOGIN, &Up::Refused { reason: "its jobs are ended".to_owned(), code });
         }
     }
 

@@ -5,6 +5,7 @@ use score_proto::network;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer::SERVER;
 
+use super::super::session::Lane;
 use super::super::{Daemon, REFUSED};
 use super::{Role, info};
 use crate::cluster::{self, Request, SessionId, Share};
@@ -15,21 +16,18 @@ const PRIORITY: u8 = 8;
 
 impl Daemon {
     /// A user wants a job.
-    pub fn request(&mut self, number: usize, shape: Shape, mut spec: JobSpec) {
-        let Some(session) = self.sessions.get_mut(&number) else { return };
+    pub fn request(&mut self, lane: Lane, shape: Shape, mut spec: JobSpec) {
+        let Some(session) = self.sessions.get_mut(&lane.session) else { return };
         let Some(id) = session.id else {
-            return self.refuse(number, "log in first".to_owned(), REFUSED);
+            return self.refuse(Lane::of(lane.session), "log in first".to_owned(), REFUSED);
         };
-        if session.job.is_some() || session.wanted.is_some() {
-            return self.refuse(number, "a session has one job only".to_owned(), REFUSED);
-        }
         // Which hosts it gets is not yet known; what else there is must be right.
         spec.hosts = vec![HostSpec::this(1)];
         let checked = check::check(&spec).and_then(|()| self.check_networks(&spec.networks));
         if let Err(reason) = checked {
-            return self.refuse(number, reason, REFUSED);
+            return self.refuse(lane, reason, REFUSED);
         }
-        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let Some(session) = self.sessions.get_mut(&lane.session) else { return };
         let option = |name: &str| spec.options.iter().find(|(key, _)| key == name);
         let priority = option("priority").and_then(|(_, value)| value.as_deref()?.parse().ok());
         let request = Request {
@@ -43,8 +41,14 @@ impl Daemon {
             priority: priority.unwrap_or(PRIORITY),
             bytes: bytes(&spec),
         };
-        session.wanted = Some(Box::new(spec));
-        self.cluster(cluster::Event::Submit { session: id, tag: 0, request });
+        session.take_in(lane.job, Some(Box::new(spec)));
+        let tag = lane.job.into();
+        self.cluster(cluster::Event::Submit { session: id, tag, request });
+    }
+
+    /// A user does not wait for room any longer.
+    pub fn cancel(&mut self, session: SessionId, job: u32) {
+        self.cluster(cluster::Event::Cancel { session, tag: job.into() });
     }
 
     /// Whether some host is on each of these networks: a job is not to wait for what there is not.
@@ -65,12 +69,12 @@ impl Daemon {
     }
 
     /// The cluster has found room.
-    pub fn start_job(&mut self, id: SessionId, job: u32, shares: &[Share]) {
-        let number = self.session_of(id);
-        let found = number.and_then(|number| self.sessions.get_mut(&number));
-        let wanted =
-            found.and_then(|session| Some((session.wanted.take()?, session.owner.clone()?)));
-        let (Some(service), Some((mut spec, owner))) = (&mut self.service, wanted) else {
+    pub fn start_job(&mut self, lane: Option<Lane>, job: u32, shares: &[Share]) {
+        let wanted = lane.and_then(|lane| {
+            let session = self.sessions.get_mut(&lane.session)?;
+            Some((lane, session.take_wanted(lane.job)?, session.owner.clone()?))
+        });
+        let (Some(service), Some((lane, mut spec, owner))) = (&mut self.service, wanted) else {
             return self.release(job, 1, shares.len() as u32);
         };
         let Role::Server(cluster) = &service.role else { return };
@@ -94,7 +98,7 @@ impl Daemon {
         match network::choose(&spec.hosts, &spec.networks, spec.sets) {
             Ok(networks) => spec.networks = networks,
             Err(reason) => {
-                number.into_iter().for_each(|number| self.refuse(number, reason.clone(), REFUSED));
+                self.refuse(lane, reason, REFUSED);
                 return self.release(job, REFUSED, shares.len() as u32);
             }
         }
@@ -104,29 +108,27 @@ impl Daemon {
             let hosts: Vec<_> = spec.hosts.iter().map(|host| host.name.as_str()).collect();
             info(&format!("job {job} of uid {} on {}", owner.uid, hosts.join(", ")));
         }
-        if let Some(number) = number {
-            self.begin_as(number, job, *spec, Some(addresses), Some(owner));
-        }
+        self.begin_as(lane, job, *spec, Some(addresses), Some(owner));
     }
 
     /// The cluster has no room yet.
-    pub fn queued(&mut self, id: SessionId, job: u32) {
-        let Some(number) = self.session_of(id) else { return };
+    pub fn queued(&mut self, lane: Option<Lane>, job: u32) {
+        let Some(lane) = lane else { return };
         let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
             return;
         };
         let (ahead, all) = (cluster.ahead(job).unwrap_or(0), cluster.waiting());
         let text = format!("job {job} waits for room: {ahead} go before it, {all} wait in all");
-        self.notice(number, Level::Info, text);
+        self.notice(lane, Level::Info, text);
     }
 
     /// The last word about a job; one that has run has its own.
-    pub fn ended(&mut self, id: SessionId, job: u32, reason: Option<String>) {
-        let Some(number) = self.session_of(id) else { return };
-        let waits = self.sessions.get(&number).is_some_and(|session| session.wanted.is_some());
-        if waits {
+    pub fn ended(&mut self, lane: Option<Lane>, job: u32, reason: Option<String>) {
+        let Some(lane) = lane else { return };
+        let session = self.sessions.get(&lane.session);
+        if session.is_some_and(|session| session.waits(lane.job)) {
             let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
-            self.refuse(number, format!("job {job} has not been started: {reason}"), REFUSED);
+            self.refuse(lane, format!("job {job} has not been started: {reason}"), REFUSED);
         }
     }
 
