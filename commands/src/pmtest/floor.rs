@@ -1,7 +1,8 @@
 //! The machine's floor: one cache line bounced between the two cores, in memory that both
-//! processes map, with nothing around it.
+//! processes map, with nothing around it; and the bare ring, where every line comes with a payload
+//! that one copies in and the other copies out.
 
-// UNSAFETY: maps shared memory and uses a word of it as an atomic.
+// UNSAFETY: maps shared memory, uses words of it as atomics and copies into and out of the rest.
 #![expect(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -13,7 +14,12 @@ use memmap2::MmapRaw;
 use score_runtime::sc;
 
 const NAME: &str = ".pmtest-floor";
-const PAGE: u64 = 4096;
+const PAGE: usize = 4096;
+/// Bytes through which the payloads of one direction go round: as libpm has for two nodes.
+const AREA: usize = 256 << 10;
+const LENGTH: usize = PAGE + 2 * AREA;
+/// Bytes between the words of the page: an adjacent line may be fetched along with a line.
+const APART: usize = 128;
 /// Looks at the line after which the processor is given up once; a process that has its core
 /// for itself never gets there.
 const PATIENCE: u32 = 1 << 20;
@@ -22,6 +28,8 @@ const PATIENCE: u32 = 1 << 20;
 pub struct Floor {
     map: MmapRaw,
     count: u64,
+    /// Payloads that went either way through the bare ring.
+    exchanged: u64,
 }
 
 impl Floor {
@@ -38,7 +46,7 @@ impl Floor {
         let mut floor = None;
         if first {
             let file = File::from(sc::create_temporary_file(name)?);
-            file.set_len(PAGE)?;
+            file.set_len(LENGTH as u64)?;
             floor = Some(Self::map(&file)?);
         }
         sc::barrier()?;
@@ -53,21 +61,61 @@ impl Floor {
     }
 
     fn map(file: &File) -> io::Result<Self> {
-        if file.metadata()?.len() != PAGE {
+        if file.metadata()?.len() != LENGTH as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Self { map: MmapRaw::map_raw(file)?, count: 0 })
+        Ok(Self { map: MmapRaw::map_raw(file)?, count: 0, exchanged: 0 })
     }
 
-    fn word(&self) -> &AtomicU64 {
-        // SAFETY: the mapping is a page long, page-aligned and lives as long as self; both
-        // processes use the word only as an atomic.
-        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().cast()) }
+    /// The words: 0 is the line; 1 and 2 count the payloads of the first and of the second process.
+    fn word(&self, which: usize) -> &AtomicU64 {
+        assert!(which < PAGE / APART);
+        // SAFETY: inside of the mapping's first page, aligned, and it lives as long as self; both
+        // processes use the words only as atomics.
+        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(which * APART).cast()) }
+    }
+
+    /// Where the payload with that number lies, of the process that sends it.
+    fn payload(&self, first: bool, number: u64, size: usize) -> *mut u8 {
+        let pieces = AREA / size.next_multiple_of(64);
+        let piece = number as usize % pieces * size.next_multiple_of(64);
+        // SAFETY: the piece ends inside of that direction's area.
+        unsafe { self.map.as_mut_ptr().add(PAGE + usize::from(!first) * AREA + piece) }
+    }
+
+    /// That many round trips of `out`'s bytes, which the other process reads into its `into`.
+    /// None if these do not fit into the ring.
+    pub fn exchange(&mut self, first: bool, round_trips: u32, out: &[u8], into: &mut [u8]) -> bool {
+        let size = out.len();
+        if size == 0 || size > AREA || into.len() < size {
+            return false;
+        }
+        for number in self.exchanged..self.exchanged + u64::from(round_trips) {
+            let send = || {
+                let to = self.payload(first, number, size);
+                // SAFETY: the piece is `size` long; the other process reads it only after the word
+                // says so, and by then writes to none of this direction.
+                unsafe { out.as_ptr().copy_to_nonoverlapping(to, size) };
+                self.word(2 - usize::from(first)).store(number + 1, Ordering::Release);
+            };
+            if first {
+                send();
+            }
+            await_value(self.word(1 + usize::from(first)), number + 1);
+            let from = self.payload(!first, number, size);
+            // SAFETY: the piece is `size` long, `into` not shorter; it was written before the word.
+            unsafe { from.copy_to_nonoverlapping(into.as_mut_ptr(), size) };
+            if !first {
+                send();
+            }
+        }
+        self.exchanged += u64::from(round_trips);
+        true
     }
 
     /// That many round trips, begun by the first process.
     pub fn bounce(&mut self, first: bool, round_trips: u32) {
-        let word = self.word();
+        let word = self.word(0);
         let mut count = self.count;
         for _ in 0..round_trips {
             if first {

@@ -29,13 +29,15 @@ pub struct Side<'a> {
     first: bool,
     out: Vec<u8>,
     into: Vec<u8>,
+    /// Measure the bare ring, too.
+    bare: bool,
 }
 
 impl<'a> Side<'a> {
-    /// `mtu` is the longest message.
-    pub fn new(channel: &'a Channel, first: bool, mtu: usize) -> Self {
+    /// `mtu` is the longest message; `bare`: latency beside a bare ring, too.
+    pub fn new(channel: &'a Channel, first: bool, mtu: usize, bare: bool) -> Self {
         let out = (0..mtu).map(|i| i as u8).collect();
-        Self { channel, first, out, into: vec![0; mtu] }
+        Self { channel, first, out, into: vec![0; mtu], bare }
     }
 
     fn peer(&self) -> c_int {
@@ -56,7 +58,7 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Floor (if there is one) and messages in turn, for that many rounds.
+    /// Floor (if there is one), bare ring (if wanted) and messages in turn, for that many rounds.
     ///
     /// # Errors
     /// A PM function failed.
@@ -66,8 +68,7 @@ impl<'a> Side<'a> {
         size: usize,
         rounds: u32,
     ) -> Result<Latency, PmError> {
-        let (mut line, mut batch, mut single) =
-            (Samples::default(), Samples::default(), Samples::default());
+        let [mut line, mut bare, mut batch, mut single] = [const { Samples::none() }; 4];
         self.round_trips(size, BATCH * BATCHES)?;
         for _ in 0..rounds {
             if let Some(floor) = &mut floor {
@@ -75,6 +76,12 @@ impl<'a> Side<'a> {
                     let start = Instant::now();
                     floor.bounce(self.first, BATCH);
                     line.add(one_way(start, BATCH));
+                }
+                for _ in 0..if self.bare { BATCHES } else { 0 } {
+                    let start = Instant::now();
+                    if floor.exchange(self.first, BATCH, &self.out[..size], &mut self.into) {
+                        bare.add(one_way(start, BATCH));
+                    }
                 }
             }
             for _ in 0..BATCHES {
@@ -93,6 +100,7 @@ impl<'a> Side<'a> {
             median: batch.quantile(0.5),
             p999: single.quantile(0.999),
             floor: line.min(),
+            bare: bare.min(),
         })
     }
 

@@ -28,6 +28,8 @@ usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate] [-size N[,N...]] [-json
 Measures between nodes 0 and 1; everything when nothing is chosen.
   -latency     time one way; on one host beside the floor, a cache line bounced between the
                same cores
+  -bare        with -latency: also beside a bare ring, where each line comes with a payload
+               that is copied in and out, and nothing else
   -bandwidth   bytes per second in one direction; splits what is longer than a message
   -rate        messages per second in one direction
   -size N,...  bytes per message
@@ -118,7 +120,7 @@ fn measured(
     }
     // No measured message may come among the greetings.
     sc::barrier().map_err(broken)?;
-    let mut side = Side::new(channel, first, mtu);
+    let mut side = Side::new(channel, first, mtu, options.bare);
     let mut figures = Vec::new();
     for &size in sizes {
         let mut line = Figures { size, latency: None, bandwidth: None, rate: None };

@@ -39,6 +39,8 @@ pub struct Options {
     pub alone: Option<u64>,
     /// Leave the processes where the kernel puts them.
     pub unpinned: bool,
+    /// Latency beside a bare ring, too.
+    pub bare: bool,
     /// Print how to use it.
     pub help: bool,
 }
@@ -84,6 +86,7 @@ impl Options {
             pairs: false,
             alone: None,
             unpinned: false,
+            bare: false,
             help: false,
         };
         let mut words = args.into_iter().map(|word| word.to_string_lossy().into_owned());
@@ -95,6 +98,7 @@ impl Options {
                 "-rate" => options.rate = true,
                 "-json" => options.json = true,
                 "-pairs" => options.pairs = true,
+                "-bare" => options.bare = true,
                 "-nopin" => options.unpinned = true,
                 "-help" => options.help = true,
                 "-size" => options.sizes = numbers("-size", words.next())?,

@@ -14,6 +14,8 @@ use crate::sync::Local;
 const PATIENCE: u64 = 10_000;
 /// The same on a host that has more processes than processors.
 pub(super) const LITTLE_PATIENCE: u64 = 100;
+/// Empty polls that messages count as there.
+const MESSAGE: u64 = 16;
 /// How often a poll before `select` looks again after it found a source but no message.
 const LOOKS: u32 = 64;
 
@@ -201,6 +203,18 @@ impl Patience {
     #[inline(always)]
     pub(super) fn empty_polls(&self) -> u64 {
         self.empty.get()
+    }
+
+    /// What is counted besides the first empty poll after messages: they make a turn shorter, too.
+    /// Empty polls in a row stay what they are.
+    #[inline(always)]
+    pub(super) fn weigh_message(&self) -> u64 {
+        let before = self.before.get();
+        if before == 0 || before != self.empty.get() {
+            return 0;
+        }
+        self.before.set(before + MESSAGE);
+        MESSAGE
     }
 
     #[inline(always)]

@@ -123,9 +123,16 @@ impl Inner {
         if !usual || !self.locks().receive.is_free() {
             return false;
         }
-        self.patience.set_empty_polls(empty);
         source.count_empty_poll();
-        std::hint::spin_loop();
+        if composite.is_oversubscribed() {
+            // Empty polls measure a turn (`lose_patience`). Two that run side by side hardly have
+            // any: they would have ten times the messages of others in each of theirs, and with a
+            // pause in every poll a hundred times.
+            self.patience.set_empty_polls(empty + self.patience.weigh_message());
+        } else {
+            self.patience.set_empty_polls(empty);
+            std::hint::spin_loop();
+        }
         true
     }
 

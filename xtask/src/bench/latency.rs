@@ -60,7 +60,7 @@ fn number(value: &Value, name: &str) -> Result<f64, String> {
 pub fn latency(bench: &Bench) -> Rows {
     let sizes = SIZES.map(|size| size.to_string());
     let own = format!(
-        "scrun -nodes=2,message=quiet pmtest -latency -size {} -rounds 10 -json",
+        "scrun -nodes=2,message=quiet pmtest -latency -bare -size {} -rounds 10 -json",
         sizes.join(",")
     );
     let mut all = Collected::default();
@@ -69,6 +69,7 @@ pub fn latency(bench: &Bench) -> Rows {
         for line in pmtest(bench, &own)? {
             let size = number(&line, "size")? as u32;
             all.add("floor", size, number(&line, "floor_ns")?, &own);
+            all.add("bare ring", size, number(&line, "bare_ns")?, &own);
             all.add("libpm", size, number(&line, "one_way_ns_min")?, &own);
         }
         for mpi in &bench.peers.mpis {
@@ -108,7 +109,8 @@ fn beside(mut rows: Vec<Row>, aim: Option<f64>) -> Vec<Row> {
     let comparisons = compared.map(|row| {
         let floor = row.who == "floor";
         // Ahead of every peer at 8 bytes; elsewhere it is told and not promised.
-        let ahead = (row.what == "8 B").then_some(1.0);
+        let peer = row.who != "bare ring";
+        let ahead = (peer && row.what == "8 B").then_some(1.0);
         Comparison::of(&rows[own], row, if floor { aim } else { ahead })
     });
     rows[own].beside = comparisons.collect();
