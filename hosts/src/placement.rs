@@ -49,6 +49,20 @@ impl Placement {
 /// A host that may be chosen: its index, its processors.
 type Candidate = (usize, u32);
 
+/// The sets of hosts of which a job may have one: those of the kind that is asked for, in sets that
+/// may be mixed.
+///
+/// # Errors
+/// One line: no host is of that kind.
+pub fn mixable(
+    hosts: &[Host],
+    kind: Option<&Kind>,
+    hetero: bool,
+) -> Result<Vec<Vec<usize>>, String> {
+    let pools = pools(hosts, of_kind(hosts, kind)?, hetero);
+    Ok(pools.into_iter().map(|pool| pool.into_iter().map(|(index, _)| index).collect()).collect())
+}
+
 /// Chooses among the hosts at hand.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! The control messages between scrun and scored ([`Down`] away from the user, [`Up`] towards the
-//! user; which job one is about, [`crate::login`] says), and between a process and its shepherd ([`Call`], [`Reply`]). What lies between is in
-//! [`crate::order`].
+//! user; which job one is about, [`crate::login`] says), and between a process and its shepherd
+//! ([`Call`], [`Reply`]). What lies between is in [`crate::order`].
 //!
 //! Everything here is data: what a sender may send in which state is told in
 //! docs/ARCHITECTURE.md, "A job's life", and checked by the receivers.
@@ -29,7 +29,7 @@ pub enum Down {
     },
     /// The job, under a number that no other of the login has.
     Submit(JobSpec),
-    /// Of the login, instead of jobs: daemons on these hosts, and a socket at which scruns submit jobs
+    /// Of the login, instead of jobs: daemons on these hosts, and a socket where scruns submit jobs
     /// for them, as long as this connection lives. Answered by [`Up::Opened`] or [`Up::Refused`].
     /// Of the hosts, [`HostSpec::procs`] means nothing.
     Open(Vec<HostSpec>),
@@ -108,6 +108,24 @@ pub enum Shape {
         /// At least.
         least: u32,
         /// At most.
+        most: u32,
+    },
+    /// So many hosts that nobody else uses, a node for each of their processors.
+    Whole {
+        /// Hosts.
+        hosts: u32,
+        /// Nodes at least.
+        least: u32,
+        /// Nodes at most.
+        most: u32,
+    },
+    /// So many processes on every host that the job may have.
+    Every {
+        /// Processes on each.
+        procs: u32,
+        /// Nodes at least.
+        least: u32,
+        /// Nodes at most.
         most: u32,
     },
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{ContentHash, JobSpec, Level, NodeUsage, OsBytes, Stream};
 use crate::nodeset::NodeSet;
+use crate::peer::Incarnation;
 
 /// Output that may be under way on one hop of the job's tree without leave, in bytes.
 pub const HOP_WINDOW: u64 = 1024 * 1024;
@@ -62,14 +63,21 @@ pub enum Order {
         /// Its token.
         token: u64,
     },
-    /// Send this signal (0: none) to every node of the element; the host of `node` then answers it.
+    /// Send this signal (0: none) to every node of the element; then [`Report::Sent`].
     Broadcast {
+        /// Element of the running stage.
+        element: u32,
+        /// Which broadcast of the element.
+        serial: u64,
+        /// Signal number.
+        signal: i32,
+    },
+    /// Every host has sent a signal: the host of `node` answers it.
+    BroadcastDone {
         /// Element of the running stage.
         element: u32,
         /// Who called sc_signal_bcast.
         node: u32,
-        /// Signal number.
-        signal: i32,
     },
     /// Read what the processes of the stage have left in their pipes; then [`Report::Drained`].
     Drain,
@@ -168,6 +176,9 @@ pub struct Limit {
 pub struct Placement {
     /// The receiver.
     pub own: u32,
+    /// Distinguishes the job from all others that ever had its number: what was said of those is
+    /// not meant for it.
+    pub life: u64,
     /// All hosts.
     pub hosts: Vec<Place>,
 }
@@ -179,6 +190,9 @@ pub struct Place {
     pub name: String,
     /// Where its daemon listens; none when there is no other host.
     pub address: Option<SocketAddr>,
+    /// The daemon that is meant: one that has begun anew since must not run it. None when there is
+    /// no other host.
+    pub incarnation: Option<Incarnation>,
     /// The first node there.
     pub first: u32,
     /// Nodes there.
@@ -193,15 +207,19 @@ impl Place {
 }
 
 impl Placement {
-    /// Hosts in order: name, where the daemon listens, nodes.
-    pub fn new(hosts: impl IntoIterator<Item = (String, Option<SocketAddr>, u32)>) -> Self {
+    /// Hosts in order: name, which daemon and where it listens, nodes.
+    pub fn new(
+        life: u64,
+        hosts: impl IntoIterator<Item = (String, Option<(SocketAddr, Incarnation)>, u32)>,
+    ) -> Self {
         let mut next = 0u32;
-        let place = |(name, address, nodes)| {
+        let place = |(name, daemon, nodes): (String, Option<(SocketAddr, Incarnation)>, u32)| {
             let first = next;
             next = next.saturating_add(nodes);
-            Place { name, address, first, nodes }
+            let (address, incarnation) = daemon.unzip();
+            Place { name, address, incarnation, first, nodes }
         };
-        Self { own: 0, hosts: hosts.into_iter().map(place).collect() }
+        Self { own: 0, life, hosts: hosts.into_iter().map(place).collect() }
     }
 
     /// Nodes of every parallel process.
@@ -344,7 +362,7 @@ pub enum Report {
         /// Its argument.
         code: i32,
     },
-    /// sc_signal_bcast was called; answered by [`Order::Broadcast`].
+    /// sc_signal_bcast was called; answered by [`Order::BroadcastDone`].
     Broadcast {
         /// Element of the running stage.
         element: u32,
@@ -352,6 +370,15 @@ pub enum Report {
         node: u32,
         /// Signal number.
         signal: i32,
+    },
+    /// Answer to [`Order::Broadcast`].
+    Sent {
+        /// Element of the running stage.
+        element: u32,
+        /// Which broadcast.
+        serial: u64,
+        /// All nodes of the hosts that have sent the signal.
+        nodes: NodeSet,
     },
     /// sc_inspectme was called.
     Inspect {
@@ -383,6 +410,12 @@ pub enum Report {
     Broken {
         /// Element of the running stage.
         element: u32,
+        /// Why.
+        reason: String,
+    },
+    /// Answer to an order of a job that the receiver does not have, and must not begin: for the
+    /// next hop only.
+    NotHere {
         /// Why.
         reason: String,
     },
@@ -448,6 +481,7 @@ impl Report {
             | Report::NotStarted { element, .. }
             | Report::Exit { element, .. }
             | Report::Broadcast { element, .. }
+            | Report::Sent { element, .. }
             | Report::Inspect { element, .. }
             | Report::Garbage { element, .. }
             | Report::Broken { element, .. } => Some(*element),
@@ -461,7 +495,7 @@ mod tests {
     use super::*;
 
     fn placement(nodes: &[u32]) -> Placement {
-        Placement::new(nodes.iter().map(|nodes| ("h".to_owned(), None, *nodes)))
+        Placement::new(0, nodes.iter().map(|nodes| ("h".to_owned(), None, *nodes)))
     }
 
     #[test]

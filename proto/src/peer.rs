@@ -98,6 +98,8 @@ pub enum Peer {
     Order {
         /// The job.
         job: u32,
+        /// Which of all jobs that ever had this number: [`crate::order::Placement::life`].
+        life: u64,
         /// The encoded order.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
@@ -106,6 +108,8 @@ pub enum Peer {
     Report {
         /// The job.
         job: u32,
+        /// As in [`Peer::Order`].
+        life: u64,
         /// The encoded report.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,

@@ -15,8 +15,8 @@ use crate::{console, owner, shepherd};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
-usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-port N] [-key FILE]
-              [-socket PATH] [-operator USER] [-v]
+usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET] [-port N]
+              [-key FILE] [-socket PATH] [-operator USER] [-syslog ADDRESS[:PORT]] [-v]
        scored -list | -kill JOB
        scored -probe [-json]
        scored -try HOSTS [-start WAY] [-links L] [-mtu BYTES] [-rate RATE]
@@ -27,10 +27,12 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
   -file DB      the database; default /etc/score/scorehosts.db, without one this host alone
   -server HOST  which of them leads; default: the last
   -host NAME    which of them this is; default: its own name tells
+  -network NET  the network on which the daemons reach each other: records NET/HOST address=...
   -port N       where daemons listen; default 9901
   -key FILE     the cluster key; default /etc/score/cluster.key
   -socket PATH  where scruns of this host call; default /run/scored/scored.sock
   -operator U   a user that may end the jobs of others; any number of times
+  -syslog A     send the log to a syslog receiver, too, by UDP; default port 514
   -v            log logins and jobs
   -list         the jobs of the cluster
   -kill JOB     end one: your own, or as operator
@@ -49,17 +51,21 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
 In single-user mode scrun starts scored by itself: see scored(8).
 ";
 
-/// Options of SCore's scored that have no effect here: what is said of each. With a value or none.
+/// Options of SCore's scored that have no effect yet: what is said of each. With a value or none.
 const LATER: &[(&str, bool, &str)] = &[
-    ("-ts", true, "jobs share hosts by space; time slices come with a later version"),
-    ("-network", true, "a job uses the networks that it names, else those that its hosts share"),
-    ("-syslog", true, "scored writes its log to standard error, which systemd keeps"),
-    ("-sysmon", true, "there is no monitor yet"),
-    ("-session", true, "there are no checkpoints yet"),
-    ("-restart", false, "there are no checkpoints yet: jobs that ran are gone, new ones are taken"),
-    ("-reset", false, "a restarted scored always begins anew"),
-    ("-resetall", false, "a restarted scored always begins anew"),
+    ("-ts", true, "jobs share hosts by space; time slices come with time-sharing"),
+    ("-sysmon", true, "monitors come with time-sharing"),
+    ("-session", true, "it chooses among checkpoints, which come with checkpoint and restart"),
+    (
+        "-restart",
+        false,
+        "jobs are taken up again from checkpoints, which come with checkpoint and restart; until \
+         then those that ran are gone, and new ones are taken",
+    ),
 ];
+
+/// Options that ask for what is always done: nothing is kept of an earlier scored.
+const ALWAYS: [&str; 2] = ["-reset", "-resetall"];
 
 /// What is to be done.
 #[derive(Debug)]
@@ -218,6 +224,9 @@ impl Words {
                     Some(port.ok_or_else(|| format!("-port {word}: 1 to 65535 is wanted"))?);
             }
             "-socket" => self.service.socket = Some(value()?.into()),
+            "-network" => self.service.network = Some(text(value()?)),
+            "-syslog" => self.service.syslog = Some(text(value()?)),
+            name if ALWAYS.contains(&name) => {}
             "-operator" => self.service.operators.push(text(value()?)),
             "-v" => self.service.verbose = true,
             "-list" => (self.mode, self.console) = (Some("-console"), Some(Console::List)),
@@ -232,7 +241,7 @@ impl Words {
                     if *takes {
                         value()?;
                     }
-                    self.service.notices.push(format!("{name} has no effect: {why}"));
+                    self.service.notices.push(format!("{name} has no effect yet: {why}"));
                 }
             }
             _ => return Err(format!("{shown}: no such option (scored -help)")),

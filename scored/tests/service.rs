@@ -30,6 +30,10 @@ struct Service {
 impl Service {
     /// None, and a skip, where we are not root.
     fn start(cores: u32) -> Option<Self> {
+        Self::start_with(cores, &[])
+    }
+
+    fn start_with(cores: u32, more: &[&str]) -> Option<Self> {
         if !geteuid().is_root() {
             eprintln!("SKIPPED multi-user mode: it needs root");
             return None;
@@ -55,6 +59,7 @@ impl Service {
             .arg(folder.join("key"))
             .arg("-socket")
             .arg(folder.join("socket"))
+            .args(more)
             .stderr(std::fs::File::create(folder.join("log")).unwrap())
             .spawn()
             .unwrap();
@@ -81,8 +86,12 @@ impl Service {
 
     /// Resident memory, KiB.
     fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    fn status(&self, what: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 }
@@ -258,8 +267,29 @@ fn callers_that_say_nothing_or_garbage_are_dropped_and_the_service_goes_on() {
 }
 
 #[test]
+fn the_log_goes_to_a_syslog_receiver_too() {
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    let address = receiver.local_addr().unwrap().to_string();
+    let Some(service) = Service::start_with(1, &["-syslog", &address, "-ts", "100"]) else {
+        return;
+    };
+    let line = || {
+        let mut packet = [0; 2048];
+        let count = receiver.recv(&mut packet).unwrap();
+        String::from_utf8_lossy(&packet[..count]).into_owned()
+    };
+    let (first, second) = (line(), line());
+    assert!(first.starts_with("<28>1 - ") && first.contains("time-sharing"), "{first}");
+    assert!(second.starts_with("<30>1 - ") && second.contains("ready: server of 2"), "{second}");
+    // What standard error gets does not change.
+    service.until_logged("scored: ready: server of 2");
+}
+
+#[test]
 fn five_hundred_logins_at_once_are_all_served() {
     let Some(service) = Service::start(8) else { return };
+    let before = service.memory();
     let mut callers: Vec<Caller> = (0..500)
         .map(|number| {
             let script = format!("echo {number}");
@@ -270,6 +300,8 @@ fn five_hundred_logins_at_once_are_all_served() {
         assert_eq!(caller.until_over(), 0, "{}", caller.notices);
         assert_eq!(caller.out, format!("{number}\n"));
     }
+    let grown = service.status("VmHWM:").saturating_sub(before);
+    assert!(grown < 32 * 1024, "{grown} KiB more at most");
 }
 
 #[test]

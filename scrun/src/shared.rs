@@ -79,9 +79,6 @@ fn shape(options: &Options, request: &Request) -> Result<Shape, Refusal> {
         |line: String| Refusal::usage(given.place, format!("{}={value}: {line}", given.key));
     let parse = if given.key == "hosts" { parse_hosts } else { parse_nodes };
     let asked = parse(value).map_err(refuse)?;
-    if asked.kind.is_some() {
-        return Err(refuse("kinds of hosts are for single-user mode yet".to_owned()));
-    }
     let shape = match (asked.shape, request.procs) {
         (Asked::Nodes(nodes), None) => Shape::Spread(nodes),
         (Asked::Nodes(nodes), Some(procs)) if procs > 0 && nodes % procs == 0 => {
@@ -90,19 +87,19 @@ fn shape(options: &Options, request: &Request) -> Result<Shape, Refusal> {
         (Asked::Nodes(_), Some(procs)) => {
             return Err(refuse(format!("the program wants {procs} processes on each host")));
         }
-        (Asked::Hosts(Some(_), procs), Some(fixed)) if procs != fixed => {
+        (Asked::Hosts(_, procs), Some(fixed)) if procs != fixed => {
             return Err(refuse(format!("the program wants {fixed} processes on each host")));
         }
         (Asked::Hosts(Some(hosts), procs), _) => Shape::Grid { hosts, procs },
-        (Asked::Hosts(None, _) | Asked::WholeHosts(_), _) => {
-            let line = "whole hosts are for single-user mode yet; N or HxP is wanted";
-            return Err(refuse(line.to_owned()));
-        }
+        (Asked::Hosts(None, procs), _) => Shape::Every { procs, least, most },
+        (Asked::WholeHosts(hosts), Some(procs)) => Shape::Grid { hosts, procs },
+        (Asked::WholeHosts(hosts), None) => Shape::Whole { hosts, least, most },
     };
     let nodes = match shape {
         Shape::Spread(nodes) => u64::from(nodes),
         Shape::Grid { hosts, procs } => u64::from(hosts) * u64::from(procs),
-        Shape::Fill { .. } => u64::from(least),
+        // The server sees to it.
+        Shape::Fill { .. } | Shape::Whole { .. } | Shape::Every { .. } => u64::from(least),
     };
     if nodes < u64::from(least) || nodes > u64::from(most) {
         return Err(refuse(format!("the program takes {least} to {most} nodes")));
@@ -117,6 +114,8 @@ impl Shared {
             Shape::Grid { hosts, procs } => hosts.saturating_mul(procs),
             Shape::Spread(nodes) => nodes,
             Shape::Fill { least, .. } => least.max(1),
+            Shape::Whole { hosts, least, .. } => hosts.max(least),
+            Shape::Every { procs, least, .. } => procs.max(least),
         };
         Chosen { hosts: vec![HostSpec::this(nodes)] }
     }
@@ -173,15 +172,20 @@ mod tests {
         assert_eq!(shape("-nodes=5", &any), Ok(Shape::Spread(5)));
         assert_eq!(shape("-nodes=3x2", &any), Ok(Shape::Grid { hosts: 3, procs: 2 }));
         assert_eq!(shape("", &any), Ok(Shape::Fill { least: 1, most: any.nodes.1 }));
+        let (least, most) = any.nodes;
+        assert_eq!(shape("-nodes=x3", &any), Ok(Shape::Every { procs: 3, least, most }));
+        assert_eq!(shape("-hosts=2", &any), Ok(Shape::Whole { hosts: 2, least, most }));
+        // Which hosts are of that kind, the server knows.
+        assert_eq!(shape("-nodes=3x2.linux.opteron", &any), Ok(Shape::Grid { hosts: 3, procs: 2 }));
         let fixed = Request { nodes: (4, 8), procs: Some(2), ..Request::default() };
+        assert_eq!(shape("-hosts=3", &fixed), Ok(Shape::Grid { hosts: 3, procs: 2 }));
         assert_eq!(shape("", &fixed), Ok(Shape::Grid { hosts: 2, procs: 2 }));
         assert_eq!(shape("-nodes=6", &fixed), Ok(Shape::Grid { hosts: 3, procs: 2 }));
         for (wrong, what) in [
             ("-nodes=5", "2 processes"),
             ("-nodes=2x3", "2 processes"),
             ("-nodes=1x2", "4 to 8 nodes"),
-            ("-nodes=x2", "single-user mode"),
-            ("-hosts=2", "single-user mode"),
+            ("-nodes=x3", "2 processes"),
         ] {
             let fault = shape(wrong, &fixed).unwrap_err();
             assert!(fault.contains(what), "{wrong}: {fault}");

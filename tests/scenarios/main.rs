@@ -6,6 +6,7 @@
 mod batch_systems;
 mod between_hosts;
 mod cables;
+mod clock_jumps;
 mod compilers;
 mod early_reader;
 mod environment;

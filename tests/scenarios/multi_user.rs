@@ -3,11 +3,13 @@
 //! rest goes on and nothing is left. The hosts are daemons on loopback addresses of this machine.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,14 @@ impl<'a> Cluster<'a> {
     /// Hosts a, b, ... with two processors each; the last is the server. None, and a skip, where we
     /// are not root.
     fn start(scene: &'a Scene, hosts: &[&str]) -> Option<Self> {
+        let list = hosts.iter().zip(1..);
+        let record = |(name, at)| format!("{name} address=127.0.0.{at} cores=2 group=all\n");
+        Self::start_with(scene, hosts, &list.map(record).collect::<String>())
+    }
+
+    /// The same with a database of its own: the cluster is the group `all`, the last of `hosts` its
+    /// server.
+    fn start_with(scene: &'a Scene, hosts: &[&str], database: &str) -> Option<Self> {
         if !geteuid().is_root() {
             skip("multi-user mode", "it needs root");
             return None;
@@ -39,9 +49,7 @@ impl<'a> Cluster<'a> {
         let scrun = scene.dir().join("scrun");
         std::fs::copy(binaries::program("scrun"), &scrun).unwrap();
         std::fs::copy(binaries::program("scored"), scene.dir().join("scored")).unwrap();
-        let list = hosts.iter().zip(1..);
-        let record = |(name, at)| format!("{name} address=127.0.0.{at} cores=2 group=all\n");
-        scene.file("db", list.map(record).collect::<String>());
+        scene.file("db", database);
         let made = scene.command(binaries::program("scored")).args(&["-makekey", "key"]).run();
         assert_eq!(made.code, 0, "{made}");
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -63,7 +71,7 @@ impl<'a> Cluster<'a> {
         let operator = OPERATOR.to_string();
         command
             .args(["-file", "db", "-key", "key", "-v", "-host", host, "-port", &port])
-            .args(["-operator", &operator])
+            .args(["-operator", &operator, "-group", "all"])
             .arg("-socket")
             .arg(self.socket(host))
             .stdin(Stdio::null())
@@ -309,21 +317,28 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
     let escape = "setsid sleep 301 & echo up; touch file; exec sleep 302";
     let mut there = cluster.scrun(BOB, "b", "nodes=1", escape).start();
     there.wait_for("up", 1);
+    let job_number = |text: String| text.split([' ', ',']).nth(1).unwrap().parse::<u32>().unwrap();
+    let before = job_number(cluster.console(ALICE, "b", &["-list"]).text());
     cluster.strike("b", Signal::SIGKILL);
     let outcome = here.wait();
     assert!(outcome.code != 0 && outcome.stderr.contains("b, the server, is lost"), "{outcome}");
     assert_ne!(there.wait().code, 0);
     // Every process of both jobs goes; what is left on disk goes with the next start.
-    let end = Instant::now() + Duration::from_secs(5);
+    let limit = Instant::now() + Duration::from_secs(5);
     let sleeping = || scene.processes().iter().any(|one| one.command.starts_with("sleep 30"));
     while sleeping() {
-        assert!(Instant::now() < end, "{:#?}", scene.processes());
+        assert!(Instant::now() < limit, "{:#?}", scene.processes());
         sleep(Duration::from_millis(10));
     }
     cluster.start_host("b");
     cluster.until_logged("b", "host a is up");
     let again = cluster.scrun(BOB, "a", "nodes=2x1", "echo again").run();
     assert_eq!((again.code, again.text().as_str()), (0, "again\nagain\n"), "{again}");
+    // Nobody may take a job of the new server for one of the old.
+    let next = cluster.hold(ALICE, "b", "nodes=1");
+    let after = job_number(cluster.console(ALICE, "b", &["-list"]).text());
+    assert!(after > before, "job {after} after {before}");
+    end(next);
     let groups = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpuacct"];
     for folder in groups {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -332,5 +347,95 @@ fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
             let lives = |pid: &str| std::path::Path::new("/proc").join(pid).exists();
             assert!(pid.is_none_or(lives), "{folder}/{name} is left");
         }
+    }
+}
+
+#[test]
+fn kinds_of_hosts_whole_hosts_and_spares_are_what_a_job_asks_for() {
+    let scene = Scene::new();
+    let new = "cores=2 bintype=linux cpugen=new";
+    let database = format!(
+        "s address=127.0.0.1 {new}\n\
+         a address=127.0.0.2 cores=2 group=all bintype=linux cpugen=old\n\
+         b address=127.0.0.3 group=all spare=s {new}\n\
+         c address=127.0.0.4 group=all {new}\n"
+    );
+    let Some(mut cluster) = Cluster::start_with(&scene, &["s", "a", "b", "c"], &database) else {
+        return;
+    };
+    let lines = |options: &str| {
+        let outcome = cluster.scrun(ALICE, "c", options, "echo up").run();
+        assert_eq!(outcome.code, 0, "{options}: {outcome}");
+        outcome.text().lines().count()
+    };
+    let refused = |options: &str, what: &str| {
+        let outcome = cluster.scrun(ALICE, "c", options, "echo up").run();
+        assert!(outcome.code == 2 && outcome.stderr.contains(what), "{options}: {outcome}");
+    };
+    // The only one of its kind, twice as many as it has, and one that nobody has.
+    let old = cluster.hold(BOB, "c", "nodes=2.linux.old");
+    let list = cluster.console(BOB, "c", &["-list"]).text();
+    assert!(list.contains("2 processes on a"), "{list}");
+    end(old);
+    refused("nodes=3.linux.old", "at most 2 on one");
+    refused("nodes=1.linux.odl", "did you mean 'old'");
+    // Whole hosts, those of other kinds by hetero only; the spare waits.
+    assert_eq!(lines("hosts=2"), 4);
+    refused("hosts=3", "3 whole hosts");
+    assert_eq!(lines("hosts=3,hetero"), 6);
+    assert_eq!(lines("nodes=x1,hetero"), 3);
+    assert_eq!(lines("nodes=x1.linux.new"), 2);
+    cluster.strike("b", Signal::SIGKILL);
+    let outcome = cluster.scrun(ALICE, "c", "hosts=2,wait", "echo up").run();
+    assert_eq!((outcome.code, outcome.text().lines().count()), (0, 4), "{outcome}");
+    cluster.until_logged("c", "on c, s");
+}
+
+/// Connections that say one byte after the other and are opened anew when they are dropped.
+fn trickle(port: u16, over: &AtomicBool) -> usize {
+    let mut streams: Vec<TcpStream> = Vec::new();
+    let mut dropped = 0;
+    while !over.load(Ordering::Relaxed) {
+        let before = streams.len();
+        streams.retain_mut(|stream| stream.write_all(b"S").is_ok());
+        dropped += before - streams.len();
+        while streams.len() < 200
+            && let Ok(stream) = TcpStream::connect(("127.0.0.2", port))
+        {
+            streams.push(stream);
+        }
+        sleep(Duration::from_millis(100));
+    }
+    dropped
+}
+
+#[test]
+fn who_opens_connection_after_connection_keeps_no_daemon_out() {
+    let scene = Scene::new();
+    let Some(mut cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
+    let (over, port) = (AtomicBool::new(false), cluster.port);
+    std::thread::scope(|scope| {
+        let attack = scope.spawn(|| trickle(port, &over));
+        // Ended with the attack, whatever fails here.
+        let _end = Flag(&over);
+        cluster.until_logged("b", "a connection to the daemons' port was dropped");
+        cluster.strike("a", Signal::SIGKILL);
+        cluster.until_logged("b", "host a:");
+        std::fs::write(cluster.log_file("b"), "").unwrap();
+        cluster.start_host("a");
+        cluster.until_logged("b", "host a is up");
+        let outcome = cluster.scrun(ALICE, "a", "nodes=2x1", "echo up").run();
+        assert_eq!((outcome.code, outcome.text().as_str()), (0, "up\nup\n"), "{outcome}");
+        over.store(true, Ordering::Relaxed);
+        assert!(attack.join().unwrap() > 0, "no connection was dropped");
+    });
+}
+
+/// Raised with its value's end.
+struct Flag<'a>(&'a AtomicBool);
+
+impl Drop for Flag<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,15 @@
 //! Output goes into a file and input comes from one, as the manual's table 1.5 has it.
 
-use score_tests::Scene;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::Signal;
+use score_tests::process::Process;
+use score_tests::{Scene, skip};
 
 #[test]
 fn an_absolute_name_gets_the_first_process_of_the_host_only() {
@@ -49,4 +58,68 @@ fn an_output_file_that_cannot_be_opened_is_named() {
         scene.scrun(&["-nodes=2", "system", "echo", "x", "=:", "/no/such/folder/f"]).run();
     assert_ne!(outcome.code, 0, "{outcome}");
     let _ = outcome.says(&["/no/such/folder/f"]);
+}
+
+/// A file system whose server says nothing, ever.
+struct Hanging {
+    folder: PathBuf,
+    _server: File,
+}
+
+impl Hanging {
+    /// None, and a skip, where it cannot be mounted.
+    fn mount(scene: &Scene) -> Option<Self> {
+        let folder = scene.dir().join("hanging");
+        std::fs::create_dir(&folder).unwrap();
+        let server = File::options().read(true).write(true).open("/dev/fuse");
+        let mounted = server.map_err(|error| error.to_string()).and_then(|server| {
+            let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+            mount(Some("hanging"), &folder, Some("fuse"), flags, Some(data.as_str()))
+                .map_err(|error| error.to_string())?;
+            Ok(server)
+        });
+        match mounted {
+            Ok(server) => Some(Self { folder, _server: server }),
+            Err(reason) => {
+                skip("a_file_system_that_hangs", &format!("no file system of ours: {reason}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        let _ = umount2(&self.folder, MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn a_file_system_that_hangs_holds_neither_the_other_nodes_nor_an_interrupt() {
+    let scene = Scene::new();
+    let Some(hanging) = Hanging::mount(&scene) else { return };
+    let file = hanging.folder.join("file");
+    for (operator, nodes_up) in [("=:", 1), (":=", 0)] {
+        let script = "echo up $SCORE_SELF_NODE >&2; exec sleep 300";
+        let words = ["-nodes=2", "system", "sh", "-c", script, operator, file.to_str().unwrap()];
+        let job = scene.scrun(&words).start();
+        let begin = Instant::now();
+        // An absolute name is opened by the first process of the host alone, for writing.
+        while job.stderr().matches("up 1").count() < nodes_up {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{}", job.stderr());
+            sleep(Duration::from_millis(10));
+        }
+        let is_opening = |one: &Process| {
+            let number = format!("/proc/{}/wchan", one.pid);
+            std::fs::read_to_string(number).is_ok_and(|name| name.contains("fuse"))
+        };
+        scene.wait_for_process("process that hangs", is_opening);
+        job.signal(Signal::SIGINT);
+        let outcome = job.wait();
+        // scrun dies of the signal, as its shell expects.
+        assert!([130, -2].contains(&outcome.code), "{outcome}");
+        assert!(!outcome.stderr.contains("up 0"), "{outcome}");
+        scene.wait_until_clean(score_tests::scene::GRACE).unwrap();
+    }
 }

@@ -16,6 +16,7 @@ fn counted(report: &Report) -> Option<(u32, &NodeSet)> {
         | Report::InBarrier { element, nodes }
         | Report::Ended { element, nodes, .. }
         | Report::Skipped { element, nodes }
+        | Report::Sent { element, nodes, .. }
         | Report::NotStarted { element, nodes, .. } => Some((*element, nodes)),
         _ => None,
     }
@@ -55,6 +56,10 @@ impl merge::Report for Report {
                 Report::Ended { element, nodes, status },
                 Report::Ended { element: other, nodes: more, status: how },
             ) if element == other && status == how => (nodes, more),
+            (
+                Report::Sent { element, serial, nodes },
+                Report::Sent { element: other, serial: which, nodes: more },
+            ) if element == other && serial == which => (nodes, more),
             (
                 Report::NotStarted { element, nodes, code, why },
                 Report::NotStarted { element: other, nodes: more, code: theirs, why: reason },

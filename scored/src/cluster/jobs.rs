@@ -6,7 +6,7 @@ use score_proto::nodeset::NodeSet;
 use score_proto::peer::{HostId, SERVER, User};
 
 use super::machine::Cluster;
-use super::place::{self, Share, Site};
+use super::place::{self, Shape, Share, Site};
 use super::{Action, JobId, Request, SessionId, Time};
 
 /// The largest priority (manual, scrun(1), `priority`).
@@ -196,7 +196,7 @@ impl Cluster {
         if request.priority > LAST_PRIORITY {
             return Err(format!("priority {}: at most {LAST_PRIORITY}", request.priority));
         }
-        let last = request.allowed.as_ref().and_then(NodeSet::last);
+        let last = request.pools.iter().filter_map(NodeSet::last).max();
         if last.is_some_and(|last| last as usize >= self.hosts.len()) {
             return Err("a host that is not in the cluster is wanted".to_owned());
         }
@@ -223,13 +223,13 @@ impl Cluster {
         }
     }
 
-    /// The hosts that a request may have in this view, without the `kept` ones. Spares count
-    /// only in place of others that are missing.
-    fn sites(&self, request: &Request, view: View, kept: &NodeSet) -> Vec<Site> {
-        let mut missing = 0;
+    /// The hosts of these that a request may have in this view. Spares count only in place of
+    /// others that are missing.
+    fn sites(&self, allowed: Option<&NodeSet>, view: View) -> Vec<Site> {
+        let mut missing = NodeSet::new();
         let (mut sites, mut spares) = (Vec::new(), Vec::new());
         for (number, host) in (0..).zip(&self.hosts) {
-            let allowed = request.allowed.as_ref().is_none_or(|allowed| allowed.contains(number));
+            let allowed = allowed.is_none_or(|allowed| allowed.contains(number));
             let slots = host.setting.slots;
             if !allowed || slots == 0 {
                 continue;
@@ -237,15 +237,20 @@ impl Cluster {
             let usable = !host.setting.defect && (view == View::Known || self.is_up(number));
             let free = if view == View::Free { slots.saturating_sub(host.used) } else { slots };
             let site = Site { host: number, slots, free };
-            match (host.setting.spare, usable) {
-                (true, true) => spares.push(site),
-                (false, true) => sites.push(site),
-                (false, false) => missing += 1,
-                (true, false) => {}
+            match (host.setting.spare_for.is_empty(), usable) {
+                (true, true) => sites.push(site),
+                (true, false) => missing.union(&NodeSet::one(number)),
+                (false, true) => spares.push(site),
+                (false, false) => {}
             }
         }
-        sites.extend(spares.into_iter().take(missing));
-        sites.retain(|site| !kept.contains(site.host));
+        for spare in spares {
+            let of = &self.hosts[spare.host as usize].setting.spare_for;
+            if let Some(replaced) = of.iter().find(|host| missing.contains(*host)) {
+                missing.remove(replaced);
+                sites.push(spare);
+            }
+        }
         sites
     }
 
@@ -257,24 +262,43 @@ impl Cluster {
                 return None;
             }
         }
-        let sites = self.sites(request, view, kept);
+        if request.pools.is_empty() {
+            return self.search_in(None, request.shape, view, kept);
+        }
+        let mut pools = request.pools.iter();
+        pools.find_map(|pool| self.search_in(Some(pool), request.shape, view, kept))
+    }
+
+    fn search_in(
+        &self,
+        pool: Option<&NodeSet>,
+        shape: Shape,
+        view: View,
+        kept: &NodeSet,
+    ) -> Option<Vec<Share>> {
+        let mut sites = self.sites(pool, view);
+        let is_kept = |site: &Site| kept.contains(site.host);
+        if matches!(shape, Shape::Every { .. }) && sites.iter().any(is_kept) {
+            return None;
+        }
+        sites.retain(|site| !is_kept(site));
         let free: u64 = sites.iter().map(|site| u64::from(site.free)).sum();
-        let fits = free >= request.shape.least();
-        let found = fits.then(|| place::place(request.shape, &sites)).flatten();
+        let found = (free >= shape.least()).then(|| place::place(shape, &sites)).flatten();
         let idle = view != View::Free || self.hosts.iter().all(|host| host.used == 0);
         if found.is_none() && self.setting.oversubscribe && idle {
-            return place::place_beyond(request.shape, &sites);
+            return place::place_beyond(shape, &sites);
         }
         found
     }
 
     /// One line: what is wanted, and what there is.
     fn shortage(&self, request: &Request, view: View) -> String {
-        let sites = self.sites(request, view, &NodeSet::new());
+        let allowed = request.allowed();
+        let sites = self.sites(allowed.as_ref(), view);
         let free: u64 = sites.iter().map(|site| u64::from(site.free)).sum();
         let hosts = sites.iter().filter(|site| site.free > 0).count();
         let largest = sites.iter().map(|site| site.free).max().unwrap_or(0);
-        let place = if request.allowed.is_some() { "of these hosts" } else { "of the cluster" };
+        let place = if allowed.is_some() { "of these hosts" } else { "of the cluster" };
         let wanted = request.shape;
         match view {
             View::Free => format!(
@@ -297,7 +321,7 @@ impl Cluster {
             // What needs hosts that are down keeps nobody else waiting.
             if self.search(&job.request, View::Present, &kept).is_some() {
                 let all = || NodeSet::from(0..self.hosts.len() as u32);
-                kept.union(&job.request.allowed.clone().unwrap_or_else(all));
+                kept.union(&job.request.allowed().unwrap_or_else(all));
             }
         }
         kept
@@ -324,7 +348,7 @@ impl Cluster {
                     started = true;
                 } else if is_first && self.search(request, View::Present, &kept).is_some() {
                     let all = || NodeSet::from(0..self.hosts.len() as u32);
-                    kept.union(&request.allowed.clone().unwrap_or_else(all));
+                    kept.union(&request.allowed().unwrap_or_else(all));
                 }
             }
             if !started {
@@ -353,8 +377,10 @@ impl Cluster {
         }
         for other in self.waiting.heads().collect::<Vec<_>>() {
             let Some(other) = self.jobs.get_mut(&other) else { continue };
-            let allowed = other.request.allowed.as_ref();
-            let touches = |share: &Share| allowed.is_none_or(|set| set.contains(share.host));
+            let pools = &other.request.pools;
+            let touches = |share: &Share| {
+                pools.is_empty() || pools.iter().any(|pool| pool.contains(share.host))
+            };
             if let State::Waiting { passed, .. } = &mut other.state
                 && shares.iter().any(touches)
             {

@@ -94,8 +94,8 @@ pub struct HostSetting {
     pub name: String,
     /// Processes that jobs may have there: its processors, unless the operator says otherwise.
     pub slots: u32,
-    /// Used only while another host is missing.
-    pub spare: bool,
+    /// The hosts in whose place it is used while they are missing; empty where it is no spare.
+    pub spare_for: NodeSet,
     /// Marked as defect: never used.
     pub defect: bool,
 }
@@ -160,14 +160,24 @@ impl Default for Limits {
 pub struct Request {
     /// Hosts and processes.
     pub shape: Shape,
-    /// The hosts that it may have; None for any.
-    pub allowed: Option<NodeSet>,
+    /// It has hosts of one of these sets; where there is none, any hosts.
+    pub pools: Vec<NodeSet>,
     /// Whether it queues when there is no room.
     pub wait: bool,
     /// 0 to 15; among the waiting jobs of its user a smaller one goes first.
     pub priority: u8,
     /// What the shell holds for it (its JobSpec), for the limits.
     pub bytes: u64,
+}
+
+impl Request {
+    /// All hosts that it may have; None for any.
+    pub fn allowed(&self) -> Option<NodeSet> {
+        self.pools.iter().cloned().reduce(|mut all, pool| {
+            all.union(&pool);
+            all
+        })
+    }
 }
 
 /// What has happened.

@@ -1,6 +1,8 @@
 //! Where a job runs: hosts are shared by space, each has so many slots, normally its processors.
 //! Pure arithmetic on a list of hosts that the caller has chosen from.
 
+use std::ops::RangeInclusive;
+
 use score_proto::MAX_NODES;
 use score_proto::peer::HostId;
 
@@ -34,6 +36,24 @@ pub enum Shape {
         /// At most.
         most: u32,
     },
+    /// `hosts=H`: so many hosts that nobody else uses, with all of their slots.
+    Whole {
+        /// Hosts.
+        hosts: u32,
+        /// Processes at least.
+        least: u32,
+        /// Processes at most.
+        most: u32,
+    },
+    /// `xP`: every host with so many processes.
+    Every {
+        /// Processes on each.
+        procs: u32,
+        /// Processes at least.
+        least: u32,
+        /// Processes at most.
+        most: u32,
+    },
 }
 
 /// The part of a job that runs on one host.
@@ -51,10 +71,21 @@ impl Shape {
         let nodes = match *self {
             Shape::Grid { hosts, procs } => u64::from(hosts) * u64::from(procs),
             Shape::Spread(nodes) => nodes.into(),
-            Shape::Fill { least, most } if least > most => {
+            Shape::Fill { least, most }
+            | Shape::Whole { least, most, .. }
+            | Shape::Every { least, most, .. }
+                if least > most =>
+            {
                 return Some(format!("at least {least} and at most {most} nodes are wanted"));
             }
             Shape::Fill { least, most } => u64::from(least.max(1)).min(most.into()),
+            Shape::Whole { hosts: number, most, .. } | Shape::Every { procs: number, most, .. } => {
+                if most == 0 {
+                    0
+                } else {
+                    number.into()
+                }
+            }
         };
         match nodes {
             0 => Some("a job needs at least one node".to_owned()),
@@ -71,6 +102,8 @@ impl Shape {
             Shape::Grid { hosts, procs } => u64::from(hosts) * u64::from(procs),
             Shape::Spread(nodes) => nodes.into(),
             Shape::Fill { least, .. } => least.max(1).into(),
+            Shape::Whole { hosts, least, .. } => hosts.max(least).into(),
+            Shape::Every { procs, least, .. } => procs.max(least).into(),
         }
     }
 }
@@ -81,6 +114,8 @@ impl std::fmt::Display for Shape {
             Shape::Grid { hosts, procs } => write!(f, "{hosts} hosts with {procs} processes each"),
             Shape::Spread(nodes) => write!(f, "{nodes} processes"),
             Shape::Fill { least, .. } => write!(f, "at least {} processes", least.max(1)),
+            Shape::Whole { hosts, .. } => write!(f, "{hosts} whole hosts"),
+            Shape::Every { procs, .. } => write!(f, "{procs} processes on every host"),
         }
     }
 }
@@ -92,7 +127,36 @@ pub fn place(shape: Shape, sites: &[Site]) -> Option<Vec<Share>> {
         Shape::Grid { hosts, procs } => grid(hosts, procs, sites),
         Shape::Spread(nodes) => spread(nodes, sites),
         Shape::Fill { least, most } => fill(least, most, sites),
+        Shape::Whole { hosts, least, most } => whole(hosts, least..=most, sites),
+        Shape::Every { .. } if sites.is_empty() => None,
+        Shape::Every { procs, least, most } => {
+            let all = grid(u32::try_from(sites.len()).ok()?, procs, sites)?;
+            (least..=most).contains(&total(&all)).then_some(all)
+        }
     }
+}
+
+fn total(shares: &[Share]) -> u32 {
+    shares.iter().fold(0, |sum, share| sum.saturating_add(share.procs))
+}
+
+/// Hosts that are free with all of their slots: the first ones, unless only the largest or the
+/// smallest ones make a number of nodes that is wanted.
+fn whole(hosts: u32, nodes: RangeInclusive<u32>, sites: &[Site]) -> Option<Vec<Share>> {
+    let mut idle: Vec<_> = sites.iter().filter(|site| site.free == site.slots).collect();
+    let mut chosen = None;
+    for order in [0, -1, 1] {
+        idle.sort_by_key(|site| (order * i64::from(site.slots), site.host));
+        let share = |site: &&Site| Share { host: site.host, procs: site.slots };
+        let shares: Vec<Share> = idle.get(..hosts as usize)?.iter().map(share).collect();
+        if nodes.contains(&total(&shares)) {
+            chosen = Some(shares);
+            break;
+        }
+    }
+    let mut chosen = chosen.filter(|chosen| !chosen.is_empty())?;
+    chosen.sort_by_key(|share| (std::cmp::Reverse(share.procs), share.host));
+    Some(chosen)
 }
 
 /// Finds room without regard to slots: only a job that has all hosts for itself may do so.
@@ -102,6 +166,10 @@ pub fn place_beyond(shape: Shape, sites: &[Site]) -> Option<Vec<Share>> {
         Shape::Spread(nodes) => ((sites.len() as u64).min(nodes.into()) as u32, nodes),
         Shape::Fill { least, most } => {
             return fill(least, most, sites).or_else(|| place_beyond(Shape::Spread(least), sites));
+        }
+        Shape::Whole { .. } | Shape::Every { .. } => {
+            let idle: Vec<_> = sites.iter().map(|one| Site { free: one.slots, ..*one }).collect();
+            return place(shape, &idle);
         }
     };
     let mut best = sites.to_vec();
@@ -204,6 +272,22 @@ mod tests {
         assert_eq!(place(wanted, &sites(&[1, 0])), None);
         let capped = Shape::Fill { least: 1, most: 4 };
         assert_eq!(shares(place(capped, &sites(&[3, 3]))), [(0, 2), (1, 2)]);
+    }
+
+    #[test]
+    fn whole_hosts_are_idle_and_every_host_takes_its_part() {
+        let mut three = sites(&[8, 7, 8, 4]);
+        three[3].slots = 4;
+        let whole = |hosts, least, most| place(Shape::Whole { hosts, least, most }, &three);
+        assert_eq!(shares(whole(1, 1, 100)), [(0, 8)]);
+        assert_eq!(shares(whole(1, 1, 4)), [(3, 4)]);
+        assert_eq!(shares(whole(2, 16, 16)), [(0, 8), (2, 8)]);
+        assert_eq!(shares(whole(3, 1, 100)), [(0, 8), (2, 8), (3, 4)]);
+        assert_eq!((whole(4, 1, 100), whole(2, 17, 100)), (None, None));
+        let every = |procs, most| place(Shape::Every { procs, least: 1, most }, &three);
+        assert_eq!(shares(every(4, 100)), [(0, 4), (1, 4), (2, 4), (3, 4)]);
+        assert_eq!((every(5, 100), every(4, 15)), (None, None));
+        assert_eq!(place(Shape::Every { procs: 1, least: 1, most: 9 }, &[]), None);
     }
 
     #[test]

@@ -7,10 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use score_proto::frame;
 use score_proto::message::{ContentHash, JobSpec, Up};
 use score_proto::order::{Begin, Order, Report};
-use score_proto::peer::Peer;
 
 use super::Daemon;
 use super::jobs::Post;
@@ -37,11 +35,12 @@ impl Daemon {
     }
 
     /// Sees to it that the programs of a job come here.
-    pub fn fetch(&mut self, number: u32, spec: &JobSpec) -> Result<(), String> {
+    pub fn fetch(&mut self, number: u32, begin: &Begin) -> Result<(), String> {
         if self.leads.contains_key(&number) {
-            self.take_own(spec);
+            self.take_own(&begin.spec);
         }
-        for (content, place) in staging::files(spec) {
+        let whose = begin.owner.as_ref().map(|owner| owner.uid);
+        for (content, place) in staging::files(&begin.spec) {
             if content.size > LARGEST {
                 return Err(format!(
                     "{} has {} bytes: at most {LARGEST} travel to other hosts",
@@ -49,24 +48,24 @@ impl Daemon {
                     content.size
                 ));
             }
-            let wish = self.store.need(content, number);
-            let wish = wish.map_err(|error| format!("no memory for programs: {error}"))?;
+            let wish = self.store.need(content, number, whose);
+            let wish = wish.map_err(|error| {
+                format!("{}: no room for the job's programs: {error}", place.display())
+            })?;
             wish.into_iter().for_each(|wish| self.wish(number, wish));
         }
         Ok(())
     }
 
     /// Asks for more of a program: scrun, or the host above.
-    fn wish(&mut self, number: u32, Wish { hash, offset, length }: Wish) {
+    pub fn wish(&mut self, number: u32, Wish { hash, offset, length }: Wish) {
         if let Some(lead) = self.leads.get(&number) {
             return self.tell(number, lead.lane, &Up::Want { hash, offset, length });
         }
         let member = self.members.get(&(number, false));
-        if let Some(Above::Peer(link)) = member.map(|member| member.above)
-            && let Some(peers) = &mut self.peers
-            && let Ok(body) = frame::encode_datagram(&Report::Want { hash, offset, length })
+        if let Some((Above::Peer(link), life)) = member.map(|member| (member.above, member.life()))
         {
-            peers.send(link, Peer::Report { job: number, body });
+            self.send_report(link, (number, life), &Report::Want { hash, offset, length });
         }
     }
 
@@ -94,7 +93,7 @@ impl Daemon {
     pub fn content_wanted(&mut self, post: Post, source: usize, wish: Wish) {
         match self.members.get_mut(&post).filter(|member| member.shares_disk) {
             Some(member) => member.borrowers.push((source, wish.hash)),
-            None => self.store.ask(Asker { post, source }, wish),
+            None => self.store.ask(post.0, Asker { post, source }, wish),
         }
         self.hand_on();
     }
@@ -114,7 +113,7 @@ impl Daemon {
 
     /// A job is to begin here: as soon as its programs are there.
     pub fn begin_when_ready(&mut self, number: u32, begin: Box<Begin>) {
-        let fetched = self.fetch(number, &begin.spec);
+        let fetched = self.fetch(number, &begin);
         let Some(member) = self.members.get_mut(&(number, false)) else { return };
         match fetched {
             Ok(()) => member.wait_for_programs(begin),
@@ -130,7 +129,7 @@ impl Daemon {
             let Some(begin) = &member.waiting else { continue };
             let files = staging::files(&begin.spec);
             let broken = files.iter().find(|(one, _)| {
-                !matches!(self.store.find(&one.hash), Some(Found::Whole | Found::Coming))
+                !matches!(self.store.find(*number, &one.hash), Some(Found::Whole | Found::Coming))
             });
             if let Some((_, place)) = broken {
                 let name = place.file_name().unwrap_or_default().to_string_lossy();
@@ -138,7 +137,9 @@ impl Daemon {
                 member.waiting = None;
                 member.refuse(reason);
                 refused = true;
-            } else if files.iter().all(|(one, _)| self.store.find(&one.hash) == Some(Found::Whole))
+            } else if files
+                .iter()
+                .all(|(one, _)| self.store.find(*number, &one.hash) == Some(Found::Whole))
             {
                 ready.extend(member.waiting.take().map(|begin| (*number, begin)));
             }

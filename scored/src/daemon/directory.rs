@@ -202,6 +202,21 @@ fn bases(runtime_dir: Option<&OsStr>) -> Vec<PathBuf> {
 
 /// Makes the folder that holds the jobs' directories, and trusts it only if it is ours alone.
 fn prepare(base: &Path) -> io::Result<()> {
+    for _ in 0..16 {
+        match try_prepare(base) {
+            // Whoever was the last one there has removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && parent_is_there(base) => {}
+            other => return other,
+        }
+    }
+    try_prepare(base)
+}
+
+fn parent_is_there(base: &Path) -> bool {
+    base.parent().is_some_and(Path::is_dir)
+}
+
+fn try_prepare(base: &Path) -> io::Result<()> {
     // Users must reach their own below root's.
     let mode = if base == Path::new(OF_ROOT) { 0o711 } else { 0o700 };
     match DirBuilder::new().mode(mode).create(base) {

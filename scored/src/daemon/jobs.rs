@@ -3,8 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
-use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -13,8 +11,9 @@ use score_proto::message::{JobSpec, Level, Up};
 use score_proto::order::{Begin, Order, Owner as JobOwner, Placement, Report};
 use score_proto::peer::Peer;
 
-use super::member::{Above, Member, Start};
-use super::muster::Muster;
+use super::member::{Above, LOST, Member, Start};
+use super::muster::{self, Muster};
+use super::peers::Peers;
 use super::relay::{Out, SHEPHERD};
 use super::session::Lane;
 use super::store::Wish;
@@ -37,15 +36,12 @@ pub struct Lead {
 /// leads a job which begins on another host has that one, and perhaps one of its own further down.
 pub type Post = (u32, bool);
 
-/// scrun's exit code for a job whose host is lost.
-const LOST: u8 = 1;
-
 impl Daemon {
-    /// Begins a job whose hosts are all there; `addresses` is where their daemons listen.
-    pub fn begin(&mut self, lane: Lane, spec: JobSpec, addresses: Option<Vec<SocketAddr>>) {
+    /// Begins a job whose hosts are all there, with these daemons.
+    pub fn begin(&mut self, lane: Lane, spec: JobSpec, daemons: Option<Vec<muster::Daemon>>) {
         let number = self.next_job;
         self.next_job += 1;
-        self.begin_as(lane, number, spec, addresses, None);
+        self.begin_as(lane, number, spec, daemons, None);
     }
 
     /// The same under a number that was given elsewhere, and for a user among others.
@@ -54,26 +50,27 @@ impl Daemon {
         lane: Lane,
         number: u32,
         spec: JobSpec,
-        addresses: Option<Vec<SocketAddr>>,
+        daemons: Option<Vec<muster::Daemon>>,
         owner: Option<JobOwner>,
     ) {
         let session = self.sessions.get_mut(&lane.session);
         if !session.is_some_and(|session| session.number(lane.job, number)) {
             return self.job_over(number, LOST);
         }
-        let addresses = addresses.unwrap_or_default();
+        let daemons = daemons.unwrap_or_default();
         let place = |(at, host): (usize, &score_proto::message::HostSpec)| {
             let name = if host.name.is_empty() { host_name() } else { host.name.clone() };
-            (name, addresses.get(at).copied(), host.procs)
+            (name, daemons.get(at).copied(), host.procs)
         };
         let hosts = spec.hosts.iter().map(|host| host.name.clone()).collect();
-        let placement = Placement::new(spec.hosts.iter().enumerate().map(place));
+        let life = random().unwrap_or_default();
+        let placement = Placement::new(life, spec.hosts.iter().enumerate().map(place));
         let secret = random().unwrap_or_default();
         let begin = Begin { job: number, secret, spec, owner };
         let (job, orders) = Job::begin(begin, placement);
         self.leads.insert(number, Lead { job, lane, hosts, directories: BTreeMap::new() });
         if let Some(Order::Begin(begin)) = orders.last()
-            && let Err(reason) = self.fetch(number, &begin.spec)
+            && let Err(reason) = self.fetch(number, begin)
         {
             self.leads.remove(&number);
             return self.refuse(lane, reason, LOST);
@@ -189,13 +186,23 @@ impl Daemon {
     }
 
     /// An order has come over a link.
-    pub fn ordered(&mut self, link: usize, number: u32, body: &[u8]) {
+    pub fn ordered(&mut self, link: usize, (number, life): (u32, u64), body: &[u8]) {
         let Ok(order) = frame::decode_datagram::<Order>(body) else {
             return eprintln!("scored: job {number}: an order that cannot be read");
         };
         let post = (number, false);
-        match (&order, self.members.get(&post)) {
-            (Order::Place(placement), None) if placement.check().is_ok() => {
+        if let Order::Place(placement) = &order {
+            // What is here under this number is of a server that is no more.
+            if self.members.get(&post).is_some_and(|one| one.life() != life) {
+                self.dismiss(post);
+            }
+            if let Err(reason) = self.may_place(placement, life) {
+                let report = Report::NotHere { reason };
+                return self.send_report(link, (number, life), &report);
+            }
+        }
+        match (&order, self.members.get(&post).filter(|one| one.life() == life)) {
+            (Order::Place(placement), None) => {
                 self.place(post, Member::new(placement.clone(), Above::Peer(link)));
             }
             (Order::Content { hash, offset, bytes }, Some(member))
@@ -216,19 +223,37 @@ impl Daemon {
         self.members.get_mut(&post).into_iter().for_each(|one| one.relay.ordered(order.clone()));
     }
 
+    /// Whether this daemon may have a part in that job.
+    fn may_place(&self, placement: &Placement, life: u64) -> Result<(), String> {
+        placement.check()?;
+        let meant = placement.here().and_then(|here| here.incarnation);
+        let own = self.peers.as_ref().map(Peers::incarnation);
+        match meant == own && placement.life == life {
+            true => Ok(()),
+            false => Err("its scored has begun anew since the job was given to it".to_owned()),
+        }
+    }
+
+    pub fn send_report(&mut self, link: usize, (job, life): (u32, u64), report: &Report) {
+        if let (Ok(body), Some(peers)) = (frame::encode_datagram(report), &mut self.peers) {
+            peers.send(link, Peer::Report { job, life, body });
+        }
+    }
+
     /// A report has come over a link.
-    pub fn reported(&mut self, link: usize, number: u32, body: &[u8]) {
+    pub fn reported(&mut self, link: usize, (number, life): (u32, u64), body: &[u8]) {
         let Ok(report) = frame::decode_datagram::<Report>(body) else {
             return eprintln!("scored: job {number}: a report that cannot be read");
         };
         for post in [(number, true), (number, false)] {
-            if let Some(member) = self.members.get_mut(&post)
+            if let Some(member) = self.members.get_mut(&post).filter(|one| one.life() == life)
                 && let Some(source) = member.source(link)
             {
                 return match report {
                     Report::Want { hash, offset, length } => {
                         self.content_wanted(post, source, Wish { hash, offset, length });
                     }
+                    Report::NotHere { reason } => member.lose(source, &reason),
                     report => member.relay.reported(source, report),
                 };
             }
@@ -243,11 +268,15 @@ impl Daemon {
             if member.above == Above::Peer(link) {
                 self.dismiss(post);
             } else if let Some(source) = member.source(link) {
-                let hosts = member.relay.hosts(source);
-                let text = lost_text(member.relay.placement(), hosts, reason);
-                member.relay.lost(source, LOST, text);
+                member.lose(source, reason);
             }
         }
+    }
+
+    /// Which job has this number here.
+    fn life(&self, number: u32) -> u64 {
+        let posts = [(number, true), (number, false)];
+        posts.iter().find_map(|post| self.members.get(post)).map_or(0, Member::life)
     }
 
     /// Moves orders and reports until there are none, those of jobs that begin meanwhile, too.
@@ -287,7 +316,9 @@ impl Daemon {
     fn forget(&mut self, number: u32) {
         let runs = [true, false].iter().any(|root| self.members.contains_key(&(number, *root)));
         if !runs && !self.leads.contains_key(&number) {
-            self.store.release(number);
+            for (other, wish) in self.store.release(number) {
+                self.wish(other, wish);
+            }
         }
     }
 
@@ -295,21 +326,20 @@ impl Daemon {
         match above {
             Above::Master => self.lead(Some(number), Event::Report(report)),
             Above::Peer(link) => {
-                let body = frame::encode_datagram(&report);
-                if let (Ok(body), Some(peers)) = (body, &mut self.peers) {
-                    peers.send(link, Peer::Report { job: number, body });
-                }
+                let life = self.life(number);
+                self.send_report(link, (number, life), &report);
             }
         }
     }
 
     pub fn send_down(&mut self, post: Post, source: usize, order: &Order) {
         let Some(member) = self.members.get_mut(&post) else { return };
+        let life = member.life();
         let (Some(link), Some(peers)) = (member.below.get(&source), &mut self.peers) else {
             return;
         };
         let sent = frame::encode_datagram(order)
-            .is_ok_and(|body| peers.send(*link, Peer::Order { job: post.0, body }));
+            .is_ok_and(|body| peers.send(*link, Peer::Order { job: post.0, life, body }));
         if !sent {
             let reason = "arguments and environment are too long to be sent to other hosts";
             member.relay.lost(source, LOST, reason.to_owned());
@@ -333,7 +363,7 @@ impl Daemon {
     pub fn begin_here(&mut self, number: u32, begin: &Begin) {
         let token = self.token(Owner::Shepherd(number));
         let Some(member) = self.members.get_mut(&(number, false)) else { return };
-        let (above, own) = (member.above, member.relay.placement().own);
+        let (above, own, life) = (member.above, member.relay.placement().own, member.life());
         let lane = self.leads.get(&number).map(|lead| lead.lane);
         let mut session =
             lane.and_then(|Lane { session, job }| Some((self.sessions.get_mut(&session)?, job)));
@@ -350,7 +380,7 @@ impl Daemon {
             (Above::Peer(link), _, Some(peers)) => {
                 let report = Report::Directory { host: own, path: path.to_owned() };
                 if let Ok(body) = frame::encode_datagram(&report) {
-                    peers.send(link, Peer::Report { job: number, body });
+                    peers.send(link, Peer::Report { job: number, life, body });
                     peers.flush();
                 }
             }
@@ -380,11 +410,12 @@ impl Daemon {
 
     fn dismiss(&mut self, post: Post) {
         let Some(mut member) = self.members.remove(&post) else { return };
+        let life = member.life();
         for link in member.below.values() {
             if let (Ok(body), Some(peers)) =
                 (frame::encode_datagram(&Order::Abandon), &mut self.peers)
             {
-                peers.send(*link, Peer::Order { job: post.0, body });
+                peers.send(*link, Peer::Order { job: post.0, life, body });
             }
         }
         member.abort();
@@ -428,17 +459,4 @@ impl Daemon {
             session.tell(lane.job, &Up::Notice { level, text });
         }
     }
-}
-
-/// What the user reads when hosts are lost: the first is the one whose link broke.
-fn lost_text(placement: &Placement, hosts: Range<u32>, reason: &str) -> String {
-    let names: Vec<&str> =
-        hosts.filter_map(|host| Some(placement.hosts.get(host as usize)?.name.as_str())).collect();
-    let first = names.first().copied().unwrap_or("?");
-    let along = match names.len() {
-        0 | 1 => String::new(),
-        2..=5 => format!("; out of reach with it: {}", names[1..].join(", ")),
-        more => format!("; out of reach with it: {} hosts", more - 1),
-    };
-    format!("host {first} is lost: {reason}{along}. Every process of the job is killed")
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{Content, ContentHash, HostKind, JobSpec, Level, OsBytes};
+use score_proto::message::{Content, ContentHash, HostKind, Level, OsBytes};
 use score_proto::order::{Begin, Order, Placement, Report, Status};
 
 use super::directory::JobDirectory;
@@ -26,6 +27,8 @@ use crate::sys::process;
 /// Exit codes for what a host cannot do: a job that is too large for it, anything else.
 const REFUSED: u8 = 2;
 const FAILED: u8 = 1;
+/// The same for a job whose host is lost.
+pub const LOST: u8 = 1;
 
 /// Who is above a host in a job's tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +148,18 @@ impl Member {
         orders
     }
 
+    /// Which of all jobs that ever had this number.
+    pub fn life(&self) -> u64 {
+        self.relay.placement().life
+    }
+
+    /// Nothing more comes from the hosts behind a source.
+    pub fn lose(&mut self, source: usize, reason: &str) {
+        let hosts = self.relay.hosts(source);
+        let text = lost_text(self.relay.placement(), hosts, reason);
+        self.relay.lost(source, LOST, text);
+    }
+
     /// Begins the job here; what comes of it is reported.
     pub fn begin(&mut self, begin: &Begin, start: Start<'_>) {
         match self.try_begin(begin, start) {
@@ -195,7 +210,7 @@ impl Member {
             }
         };
         let directory = self.directory.insert(directory.map_err(failed)?);
-        let staged = stage(&begin.spec, directory.path(), start.store).map_err(failed)?;
+        let staged = stage(begin, directory.path(), start.store).map_err(failed)?;
         if self.shares_disk {
             self.lendable.extend(staged);
         }
@@ -347,7 +362,7 @@ impl Member {
 
 /// Puts the programs that travel into the job's directory; where they are.
 fn stage(
-    spec: &JobSpec,
+    begin: &Begin,
     directory: &Path,
     store: &Store<Post>,
 ) -> Result<Vec<(ContentHash, PathBuf)>, String> {
@@ -355,11 +370,11 @@ fn stage(
         let path = directory.join(place);
         let folder = path.parent().unwrap_or(directory);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.and_then(|()| store.put(&content.hash, &path))
+        made.and_then(|()| store.put(begin.job, &content.hash, &path))
             .map_err(|error| format!("{}: {error}", path.display()))?;
         Ok((content.hash, path))
     };
-    staging::files(spec).into_iter().map(put).collect()
+    staging::files(&begin.spec).into_iter().map(put).collect()
 }
 
 /// Exit code, and a line for the user.
@@ -371,4 +386,17 @@ fn explain(status: Option<Status>) -> (u8, String) {
     };
     let text = format!("the job's shepherd has died ({cause}): every process has been killed");
     (status.map_or(FAILED, code::of_status).max(1), text)
+}
+
+/// What the user reads when hosts are lost: the first is the one whose link broke.
+fn lost_text(placement: &Placement, hosts: Range<u32>, reason: &str) -> String {
+    let names: Vec<&str> =
+        hosts.filter_map(|host| Some(placement.hosts.get(host as usize)?.name.as_str())).collect();
+    let first = names.first().copied().unwrap_or("?");
+    let along = match names.len() {
+        0 | 1 => String::new(),
+        2..=5 => format!("; out of reach with it: {}", names[1..].join(", ")),
+        more => format!("; out of reach with it: {} hosts", more - 1),
+    };
+    format!("host {first} is lost: {reason}{along}. Every process of the job is killed")
 }

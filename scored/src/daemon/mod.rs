@@ -407,7 +407,7 @@ impl Daemon {
             return self.begin(lane, spec, None);
         }
         match self.muster.as_ref().map(|muster| muster.among(&spec.hosts)) {
-            Some(Ok(addresses)) => self.begin(lane, spec, Some(addresses)),
+            Some(Ok(daemons)) => self.begin(lane, spec, Some(daemons)),
             Some(Err(reason)) => self.refuse(lane, reason, REFUSED),
             None => self.bring_up(lane, spec),
         }
@@ -480,8 +480,12 @@ impl Daemon {
         let heard = self.peers.as_mut().map(Peers::hear).unwrap_or_default();
         for (link, heard) in heard {
             match heard {
-                Heard::Message(Peer::Order { job, body }) => self.ordered(link, job, &body),
-                Heard::Message(Peer::Report { job, body }) => self.reported(link, job, &body),
+                Heard::Message(Peer::Order { job, life, body }) => {
+                    self.ordered(link, (job, life), &body);
+                }
+                Heard::Message(Peer::Report { job, life, body }) => {
+                    self.reported(link, (job, life), &body);
+                }
                 Heard::Message(Peer::Join(join)) if self.service.is_none() => {
                     self.joined(link, &join);
                 }
@@ -500,12 +504,12 @@ impl Daemon {
         let Some(muster) = &mut self.muster else { return };
         // What others dial is where we see it, at the port that it says.
         let address = from.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
-        muster.joined(&join.name, address);
-        let Some(addresses) = muster.addresses() else { return };
+        muster.joined(&join.name, (address, join.incarnation));
+        let Some(daemons) = muster.daemons() else { return };
         let lane = muster.lane;
         match muster.spec.take() {
-            Some(_) if self.scout.is_some() => self.opened(Some(addresses)),
-            Some(spec) => self.begin(lane, spec, Some(addresses)),
+            Some(_) if self.scout.is_some() => self.opened(Some(daemons)),
+            Some(spec) => self.begin(lane, spec, Some(daemons)),
             None => {}
         }
     }

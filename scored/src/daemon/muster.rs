@@ -12,12 +12,16 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use score_proto::message::{HostKind, HostSpec, JobSpec};
 use score_proto::order::Status;
+use score_proto::peer::Incarnation;
 use score_tree::key::Key;
 
 use super::Common;
 use super::peers::Peers;
 use super::session::Lane;
 use crate::start::{Failure, HOST, SECRET, Site, Starter, position_of};
+
+/// Where a daemon listens, and which one it is.
+pub type Daemon = (SocketAddr, Incarnation);
 
 /// The hosts of one job on their way up. It lives as long as the job: with it go the daemons.
 pub struct Muster {
@@ -30,8 +34,8 @@ pub struct Muster {
     /// All hosts of the job, in order.
     names: Vec<String>,
     kinds: Vec<HostKind>,
-    /// Where the daemons listen that are there.
-    arrived: Vec<Option<SocketAddr>>,
+    /// The daemons that are there.
+    arrived: Vec<Option<Daemon>>,
     starter: Starter,
 }
 
@@ -77,7 +81,7 @@ impl Muster {
             .map_err(|error| error.to_string())?;
         let mut arrived = vec![None; names.len()];
         if let (Some(own), Some(first)) = (own, addresses.first()) {
-            arrived[own] = Some(SocketAddr::new(*first, port));
+            arrived[own] = Some((SocketAddr::new(*first, port), peers.incarnation()));
         }
         let spec = Some(spec);
         let muster = Self { lane, spec, has_looked_ahead: false, names, kinds, arrived, starter };
@@ -96,15 +100,15 @@ impl Muster {
     }
 
     /// A daemon has joined: which host of the job it is on, if on any.
-    pub fn joined(&mut self, said: &str, address: SocketAddr) -> Option<usize> {
+    pub fn joined(&mut self, said: &str, daemon: Daemon) -> Option<usize> {
         let host = position_of(said, &self.names)?;
-        self.arrived[host].get_or_insert(address);
+        self.arrived[host].get_or_insert(daemon);
         self.starter.arrived(host);
         Some(host)
     }
 
-    /// Where every host's daemon listens, once all are there.
-    pub fn addresses(&self) -> Option<Vec<SocketAddr>> {
+    /// Every host's daemon, once all are there.
+    pub fn daemons(&self) -> Option<Vec<Daemon>> {
         self.arrived.iter().copied().collect()
     }
 
@@ -112,7 +116,7 @@ impl Muster {
     ///
     /// # Errors
     /// One line.
-    pub fn among(&self, hosts: &[HostSpec]) -> Result<Vec<SocketAddr>, String> {
+    pub fn among(&self, hosts: &[HostSpec]) -> Result<Vec<Daemon>, String> {
         let mut rest = self.names.iter().zip(&self.arrived);
         let find = |host: &HostSpec| match rest.find(|(name, _)| **name == host.name) {
             Some((_, Some(address))) => Ok(*address),

@@ -16,7 +16,8 @@ use score_tree::link::{Limits, Link, SendError};
 /// heartbeat before.
 pub const LIMITS: Limits =
     Limits { handshake: Duration::from_secs(5), silence: Duration::from_secs(16) };
-/// Connections of strangers at the same time.
+/// Connections of strangers at the same time. When there is one more, the address that has most of
+/// them loses its oldest: who opens many and says nothing keeps no daemon out.
 const STRANGERS: usize = 128;
 /// Messages that may wait beside what the link takes: the windows of jobs keep them far below.
 const WAITING: usize = 16 * 1024;
@@ -37,8 +38,10 @@ pub enum Heard {
 struct One {
     stream: TcpStream,
     link: Link,
-    /// Where it comes from, if it has called.
+    /// The other end.
     from: Option<IpAddr>,
+    /// It has called; else it was dialled from here.
+    called: bool,
     /// Who it is: dialled by that name, or greeted by it.
     name: Option<String>,
     greeted: bool,
@@ -120,12 +123,30 @@ impl Peers {
     /// Somebody has connected. False when there is nobody more.
     pub fn accept(&mut self, registry: &Registry, token: Token) -> bool {
         let Ok((stream, _)) = self.listener.accept() else { return false };
-        let strangers = self.all.values().filter(|one| !one.link.is_open()).count();
-        if strangers < STRANGERS {
-            let link = Link::accept(&self.key, LIMITS, self.now());
-            self.keep(stream, link, None, registry, token);
-        }
+        self.make_room();
+        let link = Link::accept(&self.key, LIMITS, self.now());
+        self.keep(stream, link, None, registry, token);
+        self.all.entry(token.0).and_modify(|one| one.called = true);
         true
+    }
+
+    /// Gives up a stranger if there are too many.
+    fn make_room(&mut self) {
+        let mut places: HashMap<Option<IpAddr>, Vec<usize>> = HashMap::new();
+        for (number, one) in &self.all {
+            if one.called && one.fault.is_none() && !one.link.is_open() {
+                places.entry(one.from).or_default().push(*number);
+            }
+        }
+        if places.values().map(Vec::len).sum::<usize>() < STRANGERS {
+            return;
+        }
+        // Numbers go up with time.
+        let oldest = |all: Vec<usize>| all.into_iter().min();
+        let most = places.into_values().max_by_key(Vec::len).and_then(oldest);
+        if let Some(one) = most.and_then(|number| self.all.get_mut(&number)) {
+            one.fault = Some("too many connections said nothing".to_owned());
+        }
     }
 
     /// Dials a daemon; what is sent to it waits until it is there.
@@ -179,6 +200,7 @@ impl Peers {
             stream,
             link,
             from,
+            called: false,
             name,
             greeted: false,
             incarnation: 0,

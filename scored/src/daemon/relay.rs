@@ -154,6 +154,7 @@ impl Relay {
             let order = match &order {
                 Order::Place(placement) => Order::Place(Placement {
                     own: source.hosts.start,
+                    life: placement.life,
                     hosts: placement.hosts.clone(),
                 }),
                 other => other.clone(),

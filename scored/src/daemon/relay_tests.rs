@@ -6,7 +6,7 @@ use score_proto::order::Status;
 /// Host 0 of three: two hosts below.
 fn root() -> Relay {
     let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
-    let relay = Relay::new(Placement::new(hosts));
+    let relay = Relay::new(Placement::new(0, hosts));
     assert_eq!(relay.below().collect::<Vec<_>>(), [(1, 1), (2, 2)]);
     relay
 }

@@ -1,8 +1,6 @@
 //! A scout session: daemons that outlive one job, and a socket in a directory of the user's own at
 //! which scruns and scouts submit jobs for them. It goes with the scout that has opened it.
 
-use std::net::SocketAddr;
-
 use nix::unistd::geteuid;
 use score_proto::MAX_NODES;
 use score_proto::login::LOGIN;
@@ -11,7 +9,7 @@ use score_proto::message::{HostKind, HostSpec, JobSpec, Level, OsBytes, Up};
 use super::directory::JobDirectory;
 use super::door::Door;
 use super::session::Lane;
-use super::{DOOR, Daemon, FAILED, REFUSED};
+use super::{DOOR, Daemon, FAILED, REFUSED, muster};
 
 /// Logins at the same time.
 const LOGINS: usize = 256;
@@ -22,8 +20,8 @@ pub struct Scout {
     /// Who has opened it: it ends with that connection.
     pub control: usize,
     hosts: Vec<HostSpec>,
-    /// Where the daemons of the hosts listen, once all are there; none for this host alone.
-    addresses: Option<Vec<SocketAddr>>,
+    /// The daemons of the hosts, once all are there; none for this host alone.
+    daemons: Option<Vec<muster::Daemon>>,
     door: Option<Door>,
     directory: Option<JobDirectory>,
 }
@@ -39,9 +37,9 @@ impl Daemon {
         if let Err(reason) = check(&hosts) {
             return self.refuse(Lane::of(control), reason, REFUSED);
         }
-        let (addresses, door, directory) = (None, None, None);
+        let (daemons, door, directory) = (None, None, None);
         let alone = hosts.len() == 1 && hosts[0].kind == HostKind::This;
-        self.scout = Some(Scout { control, hosts: hosts.clone(), addresses, door, directory });
+        self.scout = Some(Scout { control, hosts: hosts.clone(), daemons, door, directory });
         match alone {
             true => self.opened(None),
             false => self.bring_up(Lane::of(control), no_job(hosts)),
@@ -49,9 +47,9 @@ impl Daemon {
     }
 
     /// All hosts are there.
-    pub fn opened(&mut self, addresses: Option<Vec<SocketAddr>>) {
+    pub fn opened(&mut self, daemons: Option<Vec<muster::Daemon>>) {
         let Some(scout) = &mut self.scout else { return };
-        scout.addresses = addresses;
+        scout.daemons = daemons;
         let Some(control) = self.sessions.get_mut(&scout.control) else { return };
         let mut announce = |path: &str| {
             control.tell(LOGIN, &Up::Directory(path.to_owned()));
@@ -113,7 +111,7 @@ impl Daemon {
         if lane.session == scout.control || scout.door.is_none() {
             return self.refuse(lane, "the session takes jobs at its socket".to_owned(), FAILED);
         }
-        let mut addresses = Vec::new();
+        let mut daemons = Vec::new();
         let mut last = None;
         for wanted in &mut spec.hosts {
             let Some(at) = scout.hosts.iter().position(|host| host.name == wanted.name) else {
@@ -128,10 +126,10 @@ impl Daemon {
             last = Some(at);
             let HostSpec { address, kind, .. } = &scout.hosts[at];
             (wanted.address, wanted.kind) = (address.clone(), *kind);
-            addresses.extend(scout.addresses.as_ref().and_then(|all| all.get(at)));
+            daemons.extend(scout.daemons.as_ref().and_then(|all| all.get(at)));
         }
-        let addresses = scout.addresses.is_some().then_some(addresses);
-        self.begin(lane, spec, addresses);
+        let daemons = scout.daemons.is_some().then_some(daemons);
+        self.begin(lane, spec, daemons);
     }
 
     /// A host's daemon is gone: the user is told once.

@@ -1,5 +1,7 @@
-//! Programs by content: fetched from above once, kept for the daemon's life as far as there is
-//! room, and handed on to whoever asks while they still come.
+//! Programs by user and content: fetched from above once, kept for the daemon's life as far as
+//! there is room, and handed on to whoever asks while they still come. What one user has brought
+//! is for jobs of that user alone: nobody gets another's program by its hash, nor learns that it
+//! is here, nor can spoil it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -63,6 +65,9 @@ enum State {
     Broken,
 }
 
+/// Whose jobs: a uid where there are several users.
+type Whose = Option<u32>;
+
 #[derive(Debug)]
 struct Entry<P> {
     content: Content,
@@ -93,42 +98,57 @@ pub enum Found {
 /// All programs here.
 #[derive(Debug)]
 pub struct Store<P> {
-    entries: HashMap<ContentHash, Entry<P>>,
+    entries: HashMap<(Whose, ContentHash), Entry<P>>,
+    /// Whose the jobs are that need something.
+    jobs: HashMap<u32, Whose>,
     /// Who asks for what nobody has heard of.
     unknown: Vec<(Asker<P>, Wish)>,
 }
 
 impl<P> Default for Store<P> {
     fn default() -> Self {
-        Self { entries: HashMap::new(), unknown: Vec::new() }
+        Self { entries: HashMap::new(), jobs: HashMap::new(), unknown: Vec::new() }
     }
 }
 
 impl<P: Copy + PartialEq> Store<P> {
-    /// A job needs a program: what is to be asked for, if anything.
+    /// A job of this user needs a program: what is to be asked for, if anything.
     ///
     /// # Errors
-    /// As memfd_create(2).
-    pub fn need(&mut self, content: Content, job: u32) -> io::Result<Option<Wish>> {
-        if let Some(entry) = self.entries.get_mut(&content.hash) {
+    /// As memfd_create(2); EFBIG when all programs of the user together are too large.
+    pub fn need(&mut self, content: Content, job: u32, whose: Whose) -> io::Result<Option<Wish>> {
+        self.jobs.insert(job, whose);
+        let key = (whose, content.hash);
+        if let Some(entry) = self.entries.get_mut(&key) {
             entry.jobs.insert(job);
             return Ok(None);
+        }
+        let own = self.entries.iter().filter(|((one, _), _)| *one == whose);
+        let used: u64 = own.map(|(_, entry)| entry.content.size).sum();
+        if used.saturating_add(content.size) > LARGEST {
+            self.forget_unused();
+        }
+        let own = self.entries.iter().filter(|((one, _), _)| *one == whose);
+        let used: u64 = own.map(|(_, entry)| entry.content.size).sum();
+        if used.saturating_add(content.size) > LARGEST {
+            return Err(io::ErrorKind::FileTooLarge.into());
         }
         let mut entry = Entry::new(content)?;
         entry.job = job;
         entry.jobs.insert(job);
-        let entry = self.entries.entry(content.hash).or_insert(entry);
+        let entry = self.entries.entry(key).or_insert(entry);
         entry.settle();
         Ok(entry.wish())
     }
 
-    /// Takes a program from a file on this host, if it is there as it was said to be; else it has
-    /// to be asked for.
+    /// Takes a program of the user who has started this server from a file on this host, if it is
+    /// there as it was said to be; else it has to be asked for.
     ///
     /// # Errors
     /// As open(2), read(2), memfd_create(2).
     pub fn take(&mut self, content: Content, from: &Path) -> io::Result<()> {
-        if content.size > AT_ONCE || self.entries.contains_key(&content.hash) {
+        let key = (None, content.hash);
+        if content.size > AT_ONCE || self.entries.contains_key(&key) {
             return Ok(());
         }
         let mut source = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(from)?;
@@ -148,23 +168,28 @@ impl<P: Copy + PartialEq> Store<P> {
         }
         entry.settle();
         if entry.state == State::Whole {
-            self.entries.insert(content.hash, entry);
+            self.entries.insert(key, entry);
         }
         Ok(())
     }
 
-    /// How it stands with a program.
-    pub fn find(&self, hash: &ContentHash) -> Option<Found> {
-        self.entries.get(hash).map(|entry| match entry.state {
+    fn key(&self, job: u32, hash: &ContentHash) -> Option<(Whose, ContentHash)> {
+        Some((*self.jobs.get(&job)?, *hash))
+    }
+
+    /// How it stands with a program of a job.
+    pub fn find(&self, job: u32, hash: &ContentHash) -> Option<Found> {
+        self.entries.get(&self.key(job, hash)?).map(|entry| match entry.state {
             State::Whole => Found::Whole,
             State::Coming => Found::Coming,
             State::Broken => Found::Broken,
         })
     }
 
-    /// Somebody below asks. It is answered by [`Store::pieces`], now and as more comes.
-    pub fn ask(&mut self, from: Asker<P>, wish: Wish) {
-        let Some(entry) = self.entries.get_mut(&wish.hash) else {
+    /// Somebody below asks for a job. It is answered by [`Store::pieces`], now and as more comes.
+    pub fn ask(&mut self, job: u32, from: Asker<P>, wish: Wish) {
+        let key = self.key(job, &wish.hash);
+        let Some(entry) = key.and_then(|key| self.entries.get_mut(&key)) else {
             self.unknown.push((from, wish));
             return;
         };
@@ -180,7 +205,8 @@ impl<P: Copy + PartialEq> Store<P> {
         offset: u64,
         bytes: &[u8],
     ) -> Option<Wish> {
-        let entry = self.entries.get_mut(hash)?;
+        let key = self.key(job, hash)?;
+        let entry = self.entries.get_mut(&key)?;
         if entry.state != State::Coming || entry.job != job || offset < entry.have {
             return None;
         }
@@ -199,7 +225,8 @@ impl<P: Copy + PartialEq> Store<P> {
     /// Who was asked lends a file that has it. The hash is not taken again: the lender has done so,
     /// and the file is its own until the job runs.
     pub fn lend(&mut self, job: u32, hash: &ContentHash, file: io::Result<File>) {
-        let Some(entry) = self.entries.get_mut(hash) else { return };
+        let key = self.key(job, hash);
+        let Some(entry) = key.and_then(|key| self.entries.get_mut(&key)) else { return };
         if entry.state != State::Coming || entry.job != job || entry.have > 0 {
             return;
         }
@@ -224,7 +251,7 @@ impl<P: Copy + PartialEq> Store<P> {
             bytes: Vec::new(),
         };
         let mut pieces: Vec<_> = self.unknown.drain(..).map(none).collect();
-        for (hash, entry) in &mut self.entries {
+        for ((_, hash), entry) in &mut self.entries {
             if !entry.wants.is_empty() {
                 entry.hand_on(hash, &mut pieces);
             }
@@ -232,13 +259,15 @@ impl<P: Copy + PartialEq> Store<P> {
         pieces
     }
 
-    /// Puts a program into a file that nobody has yet. One that was lent gets another name only,
-    /// where the disk allows that; every other is copied.
+    /// Puts a program of a job into a file that nobody has yet. One that was lent gets another name
+    /// only, where the disk allows that; every other is copied.
     ///
     /// # Errors
     /// As open(2), write(2); ENOENT when it is not here.
-    pub fn put(&self, hash: &ContentHash, to: &Path) -> io::Result<()> {
-        let entry = self.entries.get(hash).ok_or(io::ErrorKind::NotFound)?;
+    pub fn put(&self, job: u32, hash: &ContentHash, to: &Path) -> io::Result<()> {
+        let entry = self.key(job, hash).and_then(|key| self.entries.get(&key));
+        let whole = entry.filter(|entry| entry.state == State::Whole);
+        let entry = whole.ok_or(io::ErrorKind::NotFound)?;
         let open = format!("/proc/self/fd/{}", entry.file.as_raw_fd());
         let follow = AtFlags::AT_SYMLINK_FOLLOW;
         if entry.lent && linkat(AT_FDCWD, open.as_str(), AT_FDCWD, to, follow).is_ok() {
@@ -256,19 +285,36 @@ impl<P: Copy + PartialEq> Store<P> {
         Ok(())
     }
 
-    /// A job is over: what only it was waiting for is forgotten, and so is what is too much.
-    pub fn release(&mut self, job: u32) {
-        self.entries.values_mut().for_each(|entry| {
+    /// A job is over: what only it was waiting for is forgotten, and so is what is too much. What
+    /// came by way of it and is wanted by others has to be asked for by one of those.
+    pub fn release(&mut self, job: u32) -> Vec<(u32, Wish)> {
+        self.jobs.remove(&job);
+        let mut wishes = Vec::new();
+        self.entries.retain(|_, entry| {
             entry.jobs.remove(&job);
+            if entry.state == State::Whole || entry.job != job {
+                return true;
+            }
+            let Some(other) = entry.jobs.iter().next().filter(|_| entry.state == State::Coming)
+            else {
+                return false;
+            };
+            (entry.job, entry.asked) = (*other, entry.have);
+            wishes.extend(entry.wish().map(|wish| (entry.job, wish)));
+            true
         });
-        self.entries.retain(|_, entry| entry.state == State::Whole || entry.job != job);
         let idle = |entry: &Entry<P>| entry.jobs.is_empty();
         // Whoever lent it removes it, and a job may have written to it.
         self.entries.retain(|_, entry| !(entry.lent && idle(entry)));
         let size: u64 = self.entries.values().filter(|one| idle(one)).map(|one| one.have).sum();
         if size > KEPT {
-            self.entries.retain(|_, entry| !idle(entry));
+            self.forget_unused();
         }
+        wishes
+    }
+
+    fn forget_unused(&mut self) {
+        self.entries.retain(|_, entry| !entry.jobs.is_empty());
     }
 }
 
@@ -342,7 +388,8 @@ mod tests {
 
     /// Carries wishes from one store to the program itself until it is there.
     fn fetch(store: &mut Store<u32>, content: Content, program: &[u8]) {
-        let mut wishes: VecDeque<Wish> = store.need(content, 1).unwrap().into_iter().collect();
+        let mut wishes: VecDeque<Wish> =
+            store.need(content, 1, None).unwrap().into_iter().collect();
         while let Some(Wish { hash, offset, length }) = wishes.pop_front() {
             let piece = &program[offset as usize..(offset + length) as usize];
             for (at, chunk) in piece.chunks(CHUNK).enumerate() {
@@ -357,12 +404,12 @@ mod tests {
         let content = content(&program);
         let mut store = Store::default();
         fetch(&mut store, content, &program);
-        assert_eq!(store.find(&content.hash), Some(Found::Whole));
-        assert_eq!(store.need(content, 2).unwrap(), None);
+        assert_eq!(store.find(1, &content.hash), Some(Found::Whole));
+        assert_eq!(store.need(content, 2, None).unwrap(), None);
         let folder = std::env::temp_dir().join(format!("score-store-{}", std::process::id()));
-        store.put(&content.hash, &folder).unwrap();
+        store.put(1, &content.hash, &folder).unwrap();
         assert_eq!(std::fs::read(&folder).unwrap(), program);
-        assert!(store.put(&content.hash, &folder).is_err());
+        assert!(store.put(1, &content.hash, &folder).is_err());
         std::fs::remove_file(&folder).unwrap();
     }
 
@@ -371,9 +418,9 @@ mod tests {
         let program = vec![7; 300_000];
         let content = content(&program);
         let mut store = Store::default();
-        let wish = store.need(content, 1).unwrap().unwrap();
+        let wish = store.need(content, 1, None).unwrap().unwrap();
         let to = Asker { post: 1u32, source: 3 };
-        store.ask(to, wish);
+        store.ask(1, to, wish);
         assert!(store.pieces().is_empty());
         let mut got = Vec::new();
         for (at, chunk) in program.chunks(CHUNK).enumerate() {
@@ -384,7 +431,7 @@ mod tests {
             }
         }
         assert_eq!(got, program);
-        store.ask(to, Wish { hash: [0; 32], offset: 9, length: 1 });
+        store.ask(1, to, Wish { hash: [0; 32], offset: 9, length: 1 });
         assert!(store.pieces()[0].bytes.is_empty());
     }
 
@@ -397,20 +444,20 @@ mod tests {
         let names = ["first", "second", "third"].map(|name| place.join(name));
         std::fs::write(&names[0], &program).unwrap();
         let mut store = Store::<u32>::default();
-        store.need(content, 1).unwrap().unwrap();
+        store.need(content, 1, None).unwrap().unwrap();
         store.lend(2, &content.hash, File::open(&names[0]));
-        assert_eq!(store.find(&content.hash), Some(Found::Coming));
+        assert_eq!(store.find(1, &content.hash), Some(Found::Coming));
         store.lend(1, &content.hash, File::open(&names[0]));
-        assert_eq!(store.find(&content.hash), Some(Found::Whole));
-        store.put(&content.hash, &names[1]).unwrap();
+        assert_eq!(store.find(1, &content.hash), Some(Found::Whole));
+        store.put(1, &content.hash, &names[1]).unwrap();
         let number = |name: &Path| std::fs::metadata(name).unwrap().ino();
         assert_eq!(number(&names[0]), number(&names[1]));
         std::fs::remove_file(&names[0]).unwrap();
         std::fs::remove_file(&names[1]).unwrap();
-        store.put(&content.hash, &names[2]).unwrap();
+        store.put(1, &content.hash, &names[2]).unwrap();
         assert_eq!(std::fs::read(&names[2]).unwrap(), program);
         store.release(1);
-        assert_eq!(store.find(&content.hash), None);
+        assert_eq!(store.find(1, &content.hash), None);
         std::fs::remove_dir_all(&place).unwrap();
     }
 
@@ -424,10 +471,11 @@ mod tests {
         store.take(Content { size: right.size - 1, ..right }, &own).unwrap();
         store.take(Content { hash: [0; 32], ..right }, &own).unwrap();
         store.take(right, Path::new("/dev/zero")).unwrap_err();
-        assert_eq!(store.find(&right.hash), None);
+        assert!(store.need(right, 2, None).unwrap().is_some());
+        store.release(2);
         store.take(right, &own).unwrap();
-        assert_eq!(store.find(&right.hash), Some(Found::Whole));
-        assert_eq!(store.need(right, 1).unwrap(), None);
+        assert_eq!(store.need(right, 1, None).unwrap(), None);
+        assert_eq!(store.find(1, &right.hash), Some(Found::Whole));
         std::fs::remove_file(&own).unwrap();
     }
 
@@ -438,9 +486,9 @@ mod tests {
         let nothing = File::open("/nowhere/at/all");
         for file in [folder, nothing, File::open("/proc/self/exe")] {
             let mut store = Store::<u32>::default();
-            store.need(content, 1).unwrap().unwrap();
+            store.need(content, 1, None).unwrap().unwrap();
             store.lend(1, &content.hash, file);
-            assert_eq!(store.find(&content.hash), Some(Found::Broken));
+            assert_eq!(store.find(1, &content.hash), Some(Found::Broken));
         }
     }
 
@@ -450,14 +498,71 @@ mod tests {
         let content = content(&program);
         for wrong in [vec![8; 1000], vec![7; 1001], vec![]] {
             let mut store = Store::default();
-            let wish = store.need(content, 1).unwrap().unwrap();
-            store.ask(Asker { post: 1u32, source: 1 }, Wish { length: 5000, ..wish });
+            let wish = store.need(content, 1, None).unwrap().unwrap();
+            store.ask(1, Asker { post: 1u32, source: 1 }, Wish { length: 5000, ..wish });
             store.push(2, &content.hash, 0, &program);
             store.push(1, &content.hash, 0, &wrong);
-            assert_eq!(store.find(&content.hash), Some(Found::Broken));
+            assert_eq!(store.find(1, &content.hash), Some(Found::Broken));
             assert!(store.pieces().iter().any(|piece| piece.bytes.is_empty()));
             store.release(1);
-            assert_eq!(store.find(&content.hash), None);
+            assert_eq!(store.find(1, &content.hash), None);
         }
+    }
+
+    #[test]
+    fn nobody_gets_or_spoils_the_program_of_another_user() {
+        let program = vec![7; 1000];
+        let content = content(&program);
+        let mut store = Store::<u32>::default();
+        store.need(content, 1, Some(1000)).unwrap();
+        store.push(1, &content.hash, 0, &program);
+        assert_eq!(store.find(1, &content.hash), Some(Found::Whole));
+        // It is asked for as if it had never been here.
+        assert!(store.need(content, 2, Some(1001)).unwrap().is_some());
+        assert_eq!(store.find(2, &content.hash), Some(Found::Coming));
+        let to = std::env::temp_dir().join(format!("score-theft-{}", std::process::id()));
+        assert!(store.put(2, &content.hash, &to).is_err());
+        store.push(2, &content.hash, 0, &[8; 1000]);
+        assert_eq!(store.find(2, &content.hash), Some(Found::Broken));
+        assert_eq!(store.find(1, &content.hash), Some(Found::Whole));
+        // Who names a job that is not here gets nothing, either.
+        store.ask(
+            3,
+            Asker { post: 3, source: 1 },
+            Wish { hash: content.hash, offset: 0, length: 9 },
+        );
+        assert!(store.pieces()[0].bytes.is_empty());
+        assert_eq!(store.need(content, 4, Some(1000)).unwrap(), None);
+    }
+
+    #[test]
+    fn when_the_job_that_fetches_is_over_another_one_goes_on_where_it_was() {
+        let program: Vec<u8> = (0..200_000u32).map(|number| (number >> 5) as u8).collect();
+        let content = content(&program);
+        let mut store = Store::<u32>::default();
+        store.need(content, 1, None).unwrap();
+        assert_eq!(store.need(content, 2, None).unwrap(), None);
+        store.push(1, &content.hash, 0, &program[..CHUNK]);
+        let wishes = store.release(1);
+        let offset = CHUNK as u64;
+        let wish = Wish { hash: content.hash, offset, length: program.len() as u64 - offset };
+        assert_eq!(wishes, [(2, wish)]);
+        assert_eq!(store.push(1, &content.hash, offset, &program[CHUNK..]), None);
+        assert_eq!(store.find(2, &content.hash), Some(Found::Coming));
+        store.push(2, &content.hash, offset, &program[CHUNK..]);
+        assert_eq!(store.find(2, &content.hash), Some(Found::Whole));
+        assert_eq!(store.release(2), []);
+    }
+
+    #[test]
+    fn the_programs_of_one_user_are_bounded() {
+        let mut store = Store::<u32>::default();
+        let large = |byte| Content { hash: [byte; 32], size: LARGEST / 2 };
+        assert!(store.need(large(1), 1, Some(1000)).is_ok());
+        assert!(store.need(large(2), 1, Some(1000)).is_ok());
+        assert!(store.need(large(3), 2, Some(1000)).is_err());
+        assert!(store.need(large(3), 3, Some(1001)).is_ok());
+        store.release(1);
+        assert!(store.need(large(3), 2, Some(1000)).is_ok());
     }
 }

@@ -1,5 +1,7 @@
 //! One parallel process: who runs, who has attached, who waits in a barrier, and how it ends.
 
+use std::collections::BTreeMap;
+
 use score_proto::message::{Kind, Level};
 use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Order, Report, Status};
@@ -23,6 +25,10 @@ pub struct Element {
     gone: NodeSet,
     attached: NodeSet,
     addresses: Vec<HostAddress>,
+    /// Signals that not all hosts have sent yet, by number: who called, and the nodes of those
+    /// hosts that have.
+    broadcasts: BTreeMap<u64, (u32, NodeSet)>,
+    next_broadcast: u64,
     /// In sc_barrier, the dead included.
     in_barrier: NodeSet,
     welcomed: bool,
@@ -43,6 +49,8 @@ impl Element {
             gone: NodeSet::new(),
             attached: NodeSet::new(),
             addresses: Vec::new(),
+            broadcasts: BTreeMap::new(),
+            next_broadcast: 0,
             in_barrier: NodeSet::new(),
             welcomed: false,
             ending: false,
@@ -87,9 +95,8 @@ impl Element {
                 self.not_started(&nodes, code, &why, out);
             }
             Report::Exit { code, .. } => self.exit(code, out),
-            Report::Broadcast { element, node, signal } => {
-                out.push(Action::Order(Order::Broadcast { element, node, signal }));
-            }
+            Report::Broadcast { node, signal, .. } => self.broadcast(node, signal, out),
+            Report::Sent { serial, nodes, .. } => self.sent(serial, &nodes, out),
             Report::Inspect { signal, text, .. } => self.inspect(signal, text, out),
             Report::Broken { reason, .. } => self.broken(&reason, out),
             _ => {}
@@ -234,6 +241,28 @@ impl Element {
             out.push(Action::Order(Order::BarrierDone { element: self.number }));
         } else {
             self.check_waiting(out);
+        }
+    }
+
+    /// A node has called sc_signal_bcast.
+    fn broadcast(&mut self, node: u32, signal: i32, out: &mut Vec<Action>) {
+        let serial = self.next_broadcast;
+        self.next_broadcast += 1;
+        self.broadcasts.insert(serial, (node, NodeSet::new()));
+        out.push(Action::Order(Order::Broadcast { element: self.number, serial, signal }));
+    }
+
+    /// The hosts of these nodes have sent a signal.
+    fn sent(&mut self, serial: u64, nodes: &NodeSet, out: &mut Vec<Action>) {
+        let Some((node, sent)) = self.broadcasts.get_mut(&serial) else { return };
+        if nodes.last().is_none_or(|last| last >= self.nodes) {
+            return;
+        }
+        sent.union(nodes);
+        if sent.len() == self.nodes {
+            let order = Order::BroadcastDone { element: self.number, node: *node };
+            self.broadcasts.remove(&serial);
+            out.push(Action::Order(order));
         }
     }
 

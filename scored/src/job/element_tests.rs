@@ -151,3 +151,30 @@ fn a_node_number_that_does_not_exist_is_ignored() {
     assert_eq!(ended(&mut element, 1..9, Status::Exited(0)), []);
     assert!(!element.is_over());
 }
+
+#[test]
+fn a_broadcast_is_done_when_every_host_has_sent_it() {
+    let mut element = attached(6);
+    let mut say = |report: Report| {
+        let mut out = Vec::new();
+        element.reported(report, &[], &mut out);
+        out
+    };
+    let call = |node| Report::Broadcast { element: 0, node, signal: 10 };
+    let order = |serial| Action::Order(Order::Broadcast { element: 0, serial, signal: 10 });
+    let sent = |serial, nodes: std::ops::Range<u32>| Report::Sent {
+        element: 0,
+        serial,
+        nodes: NodeSet::from(nodes),
+    };
+    let done = |node| Action::Order(Order::BroadcastDone { element: 0, node });
+    assert_eq!(say(call(4)), [order(0)]);
+    assert_eq!(say(call(1)), [order(1)]);
+    // The caller's own host is not enough.
+    assert_eq!(say(sent(0, 4..6)), []);
+    assert_eq!(say(sent(1, 0..4)), []);
+    assert_eq!(say(sent(0, 0..4)), [done(4)]);
+    assert_eq!(say(sent(0, 0..6)), []);
+    assert_eq!(say(sent(1, 4..7)), []);
+    assert_eq!(say(sent(1, 4..6)), [done(1)]);
+}

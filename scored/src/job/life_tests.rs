@@ -30,7 +30,7 @@ fn job(shape: &[usize], kind: Kind) -> Job {
         sets: 0,
     };
     let hosts = ["left", "right"].map(|name| (name.to_owned(), None, NODES / 2));
-    let placement = Placement::new(hosts);
+    let placement = Placement::new(0, hosts);
     Job::begin(Begin { job: 7, secret: 1, spec, owner: None }, placement).0
 }
 

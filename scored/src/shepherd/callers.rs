@@ -144,7 +144,7 @@ impl Callers {
         waiting.filter_map(|(node, one)| Some(done(node, one.barrier.take()?, 0))).collect()
     }
 
-    /// A broadcast has been sent: answers the caller, if it is here.
+    /// A broadcast has been sent by all hosts: answers the caller, if it is here.
     pub fn broadcast_done(&mut self, node: u32) -> Option<Step> {
         let id = self.get(node)?.broadcasts.pop_front()?;
         Some(done(node, id, 0))

@@ -1,15 +1,12 @@
 //! Redirection to files of this host (manual, scrun(1), INPUT/OUTPUT REDIRECTION).
 
-use std::fs::OpenOptions;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use score_proto::message::FileName;
 
-use crate::sys::descriptor;
+use crate::sys::spawn::Opening;
 
 /// Where the files of a job without `/` in their name are, and how many processes write there.
 #[derive(Debug, Clone, Copy)]
@@ -34,61 +31,45 @@ impl Place<'_> {
     }
 
     /// `:= NAME`: every process opens it; the file that this node has written comes first.
-    ///
-    /// # Errors
-    /// One line that names the file and the host.
-    pub fn open_input(&self, name: &FileName, node: u32) -> Result<OwnedFd, String> {
-        let plain = self.path(name);
-        let mut options = OpenOptions::new();
-        options.read(true);
+    pub fn input(&self, name: &FileName, node: u32) -> Opening {
+        let mut paths = vec![self.path(name)];
         if !name.is_absolute() {
-            match open(&options, &self.numbered(name, node)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                other => return other.map_err(|error| fault(&self.numbered(name, node), &error)),
-            }
+            paths.insert(0, self.numbered(name, node));
         }
-        open(&options, &plain).map_err(|error| fault(&plain, &error))
+        opening(paths, libc::O_RDONLY)
     }
 
     /// `=: NAME` and `=:: NAME`. `None`: this process is to write to /dev/null, since only the
     /// first of a host writes to an absolute name.
-    ///
-    /// # Errors
-    /// One line that names the file and the host.
-    pub fn open_output(
+    pub fn output(
         &self,
         name: &FileName,
         append: bool,
         process: u32,
         node: u32,
-    ) -> Result<Option<OwnedFd>, String> {
+    ) -> Option<Opening> {
         let path = match (name.is_absolute(), self.processes) {
-            (true, _) if process > 0 => return Ok(None),
+            (true, _) if process > 0 => return None,
             (true, _) | (false, 1) => self.path(name),
             (false, _) => self.numbered(name, node),
         };
-        let mut options = OpenOptions::new();
-        options.create(true).mode(0o666);
-        if append {
-            options.append(true);
-        } else {
-            options.write(true).truncate(true);
-        }
-        open(&options, &path).map(Some).map_err(|error| fault(&path, &error))
+        let how = if append { libc::O_APPEND } else { libc::O_TRUNC };
+        Some(opening(vec![path], libc::O_WRONLY | libc::O_CREAT | how))
     }
 }
 
-/// Opens without ever waiting: a FIFO without a peer must not stop the whole job.
-fn open(options: &OpenOptions, path: &Path) -> io::Result<OwnedFd> {
-    let file = options.clone().custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    descriptor::set_blocking(file.as_fd())?;
-    Ok(file.into())
+/// A FIFO without a peer is not waited for.
+fn opening(paths: Vec<PathBuf>, flags: i32) -> Opening {
+    // check() has refused NUL bytes.
+    let text = |path: PathBuf| CString::new(path.into_os_string().into_vec()).unwrap_or_default();
+    let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
+    Opening { paths: paths.into_iter().map(text).collect(), flags }
 }
 
-fn fault(path: &Path, error: &io::Error) -> String {
-    let reason = error.to_string();
-    let reason = reason.split(" (os error").next().unwrap_or_default();
-    format!("host {}: {}: {reason}", host_name(), path.display())
+/// One line that names the file and the host.
+pub fn fault(path: &CStr, errno: i32) -> String {
+    let reason = nix::errno::Errno::from_raw(errno).desc();
+    format!("host {}: {}: {reason}", host_name(), path.to_string_lossy())
 }
 
 /// The name of this host, for messages.

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use score_proto::message::{Call, Level, Reply, Welcome};
+use score_proto::nodeset::NodeSet;
 use score_proto::order::{Begin, HostAddress, Order, Report};
 
 use super::callers::Step;
@@ -59,10 +60,16 @@ impl Work {
                     self.take_steps(at.element, step.into_iter().collect());
                 }
             }
-            Order::Broadcast { element, node, signal } => {
+            Order::Broadcast { element, serial, signal } => {
                 if signal != 0 {
                     self.signal(Some(element), signal);
                 }
+                if let Some(known) = &self.known {
+                    let nodes = NodeSet::from(known.here.range());
+                    self.reports.add(Report::Sent { element, serial, nodes });
+                }
+            }
+            Order::BroadcastDone { element, node } => {
                 let callers = self.callers.get_mut(element as usize);
                 let step = callers.and_then(|callers| callers.broadcast_done(node));
                 self.take_steps(element, step.into_iter().collect());

@@ -22,6 +22,9 @@ const READ_BYTES: usize = 64 * 1024;
 const LEAST_READ: usize = 4096;
 /// Reads in one turn of the loop.
 const TURN: usize = 32;
+/// Bytes of all unfinished lines together. Above that one pipe at a time is read until its line
+/// has gone; the others wait, and their writers with them.
+const MOST_PENDING: usize = 16 * 1024 * 1024;
 /// How long an unfinished line (a prompt, a progress bar) waits for its end.
 const QUIET: Duration = Duration::from_millis(100);
 /// The same when the writer is likely to be in the middle of something.
@@ -79,6 +82,12 @@ pub struct Outputs {
     /// The window left too little room for the next read.
     blocked: bool,
     closed: [bool; 2],
+    /// Bytes of all unfinished lines.
+    pending: usize,
+    /// Who may go on when those are too many.
+    holder: Option<usize>,
+    /// Who waits for that, marked as queued.
+    parked: Vec<usize>,
     batch: Vec<u8>,
     batch_stream: Stream,
     drains: Vec<Drain>,
@@ -103,6 +112,9 @@ impl Default for Outputs {
             unacknowledged: 0,
             blocked: false,
             closed: [false; 2],
+            pending: 0,
+            holder: None,
+            parked: Vec::new(),
             batch: Vec::new(),
             batch_stream: Stream::Stdout,
             drains: Vec::new(),
@@ -213,11 +225,41 @@ impl Outputs {
 
     /// Whether [`Outputs::pump`] has something to do without waiting.
     pub fn is_runnable(&self) -> bool {
-        !self.blocked && !self.ready.is_empty()
+        !self.blocked && (!self.ready.is_empty() || !self.parked.is_empty() && self.has_room())
+    }
+
+    /// Whether somebody else than the holder may begin or go on with a line.
+    fn has_room(&self) -> bool {
+        let holds =
+            |number: usize| self.all[number].as_ref().is_some_and(|o| o.lines.pending() > 0);
+        self.pending <= MOST_PENDING || !self.holder.is_some_and(holds)
+    }
+
+    /// Whether this pipe may be read; else it waits.
+    fn takes_turn(&mut self, number: usize) -> bool {
+        if self.holder != Some(number) {
+            if !self.has_room() {
+                self.parked.push(number);
+                return false;
+            }
+            self.holder = (self.pending > MOST_PENDING).then_some(number);
+        }
+        true
+    }
+
+    /// Lets go of what is unfinished in a pipe, into `cut`.
+    fn flush_lines(&mut self, number: usize) {
+        if let Some(output) = &mut self.all[number] {
+            self.pending -= output.lines.pending();
+            output.lines.flush(&mut self.cut);
+        }
     }
 
     /// Reads from the pipes that have something, in turn.
     pub fn pump(&mut self, reports: &mut Reports, now: Instant) {
+        if !self.parked.is_empty() && self.has_room() {
+            self.ready.extend(self.parked.drain(..));
+        }
         for _ in 0..TURN {
             if self.blocked {
                 break;
@@ -240,6 +282,10 @@ impl Outputs {
             self.blocked = true;
             return;
         }
+        if !self.takes_turn(number) {
+            return;
+        }
+        let Some(output) = &mut self.all[number] else { return };
         let wanted = READ_BYTES.min(room - pending);
         output.queued = false;
         match nix::unistd::read(&output.pipe, &mut self.scratch[..wanted]) {
@@ -248,6 +294,7 @@ impl Outputs {
                 output.total += count as u64;
                 output.burst += count;
                 output.lines.push(&self.scratch[..count], &mut self.cut);
+                self.pending = self.pending + output.lines.pending() - pending;
                 // Less than asked for: the pipe is empty now, and mio reports what comes later.
                 let empty = count < wanted;
                 if empty {
@@ -269,15 +316,14 @@ impl Outputs {
     }
 
     fn end_one(&mut self, number: usize, reports: &mut Reports) {
-        if let Some(output) = &mut self.all[number] {
-            output.lines.flush(&mut self.cut);
-        }
+        self.flush_lines(number);
         self.emit(number, reports);
         self.remove(number);
     }
 
     fn remove(&mut self, number: usize) {
         self.settle_marks(number, true);
+        self.flush_lines(number);
         self.cut.clear();
         self.all[number] = None;
     }
@@ -297,8 +343,8 @@ impl Outputs {
             !reached
         });
         if output.marks.len() < before {
-            output.lines.flush(&mut self.cut);
             output.deadline = None;
+            self.flush_lines(number);
         }
     }
 
@@ -357,7 +403,7 @@ impl Outputs {
                 && output.lines.pending() <= room
             {
                 output.deadline = None;
-                output.lines.flush(&mut self.cut);
+                self.flush_lines(number);
                 self.emit(number, reports);
             }
         }
@@ -395,3 +441,7 @@ impl Output {
         };
     }
 }
+
+#[cfg(test)]
+#[path = "output_tests.rs"]
+mod tests;

@@ -1,6 +1,6 @@
 //! Starting the processes of a stage: their pipes, files, environment and control sockets.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -14,10 +14,10 @@ use score_proto::env;
 use score_proto::message::{ElementSpec, Input, JobSpec, Kind, OsBytes, Output};
 use score_proto::order;
 
-use super::files::Place;
+use super::files::{self, Place};
 use super::work::At;
 use crate::job::staging;
-use crate::sys::spawn::{CONTROL_NUMBER, Fault, Launch, Program, Spawner};
+use crate::sys::spawn::{CONTROL_NUMBER, Fault, Launch, Opening, Program, Source, Spawner};
 
 /// What is the same for all processes of one parallel process.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub struct Starts {
     nodes: usize,
     plans: Vec<Plan>,
     queue: VecDeque<At>,
+    /// Files that processes have to open, by number and descriptor.
+    openings: HashMap<(usize, usize), Opening>,
     /// Read end of the pipe from the left-hand neighbour, by node of this host.
     from_left: Vec<Option<OwnedFd>>,
     spawner: Spawner,
@@ -112,6 +114,7 @@ impl Starts {
             .flat_map(|element| here.range().map(move |node| At { element, node }))
             .collect();
         self.from_left = here.range().map(|_| None).collect();
+        self.openings.clear();
         (self.first, self.nodes) = (here.first, here.nodes as usize);
         self.spawner.begin(self.queue.len())
     }
@@ -128,6 +131,10 @@ impl Starts {
     /// Why a process that has ended was never more than an attempt, if so.
     pub fn failure(&self, at: At) -> Option<NotStarted> {
         let fault = self.spawner.fault(self.number(at))?;
+        if let Fault::File(descriptor, path, errno) = fault {
+            let path = self.openings.get(&(self.number(at), descriptor))?.paths.get(path)?;
+            return Some(NotStarted::Job(files::fault(path, errno)));
+        }
         Some(self.plans.get(at.element as usize)?.explain(fault))
     }
 
@@ -186,17 +193,42 @@ impl Starts {
             program: &plan.program,
             environment: &environment,
             directory: &plan.directory,
-            descriptors: [their_in.as_fd(), their_out.as_fd(), their_err.as_fd(), theirs.as_fd()],
+            descriptors: [
+                their_in.source(),
+                their_out.source(),
+                Source::Here(their_err.as_fd()),
+                Source::Here(theirs.as_fd()),
+            ],
             descriptor_limit: ground.descriptor_limit,
             die_with_parent: ground.die_with_parent,
         };
-        let pid =
-            self.spawner.spawn(&launch, self.number(at)).map_err(|fault| plan.explain(fault))?;
+        let number = self.number(at);
+        let pid = self.spawner.spawn(&launch, number).map_err(|fault| plan.explain(fault))?;
+        for (descriptor, end) in [their_in, their_out].into_iter().enumerate() {
+            if let End::File(opening) = end {
+                self.openings.insert((number, descriptor), opening);
+            }
+        }
         let mut stdout = our_out;
         if !last {
             self.from_left[process] = stdout.take();
         }
         Ok(Started { pid, control, stdin, stdout, stderr })
+    }
+}
+
+/// The process's end of its standard input or output.
+enum End {
+    Here(OwnedFd),
+    File(Opening),
+}
+
+impl End {
+    fn source(&self) -> Source<'_> {
+        match self {
+            End::Here(descriptor) => Source::Here(descriptor.as_fd()),
+            End::File(opening) => Source::File(opening),
+        }
     }
 }
 
@@ -224,19 +256,16 @@ fn standard_input(
     at: At,
     spec: &ElementSpec,
     left: Option<OwnedFd>,
-) -> Result<(OwnedFd, Option<OwnedFd>), NotStarted> {
+) -> Result<(End, Option<OwnedFd>), NotStarted> {
     let place = Place { directory: ground.directory, processes: ground.here.nodes };
     match &spec.input {
-        Input::File(name) => {
-            let file = place.open_input(name, at.node).map_err(NotStarted::Job)?;
-            Ok((file, None))
-        }
+        Input::File(name) => Ok((End::File(place.input(name, at.node)), None)),
         Input::Default if feeds(ground.spec, stage, at) => {
             let (theirs, ours) = pipe()?;
-            Ok((theirs, Some(ours)))
+            Ok((End::Here(theirs), Some(ours)))
         }
         // No neighbour wrote (it was skipped, or could not be started): nothing to read.
-        Input::Default => Ok((left.map_or_else(|| null(ground), Ok)?, None)),
+        Input::Default => Ok((End::Here(left.map_or_else(|| null(ground), Ok)?), None)),
     }
 }
 
@@ -254,18 +283,20 @@ fn standard_output(
     at: At,
     spec: &ElementSpec,
     last: bool,
-) -> Result<(OwnedFd, Option<OwnedFd>), NotStarted> {
+) -> Result<(End, Option<OwnedFd>), NotStarted> {
     let place = Place { directory: ground.directory, processes: ground.here.nodes };
     match &spec.output {
         Output::File { name, append } if last => {
             let process = at.node - ground.here.first;
-            let file =
-                place.open_output(name, *append, process, at.node).map_err(NotStarted::Job)?;
-            Ok((file.map_or_else(|| null(ground), Ok)?, None))
+            let end = match place.output(name, *append, process, at.node) {
+                Some(opening) => End::File(opening),
+                None => End::Here(null(ground)?),
+            };
+            Ok((end, None))
         }
         _ => {
             let (ours, theirs) = pipe()?;
-            Ok((theirs, Some(ours)))
+            Ok((End::Here(theirs), Some(ours)))
         }
     }
 }
@@ -342,7 +373,7 @@ impl Plan {
             Fault::Process(errno) => {
                 NotStarted::Job(format!("no further process can be started: {}", reason(errno)))
             }
-            Fault::Setup(errno) => {
+            Fault::File(.., errno) | Fault::Setup(errno) => {
                 NotStarted::Job(format!("a process cannot be set up: {}", reason(errno)))
             }
         }

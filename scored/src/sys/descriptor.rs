@@ -105,13 +105,3 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())
 }
-
-/// Makes reads and writes through this descriptor wait.
-///
-/// # Errors
-/// As fcntl(2).
-pub fn set_blocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
-    fcntl(fd, FcntlArg::F_SETFL(flags & !OFlag::O_NONBLOCK))?;
-    Ok(())
-}

@@ -37,6 +37,25 @@ impl Program {
     }
 }
 
+/// A file that the child itself opens: where that takes for ever, as on a network file system whose
+/// server is gone, it holds nobody else and ends with a signal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opening {
+    /// The first of these that is there.
+    pub paths: Vec<CString>,
+    /// As open(2) takes them; O_NONBLOCK holds for the opening only.
+    pub flags: i32,
+}
+
+/// Where a descriptor of the child comes from.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// From here, where its number is above [`CONTROL_NUMBER`].
+    Here(BorrowedFd<'a>),
+    /// It is opened there.
+    File(&'a Opening),
+}
+
 /// Everything that differs between the processes of a job.
 #[derive(Debug)]
 pub struct Launch<'a> {
@@ -46,8 +65,8 @@ pub struct Launch<'a> {
     pub environment: &'a [&'a CStr],
     /// Working directory.
     pub directory: &'a CStr,
-    /// Descriptors 0, 1, 2 and [`CONTROL_NUMBER`] of the process; all above that number here.
-    pub descriptors: [BorrowedFd<'a>; 4],
+    /// Descriptors 0, 1, 2 and [`CONTROL_NUMBER`] of the process.
+    pub descriptors: [Source<'a>; 4],
     /// RLIMIT_NOFILE of the process.
     pub descriptor_limit: libc::rlimit,
     /// Whether the kernel shall kill it when we die: where there is no PID namespace to do so.
@@ -63,6 +82,8 @@ pub enum Fault {
     Directory(i32),
     /// The program cannot be executed: errno.
     Program(i32),
+    /// A file cannot be opened: for which descriptor, which of its paths, errno.
+    File(usize, usize, i32),
     /// Something else in the child: errno.
     Setup(i32),
 }
@@ -70,6 +91,8 @@ pub enum Fault {
 const STEP_SETUP: u64 = 1;
 const STEP_DIRECTORY: u64 = 2;
 const STEP_PROGRAM: u64 = 3;
+/// Plus four times the path's number, plus the descriptor's.
+const STEP_FILE: u64 = 16;
 
 /// Starts processes, and remembers what their children say of a failure.
 #[derive(Debug, Default)]
@@ -141,6 +164,10 @@ impl Spawner {
             0 => None,
             STEP_DIRECTORY => Some(Fault::Directory(errno)),
             STEP_PROGRAM => Some(Fault::Program(errno)),
+            step @ STEP_FILE.. => {
+                let at = (step - STEP_FILE) as usize;
+                Some(Fault::File(at % 4, at / 4, errno))
+            }
             _ => Some(Fault::Setup(errno)),
         }
     }
@@ -163,10 +190,21 @@ unsafe fn prepare(launch: &Launch<'_>, parent: u32) -> u64 {
         if libc::setsid() < 0 {
             return STEP_SETUP;
         }
-        for (number, from) in (0..).zip(launch.descriptors) {
+        // What comes now may take long; all dispositions are default, so that a signal ends it.
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+        for (number, source) in (0_i32..).zip(&launch.descriptors) {
+            let from = match source {
+                Source::Here(from) => from.as_raw_fd(),
+                Source::File(opening) => match open_first(opening) {
+                    Ok(from) => from,
+                    Err(at) => return STEP_FILE + 4 * at + u64::from(number.cast_unsigned()),
+                },
+            };
             // They are above the numbers they get (`descriptor::reserve_low`), so none is its own
             // target and none is overwritten before its turn.
-            if from.as_raw_fd() <= CONTROL_NUMBER || libc::dup2(from.as_raw_fd(), number) < 0 {
+            if from <= CONTROL_NUMBER || libc::dup2(from, number) < 0 {
                 return STEP_SETUP;
             }
         }
@@ -176,11 +214,32 @@ unsafe fn prepare(launch: &Launch<'_>, parent: u32) -> u64 {
         if libc::chdir(launch.directory.as_ptr()) < 0 {
             return STEP_DIRECTORY;
         }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
         0
     }
+}
+
+/// Opens the first path that is there; else the number of the one that counts, errno being set.
+///
+/// SAFETY: as [`prepare`].
+unsafe fn open_first(opening: &Opening) -> Result<i32, u64> {
+    let mut last = 0;
+    for (at, path) in (0..).zip(&opening.paths) {
+        // SAFETY: system calls on a C string and on what they have returned.
+        unsafe {
+            let file = libc::open(path.as_ptr(), opening.flags | libc::O_CLOEXEC, 0o666);
+            if file >= 0 {
+                let flags = libc::fcntl(file, libc::F_GETFL);
+                if libc::fcntl(file, libc::F_SETFL, flags & !libc::O_NONBLOCK) == 0 {
+                    return Ok(file);
+                }
+            }
+            last = at;
+            if *libc::__errno_location() != libc::ENOENT {
+                break;
+            }
+        }
+    }
+    Err(last)
 }
 
 /// Tries the candidates as execvp(3) does; returns the errno that tells most.

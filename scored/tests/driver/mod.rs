@@ -6,11 +6,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use score_proto::PROTOCOL_VERSION;
 use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::*;
+
+/// Held while a socket may be inherited.
+static STARTING: Mutex<()> = Mutex::new(());
 
 /// No test waits longer for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -142,6 +146,8 @@ impl Driver {
     }
 
     pub fn connect(how: How) -> Self {
+        // Whatever another thread started meanwhile would have our socket, too, and keep it open.
+        let alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let number = theirs.as_raw_fd();
         let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
@@ -169,6 +175,7 @@ impl Driver {
         }
         let child = command.spawn().unwrap();
         drop(theirs);
+        drop(alone);
         ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         Self {
             child,

@@ -224,7 +224,7 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
         let session = world.sessions.first().copied().unwrap();
         let request = crate::cluster::Request {
             shape: crate::cluster::Shape::Fill { least: 1, most: 1000 },
-            allowed: Some(below.into_iter().collect()),
+            pools: vec![below.into_iter().collect()],
             wait: false,
             priority: 8,
             bytes: 1,

@@ -70,12 +70,22 @@ fn request() -> impl Strategy<Value = Request> {
         (0u32..4, 0u32..4).prop_map(|(hosts, procs)| Shape::Grid { hosts, procs }),
         (0u32..30).prop_map(Shape::Spread),
         any::<(u32, u32)>().prop_map(|(least, most)| Shape::Fill { least, most }),
+        any::<[u32; 3]>().prop_map(|[hosts, least, most]| Shape::Whole { hosts, least, most }),
+        (0u32..4).prop_map(|hosts| Shape::Whole { hosts, least: 1, most: 99 }),
+        any::<[u32; 3]>().prop_map(|[procs, least, most]| Shape::Every { procs, least, most }),
+        (0u32..4).prop_map(|procs| Shape::Every { procs, least: 1, most: 99 }),
     ];
     let allowed = proptest::option::weighted(0.2, (0u32..16, 0u32..16));
     (shape, allowed, any::<bool>(), 0u8..18, any::<u32>()).prop_map(
         |(shape, allowed, wait, priority, bytes)| {
             let allowed = allowed.map(|(from, to)| NodeSet::from(from..to));
-            Request { shape, allowed, wait, priority, bytes: u64::from(bytes % 1000) }
+            Request {
+                shape,
+                pools: allowed.into_iter().collect(),
+                wait,
+                priority,
+                bytes: u64::from(bytes % 1000),
+            }
         },
     )
 }

@@ -22,7 +22,7 @@ pub fn setting(hosts: u32, slots: u32) -> Setting {
     let host = |number| HostSetting {
         name: format!("c{number}"),
         slots: if number == 0 { 0 } else { slots },
-        spare: false,
+        spare_for: NodeSet::new(),
         defect: false,
     };
     Setting {
@@ -66,7 +66,7 @@ fn user(uid: u32) -> User {
 }
 
 fn request(shape: Shape, wait: bool) -> Request {
-    Request { shape, allowed: None, wait, priority: 8, bytes: 100 }
+    Request { shape, pools: Vec::new(), wait, priority: 8, bytes: 100 }
 }
 
 fn submit(number: u64, tag: u64, request: Request) -> Event {
@@ -269,8 +269,8 @@ fn what_is_asked_for_wrongly_is_refused_with_the_number_at_fault() {
     };
     assert!(ask(|wanted| wanted.priority = 16).contains("priority 16"));
     assert!(ask(|wanted| wanted.shape = Shape::Spread(0)).contains("at least one node"));
-    assert!(ask(|wanted| wanted.allowed = Some(NodeSet::one(3))).contains("not in the cluster"));
-    assert!(ask(|wanted| wanted.allowed = Some(NodeSet::one(0))).contains("of these hosts"));
+    assert!(ask(|wanted| wanted.pools = vec![NodeSet::one(3)]).contains("not in the cluster"));
+    assert!(ask(|wanted| wanted.pools = vec![NodeSet::one(0)]).contains("of these hosts"));
     assert!(ask(|wanted| wanted.bytes = 1 << 40).contains("given to one user"));
     let nobody = cluster.on(submit(77, 1, request(Shape::Spread(1), false)), at(0));
     assert_eq!(reason(&nobody), "nobody has logged in here");
@@ -313,7 +313,7 @@ fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
 #[test]
 fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
     let mut with_spare = setting(3, 2);
-    with_spare.hosts[3].spare = true;
+    with_spare.hosts[3].spare_for = NodeSet::from(0..3);
     let mut cluster = Cluster::new(with_spare, at(0));
     cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
     for host in 1..=3 {
@@ -326,6 +326,51 @@ fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
     let actions = cluster.on(submit(1, 2, two), at(0));
     let [Action::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!(shares[..], [share(1, 1), share(3, 1)]);
+}
+
+#[test]
+fn a_spare_stands_in_for_its_own_hosts_only() {
+    let mut with_spare = setting(3, 2);
+    with_spare.hosts[3].spare_for = NodeSet::one(1);
+    let mut cluster = Cluster::new(with_spare, at(0));
+    cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
+    for host in 1..=3 {
+        cluster.on(child(host, 100, 1), at(0));
+    }
+    let two = || request(Shape::Grid { hosts: 2, procs: 1 }, false);
+    cluster.on(Event::Defect { host: 2, defect: true }, at(0));
+    assert!(!reason(&cluster.on(submit(1, 1, two()), at(0))).is_empty());
+    cluster.on(Event::Defect { host: 2, defect: false }, at(0));
+    cluster.on(Event::Defect { host: 1, defect: true }, at(0));
+    let actions = cluster.on(submit(1, 2, two()), at(0));
+    let [Action::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(2, 1), share(3, 1)]);
+}
+
+#[test]
+fn a_job_has_hosts_of_one_pool_and_waits_for_whichever_has_room() {
+    let mut cluster = Cluster::new(setting(4, 2), at(0));
+    cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
+    for host in 1..=4 {
+        cluster.on(child(host, 100, 1), at(0));
+    }
+    let pools = vec![NodeSet::from(1..3), NodeSet::from(3..5)];
+    let pooled =
+        |procs| Request { pools: pools.clone(), ..request(Shape::Grid { hosts: 2, procs }, true) };
+    let shares = |actions: &[Action]| match actions {
+        [.., Action::Start { shares, .. }] => shares.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(shares(&cluster.on(submit(1, 1, pooled(1)), at(0))), [share(1, 1), share(2, 1)]);
+    assert_eq!(shares(&cluster.on(submit(1, 2, pooled(2)), at(0))), [share(3, 2), share(4, 2)]);
+    let three =
+        Request { pools: pools.clone(), ..request(Shape::Grid { hosts: 3, procs: 1 }, true) };
+    assert!(!reason(&cluster.on(submit(1, 3, three), at(0))).is_empty());
+    // Both pools are in use: it takes the one that is free first.
+    cluster.on(submit(1, 4, pooled(2)), at(0));
+    cluster.on(Event::Finished { job: 2, code: 0 }, at(1));
+    let actions = cluster.on(Event::Released { job: 2, hosts: NodeSet::from(0..2) }, at(1));
+    assert_eq!(shares(&actions), [share(3, 2), share(4, 2)]);
 }
 
 #[test]

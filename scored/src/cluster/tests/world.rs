@@ -228,7 +228,10 @@ impl World {
         let host = |number: u32| HostSetting {
             name: format!("c{number}"),
             slots: if number == 0 { 0 } else { 1 + random.below(8) as u32 },
-            spare: number > 2 && random.chance(5),
+            spare_for: match number > 2 && random.chance(5) {
+                true => NodeSet::from(0..number),
+                false => NodeSet::new(),
+            },
             defect: false,
         };
         let setting = Setting {

@@ -4,7 +4,10 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use score_hosts::{Context, Database, Host, evaluate, source};
+use score_hosts::placement::mixable;
+use score_hosts::request::{parse_hosts, parse_nodes};
+use score_hosts::{Context, Database, Host, Network, evaluate, source};
+use score_proto::nodeset::NodeSet;
 use score_tree::key::Key;
 
 use score_proto::network::HostNetwork;
@@ -36,6 +39,10 @@ pub struct Setting {
     pub key: Option<PathBuf>,
     /// `-socket PATH`
     pub socket: Option<PathBuf>,
+    /// `-network NETWORK`: where the daemons reach each other.
+    pub network: Option<String>,
+    /// `-syslog ADDRESS[:PORT]`: who gets the log, too.
+    pub syslog: Option<String>,
     /// `-operator USER`, any number of times.
     pub operators: Vec<String>,
     /// `-nonamespace`
@@ -64,6 +71,8 @@ pub struct Config {
     /// Users that may end the jobs of others.
     pub operators: Vec<u32>,
     database: Option<Database>,
+    /// What the database says of the hosts, in their order.
+    records: Vec<Host>,
 }
 
 impl Config {
@@ -76,12 +85,14 @@ impl Config {
         let path = source::locate(setting.file.as_deref(), variable.as_deref())?;
         let database = path.map(|path| Database::load(&path, &source::disk));
         let database = database.transpose().map_err(|fault| fault.to_string())?;
-        let hosts = chosen(setting, database.as_ref())?;
+        let mut hosts = chosen(setting, database.as_ref())?;
+        let regular = hosts.len();
+        let spare_for = add_spares(&mut hosts, database.as_ref());
         let own = own(setting, &hosts)?;
         let server = match &setting.server {
-            None => hosts.len() - 1,
-            Some(name) => start::position_of(name, &names(&hosts))
-                .ok_or_else(|| format!("-server {name}: not one of the {} hosts", hosts.len()))?,
+            None => regular - 1,
+            Some(name) => start::position_of(name, &names(&hosts[..regular]))
+                .ok_or_else(|| format!("-server {name}: not one of the {regular} hosts"))?,
         };
         let key = match hosts.len() {
             1 => None,
@@ -94,17 +105,23 @@ impl Config {
         };
         let port = setting.port.unwrap_or(PORT);
         let alone = hosts.len() == 1;
+        let network = setting.network.as_deref();
+        let network = network.map(|name| network_of(name, database.as_ref())).transpose()?;
         let address = |host: &Host| match alone {
             true => Ok(SocketAddr::from(([127, 0, 0, 1], port))),
-            false => resolve(host, port),
+            false => resolve(host, network, port),
         };
         let (server_address, address) = (address(&hosts[server])?, address(&hosts[own])?);
         let mut list: Vec<_> = (0..hosts.len()).collect();
         // The server first, the others in their order.
         list.swap(0, server);
         list[1..].sort_unstable();
-        let settings: Result<Vec<_>, _> =
-            list.iter().map(|at| host_setting(&hosts[*at], *at == own)).collect();
+        let number = |at: u32| list.iter().position(|one| *one == at as usize).map(|at| at as u32);
+        let setting_of = |at: &usize| {
+            let spare_for = spare_for[*at].iter().filter_map(|at| number(*at)).collect();
+            Ok(HostSetting { spare_for, ..host_setting(&hosts[*at], *at == own)? })
+        };
+        let settings: Result<Vec<_>, String> = list.iter().map(setting_of).collect();
         let position = list.iter().position(|at| *at == own);
         let networks = list.iter().map(|at| networks(&hosts[*at])).collect();
         Ok(Self {
@@ -116,6 +133,7 @@ impl Config {
             key,
             operators: operators(&setting.operators)?,
             database,
+            records: list.iter().map(|at| hosts[*at].clone()).collect(),
         })
     }
 
@@ -143,6 +161,30 @@ impl Config {
                 summary(&self.hosts)
             )),
         }
+    }
+
+    /// The sets of hosts of which a job with these options may have one (manual, scrun(1), `nodes`
+    /// and `hetero`): empty when it may have any.
+    ///
+    /// # Errors
+    /// One line: no host is of the kind that is wanted.
+    pub fn pools(&self, options: &[(String, Option<String>)]) -> Result<Vec<NodeSet>, String> {
+        let given = options.iter().find(|(key, _)| matches!(key.as_str(), "nodes" | "hosts"));
+        let kind = match given {
+            Some((key, Some(value))) => {
+                let parse = if key == "hosts" { parse_hosts } else { parse_nodes };
+                parse(value).map_err(|fault| format!("{key}={value}: {fault}"))?.kind
+            }
+            _ => None,
+        };
+        let hetero =
+            options.iter().any(|(key, _)| matches!(key.as_str(), "hetero" | "heterogeneous"));
+        let pools = mixable(&self.records, kind.as_ref(), hetero)?;
+        if pools.len() == 1 && pools[0].len() == self.records.len() {
+            return Ok(Vec::new());
+        }
+        let set = |pool: Vec<usize>| pool.into_iter().map(|at| at as u32).collect();
+        Ok(pools.into_iter().map(set).collect())
     }
 }
 
@@ -172,6 +214,29 @@ fn chosen(setting: &Setting, database: Option<&Database>) -> Result<Vec<Host>, S
     if hosts.is_empty() { Err("the cluster has no hosts".to_owned()) } else { Ok(hosts) }
 }
 
+/// Appends the spares that are not hosts of the cluster anyway; for which hosts each of all stands
+/// in (scorehosts.db, `spare`).
+fn add_spares(hosts: &mut Vec<Host>, database: Option<&Database>) -> Vec<Vec<u32>> {
+    let regular = hosts.len();
+    let mut spare_for = vec![Vec::new(); regular];
+    for at in 0..regular {
+        for name in hosts[at].spares.clone() {
+            let Some(spare) = database.and_then(|database| database.host(&name)) else { continue };
+            let known = hosts.iter().position(|host| host.name == spare.name);
+            let place = known.unwrap_or_else(|| {
+                hosts.push(spare.clone());
+                spare_for.push(Vec::new());
+                hosts.len() - 1
+            });
+            // Who has a place of its own stands in for nobody.
+            if place >= regular {
+                spare_for[place].push(at as u32);
+            }
+        }
+    }
+    spare_for
+}
+
 fn own(setting: &Setting, hosts: &[Host]) -> Result<usize, String> {
     let name = setting.host.clone().unwrap_or_else(start::own_name);
     let found = start::position_of(&name, &names(hosts));
@@ -191,7 +256,12 @@ fn host_setting(host: &Host, is_own: bool) -> Result<HostSetting, String> {
         None if is_own => processors(),
         None => return Err(format!("{}: the database does not say its cores", host.name)),
     };
-    Ok(HostSetting { name: host.name.clone(), slots, spare: false, defect: host.defect })
+    Ok(HostSetting {
+        name: host.name.clone(),
+        slots,
+        spare_for: NodeSet::new(),
+        defect: host.defect,
+    })
 }
 
 fn networks(host: &Host) -> Vec<HostNetwork> {
@@ -205,10 +275,34 @@ fn processors() -> u32 {
     u32::try_from(count).unwrap_or(1)
 }
 
-fn resolve(host: &Host, port: u16) -> Result<SocketAddr, String> {
-    let mut found = (host.dial(), port)
+fn network_of<'a>(name: &str, database: Option<&'a Database>) -> Result<&'a Network, String> {
+    let networks = database.map_or(&[][..], Database::networks);
+    networks.iter().find(|network| network.name == name).ok_or_else(|| {
+        let names: Vec<_> = networks.iter().map(|network| network.name.as_str()).collect();
+        match names.is_empty() {
+            true => format!("-network {name}: the database has no networks"),
+            false => format!("-network {name}: the database has {}", names.join(", ")),
+        }
+    })
+}
+
+/// Where the daemon of a host is dialled: at its end of the network that is wanted.
+fn resolve(host: &Host, network: Option<&Network>, port: u16) -> Result<SocketAddr, String> {
+    let end = network.map(|network| network.setting(&host.name, "address"));
+    let dial = match (end, network) {
+        (Some([address, ..]), _) => address,
+        (_, Some(network)) => {
+            let name = &network.name;
+            return Err(format!(
+                "-network {name}: the database has no record {name}/{} with address=",
+                host.name
+            ));
+        }
+        (_, None) => host.dial(),
+    };
+    let mut found = (dial, port)
         .to_socket_addrs()
-        .map_err(|error| format!("{}: {}: {error}", host.name, host.dial()))?;
+        .map_err(|error| format!("{}: {dial}: {error}", host.name))?;
     let all: Vec<SocketAddr> = found.by_ref().collect();
     let four = all.iter().find(|address| address.is_ipv4());
     four.or(all.first()).copied().ok_or_else(|| format!("{}: no address", host.name))
@@ -264,6 +358,59 @@ mod tests {
         let config = read(DB, setting).unwrap();
         assert_eq!((config.own, config.hosts[0].name.as_str()), (2, "a"));
         assert_eq!(config.address.to_string(), "127.0.0.3:77");
+    }
+
+    #[test]
+    fn spares_are_hosts_that_stand_in_for_others() {
+        let db = "a address=127.0.0.1 cores=2 group=g spare=s,b\n\
+                  b address=127.0.0.2 cores=2 group=g spare=s\n\
+                  s address=127.0.0.3 cores=2\nx address=127.0.0.4 cores=2\n";
+        let setting = Setting { group: Some("g".to_owned()), ..host("s") };
+        let config = read(db, setting).unwrap();
+        let list: Vec<_> =
+            config.hosts.iter().map(|host| (host.name.as_str(), host.spare_for.len())).collect();
+        // b is the server, and a host of its own right.
+        assert_eq!(list, [("b", 0), ("a", 0), ("s", 2)]);
+        assert_eq!(config.own, 2);
+        let setting =
+            Setting { group: Some("g".to_owned()), server: Some("s".into()), ..host("a") };
+        assert!(read(db, setting).unwrap_err().contains("-server s"));
+    }
+
+    #[test]
+    fn the_daemons_reach_each_other_on_the_network_that_is_named() {
+        let db = "lan type=ethernet\na address=127.0.0.1 cores=2 network=lan\n\
+                  b address=127.0.0.2 cores=2 network=lan\n\
+                  lan/a address=127.0.1.1\nlan/b address=127.0.1.2\n";
+        let on = |network: &str| Setting { network: Some(network.to_owned()), ..host("a") };
+        let config = read(db, on("lan")).unwrap();
+        let addresses = (config.server.to_string(), config.address.to_string());
+        assert_eq!(addresses, ("127.0.1.2:9901".to_owned(), "127.0.1.1:9901".to_owned()));
+        let fault = read(db, on("wan")).unwrap_err();
+        assert!(fault.contains("-network wan: the database has lan"), "{fault}");
+        let fault = read(&db.replace("lan/b address=127.0.1.2", ""), on("lan")).unwrap_err();
+        assert!(fault.contains("no record lan/b"), "{fault}");
+    }
+
+    #[test]
+    fn kinds_of_hosts_become_pools() {
+        let db = "a address=127.0.0.1 cores=2 bintype=linux cpugen=new\n\
+                  b address=127.0.0.2 cores=2 bintype=linux cpugen=old\n\
+                  c address=127.0.0.3 cores=2 bintype=linux cpugen=old\n";
+        let config = read(db, host("a")).unwrap();
+        let pools = |words: &[(&str, &str)]| {
+            let option =
+                |(key, value): &(&str, &str)| ((*key).to_owned(), Some((*value).to_owned()));
+            config.pools(&words.iter().map(option).collect::<Vec<_>>())
+        };
+        // The server, c, is host 0.
+        let [old, new] = [NodeSet::from_iter([0, 2]), NodeSet::one(1)];
+        assert_eq!(pools(&[]), Ok(vec![old.clone(), new.clone()]));
+        assert_eq!(pools(&[("hetero", "")]), Ok(Vec::new()));
+        assert_eq!(pools(&[("nodes", "2.linux.old"), ("hosts", "1.linux.new")]), Ok(vec![old]));
+        assert_eq!(pools(&[("hosts", "1.linux.new")]), Ok(vec![new]));
+        let fault = pools(&[("nodes", "2.linux.odl")]).unwrap_err();
+        assert!(fault.contains("did you mean 'old'"), "{fault}");
     }
 
     #[test]

@@ -100,8 +100,8 @@ impl Daemon {
             Action::Refused { session, tag, reason } => {
                 self.refuse_far(session, tag, &reason, 2);
             }
-            Action::Start { session, tag, job, shares, incarnations: _ } => {
-                self.start_job(self.lane_of(session, tag), job, &shares);
+            Action::Start { session, tag, job, shares, incarnations } => {
+                self.start_job(self.lane_of(session, tag), job, &shares, &incarnations);
             }
             Action::End { job, reason } => {
                 let reason = format!("job {job} is ended: {reason}");

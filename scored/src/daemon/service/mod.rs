@@ -4,12 +4,14 @@
 //! | file | what |
 //! |---|---|
 //! | `config.rs` | which cluster this is, from the database |
+//! | `log.rs` | lines for the operator |
 //! | `logins.rs` | who logs in, and what goes to the server and back |
 //! | `membership.rs` | messages between daemons, to and from the pure machines |
 //! | `placing.rs` | jobs: from a request to the hosts |
 //! | `numbers.rs` | job numbers that outlive a server |
 
 pub mod config;
+mod log;
 mod logins;
 mod membership;
 mod numbers;
@@ -33,6 +35,7 @@ use crate::cluster::{self, Cluster, Limits, Times};
 use crate::sys::cgroup::Cgroups;
 use crate::sys::{descriptor, process};
 use config::{Config, Setting};
+pub use log::{info, warn};
 use numbers::Numbers;
 
 /// Where local scruns are accepted.
@@ -91,6 +94,9 @@ pub fn run(setting: &Setting) -> io::Result<()> {
                           starts its own scored"
                 .to_owned(),
         ));
+    }
+    if let Some(receiver) = &setting.syslog {
+        log::send_to(receiver).map_err(other)?;
     }
     setting.notices.iter().for_each(|notice| warn(notice));
     settle_in()?;
@@ -228,24 +234,5 @@ fn notify_ready() {
     };
     if let Err(error) = sent {
         warn(&format!("systemd cannot be told that scored is ready: {error}"));
-    }
-}
-
-/// A line for the log; under systemd with its priority.
-pub fn info(text: &str) {
-    log(6, text);
-}
-
-/// A line for the log that somebody should read.
-pub fn warn(text: &str) {
-    log(4, text);
-}
-
-fn log(priority: u8, text: &str) {
-    // What others have said must not begin a line of its own.
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    match std::env::var_os("JOURNAL_STREAM") {
-        Some(_) => eprintln!("<{priority}>{text}"),
-        None => eprintln!("scored: {text}"),
     }
 }

@@ -3,7 +3,7 @@
 use score_proto::message::{HostKind, HostSpec, JobSpec, Level, Shape};
 use score_proto::network;
 use score_proto::nodeset::NodeSet;
-use score_proto::peer::SERVER;
+use score_proto::peer::{Incarnation, SERVER};
 
 use super::super::session::Lane;
 use super::super::{Daemon, REFUSED};
@@ -27,20 +27,27 @@ impl Daemon {
         if let Err(reason) = checked {
             return self.refuse(lane, reason, REFUSED);
         }
-        let Some(session) = self.sessions.get_mut(&lane.session) else { return };
         let option = |name: &str| spec.options.iter().find(|(key, _)| key == name);
         let priority = option("priority").and_then(|(_, value)| value.as_deref()?.parse().ok());
+        let Some(service) = &self.service else { return };
+        let pools = match service.config.pools(&spec.options) {
+            Ok(pools) => pools,
+            Err(reason) => return self.refuse(lane, reason, REFUSED),
+        };
         let request = Request {
             shape: match shape {
                 Shape::Grid { hosts, procs } => cluster::Shape::Grid { hosts, procs },
                 Shape::Spread(nodes) => cluster::Shape::Spread(nodes),
                 Shape::Fill { least, most } => cluster::Shape::Fill { least, most },
+                Shape::Whole { hosts, least, most } => cluster::Shape::Whole { hosts, least, most },
+                Shape::Every { procs, least, most } => cluster::Shape::Every { procs, least, most },
             },
-            allowed: None,
+            pools,
             wait: option("wait").is_some(),
             priority: priority.unwrap_or(PRIORITY),
             bytes: bytes(&spec),
         };
+        let Some(session) = self.sessions.get_mut(&lane.session) else { return };
         session.take_in(lane.job, Some(Box::new(spec)));
         let tag = lane.job.into();
         self.cluster(cluster::Event::Submit { session: id, tag, request });
@@ -69,7 +76,13 @@ impl Daemon {
     }
 
     /// The cluster has found room.
-    pub fn start_job(&mut self, lane: Option<Lane>, job: u32, shares: &[Share]) {
+    pub fn start_job(
+        &mut self,
+        lane: Option<Lane>,
+        job: u32,
+        shares: &[Share],
+        incarnations: &[Incarnation],
+    ) {
         let wanted = lane.and_then(|lane| {
             let session = self.sessions.get_mut(&lane.session)?;
             Some((lane, session.take_wanted(lane.job)?, session.owner.clone()?))
@@ -80,7 +93,11 @@ impl Daemon {
         let Role::Server(cluster) = &service.role else { return };
         let own = service.config.address;
         let address = |host| if host == SERVER { Some(own) } else { cluster.address(host) };
-        let addresses = shares.iter().filter_map(|share| address(share.host)).collect();
+        // Which daemons are meant was decided with the hosts: who has begun anew since is not.
+        let daemon = |(share, incarnation): (&Share, &Incarnation)| {
+            Some((address(share.host)?, *incarnation))
+        };
+        let daemons = shares.iter().zip(incarnations).filter_map(daemon).collect();
         spec.hosts = shares
             .iter()
             .filter_map(|share| {
@@ -108,7 +125,7 @@ impl Daemon {
             let hosts: Vec<_> = spec.hosts.iter().map(|host| host.name.as_str()).collect();
             info(&format!("job {job} of uid {} on {}", owner.uid, hosts.join(", ")));
         }
-        self.begin_as(lane, job, *spec, Some(addresses), Some(owner));
+        self.begin_as(lane, job, *spec, Some(daemons), Some(owner));
     }
 
     /// The cluster has no room yet.

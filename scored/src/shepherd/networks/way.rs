@@ -178,8 +178,8 @@ mod tests {
 
     fn planned(name: &str, spec: &JobSpec, address: &str) -> Plan {
         let at: SocketAddr = format!("{address}:9").parse().unwrap();
-        let hosts = spec.hosts.iter().map(|host| (host.name.clone(), Some(at), 1));
-        plan(name, spec, &Placement::new(hosts)).unwrap()
+        let hosts = spec.hosts.iter().map(|host| (host.name.clone(), Some((at, 0)), 1));
+        plan(name, spec, &Placement::new(0, hosts)).unwrap()
     }
 
     #[test]

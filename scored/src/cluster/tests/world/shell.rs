@@ -207,10 +207,10 @@ impl World {
             _ => Shape::Fill { least: 1, most: 1 + self.random.below(8) as u32 },
         };
         let some = |random: &mut Random| (1..count as u32).filter(|_| random.chance(60)).collect();
-        let allowed = if self.random.chance(20) { Some(some(&mut self.random)) } else { None };
+        let pools = if self.random.chance(20) { vec![some(&mut self.random)] } else { Vec::new() };
         let wait = self.random.chance(70);
         let priority = self.random.below(16) as u8;
-        let request = Request { shape, allowed, wait, priority, bytes: 10 };
+        let request = Request { shape, pools, wait, priority, bytes: 10 };
         let since = self.now;
         self.seen.insert((session, tag), Seen { since, ..Seen::default() });
         self.serve(Event::Submit { session, tag, request });

@@ -1,0 +1,83 @@
+//! The log of a service: standard error, where systemd gives it to the journal with its priority,
+//! and a syslog receiver (RFC 5424 over UDP) when one is named.
+
+use std::net::{ToSocketAddrs, UdpSocket};
+use std::sync::OnceLock;
+
+/// Where a syslog receiver listens.
+const PORT: u16 = 514;
+/// What a line is of, for such a receiver: a system daemon.
+const FACILITY: u8 = 3;
+/// Bytes of a line there; longer ones are cut.
+const LONGEST: usize = 1024;
+
+static RECEIVER: OnceLock<Receiver> = OnceLock::new();
+
+struct Receiver {
+    socket: UdpSocket,
+    host: String,
+}
+
+/// Has every line sent to `ADDRESS[:PORT]`, too.
+///
+/// # Errors
+/// One line with the word at fault.
+pub fn send_to(receiver: &str) -> Result<(), String> {
+    let fault = |reason: String| format!("-syslog {receiver}: {reason}");
+    let with_port = receiver.to_socket_addrs();
+    let found = with_port.or_else(|_| (receiver, PORT).to_socket_addrs());
+    let found = found.map_err(|error| fault(error.to_string()))?.next();
+    let to = found.ok_or_else(|| fault("no address".to_owned()))?;
+    let own = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(own).and_then(|socket| {
+        socket.connect(to)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    });
+    let socket = socket.map_err(|error| fault(error.to_string()))?;
+    let _ = RECEIVER.set(Receiver { socket, host: crate::start::own_name() });
+    Ok(())
+}
+
+/// A line for the log.
+pub fn info(text: &str) {
+    log(6, text);
+}
+
+/// A line for the log that somebody should read.
+pub fn warn(text: &str) {
+    log(4, text);
+}
+
+fn log(priority: u8, text: &str) {
+    // What others have said must not begin a line of its own.
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => eprintln!("<{priority}>{text}"),
+        None => eprintln!("scored: {text}"),
+    }
+    if let Some(Receiver { socket, host }) = RECEIVER.get() {
+        // Nobody may be there: that is no reason to stop, nor to fill the other log with it.
+        let _ = socket.send(packet(priority, host, std::process::id(), &text).as_bytes());
+    }
+}
+
+/// The receiver adds the time: a log does not go by this host's clock.
+fn packet(priority: u8, host: &str, pid: u32, text: &str) -> String {
+    let mut packet = format!("<{}>1 - {host} scored {pid} - - {text}", FACILITY * 8 + priority);
+    let end = (0..=LONGEST.min(packet.len())).rev().find(|end| packet.is_char_boundary(*end));
+    packet.truncate(end.unwrap_or(0));
+    packet
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_what_a_syslog_receiver_reads() {
+        assert_eq!(packet(4, "h", 7, "text"), "<28>1 - h scored 7 - - text");
+        let long = packet(6, "h", 7, &"é".repeat(2000)).len();
+        assert!((LONGEST - 1..=LONGEST).contains(&long), "{long}");
+    }
+}
