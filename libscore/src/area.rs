@@ -66,12 +66,13 @@ impl Area {
         self.slot(number, slot::STATE).store(IDLE, Ordering::Release);
     }
 
-    /// idle -> busy. The transition is counted before anything else: whatever the thread does
-    /// next, a sampler that misses it sees the count change.
+    /// idle -> busy. The transition is counted before the thread goes on: whatever it does next,
+    /// a sampler that misses it sees the count change. The slot is cleared before that: a sampler
+    /// reads the count first, and must not find a thread idle that has been counted.
     pub(crate) fn become_busy(&self, number: usize) {
+        self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
         // SYNC: busy-transition
         self.0.u64(area::BUSY_TRANSITIONS).fetch_add(1, Ordering::SeqCst);
-        self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
         self.wait_for(number, WaitingFor::Nothing);
         self.idle_threads().fetch_sub(1, Ordering::Relaxed);
     }

@@ -3,6 +3,11 @@
 mod cluster;
 mod console;
 mod daemon;
+// Pure machines that nothing drives yet (docs/ROADMAP.md).
+#[cfg(test)]
+mod deadlock;
+#[cfg(test)]
+mod gang;
 mod job;
 mod link;
 mod options;
