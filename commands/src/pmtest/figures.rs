@@ -47,8 +47,6 @@ pub struct Latency {
     pub p999: f64,
     /// The machine's floor: best batch of a cache line's round trips, halved; NaN between hosts.
     pub floor: f64,
-    /// Best batch of the bare ring, halved; NaN when it was not wanted, and between hosts.
-    pub bare: f64,
 }
 
 /// Everything that was measured for one size.
@@ -78,9 +76,6 @@ impl Figures {
             if !latency.floor.is_nan() {
                 field("floor_ns", latency.floor);
             }
-            if !latency.bare.is_nan() {
-                field("bare_ns", latency.bare);
-            }
         }
         if let Some(bandwidth) = self.bandwidth {
             field("bandwidth_bytes_per_s", bandwidth);
@@ -99,10 +94,6 @@ pub fn table(figures: &[Figures]) -> String {
     if has(|line| line.latency.is_some()) {
         text += "   min ns  median ns   p99.9 ns   floor ns  x floor";
     }
-    let bare = has(|line| line.latency.is_some_and(|latency| !latency.bare.is_nan()));
-    if bare {
-        text += "    bare ns   x bare";
-    }
     if has(|line| line.bandwidth.is_some()) {
         text += "        MB/s";
     }
@@ -111,16 +102,13 @@ pub fn table(figures: &[Figures]) -> String {
     }
     for line in figures {
         text += &format!("\n{:>9}", line.size);
-        if let Some(Latency { min, median, p999, floor, bare: ring }) = line.latency {
+        if let Some(Latency { min, median, p999, floor }) = line.latency {
             let ratio = min / floor;
             text += &format!("{min:>9.1}{median:>11.1}{p999:>11.1}");
             text += &match floor.is_nan() {
                 true => format!("{:>11}{:>9}", "-", "-"),
                 false => format!("{floor:>11.1}{ratio:>9.2}"),
             };
-            if bare {
-                text += &format!("{ring:>11.1}{:>9.2}", min / ring);
-            }
         }
         if let Some(bandwidth) = line.bandwidth {
             text += &format!("{:>12.1}", bandwidth / 1e6);

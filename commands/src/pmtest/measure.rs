@@ -29,12 +29,12 @@ pub struct Side<'a> {
     first: bool,
     out: Vec<u8>,
     into: Vec<u8>,
-    /// Measure the bare ring, too.
+    /// Messages go through a bare ring instead of PM.
     bare: bool,
 }
 
 impl<'a> Side<'a> {
-    /// `mtu` is the longest message; `bare`: latency beside a bare ring, too.
+    /// `mtu` is the longest message; `bare`: the latency of a bare ring instead of PM's.
     pub fn new(channel: &'a Channel, first: bool, mtu: usize, bare: bool) -> Self {
         let out = (0..mtu).map(|i| i as u8).collect();
         Self { channel, first, out, into: vec![0; mtu], bare }
@@ -58,7 +58,23 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Floor (if there is one), bare ring (if wanted) and messages in turn, for that many rounds.
+    /// By PM, or by the bare ring where that is measured.
+    fn trips(
+        &mut self,
+        floor: &mut Option<&mut Floor>,
+        size: usize,
+        count: u32,
+    ) -> Result<(), PmError> {
+        match floor {
+            Some(floor) if self.bare => {
+                floor.exchange(self.first, count, &self.out[..size], &mut self.into);
+                Ok(())
+            }
+            _ => self.round_trips(size, count),
+        }
+    }
+
+    /// Floor (if there is one) and messages in turn, for that many rounds.
     ///
     /// # Errors
     /// A PM function failed.
@@ -68,8 +84,8 @@ impl<'a> Side<'a> {
         size: usize,
         rounds: u32,
     ) -> Result<Latency, PmError> {
-        let [mut line, mut bare, mut batch, mut single] = [const { Samples::none() }; 4];
-        self.round_trips(size, BATCH * BATCHES)?;
+        let [mut line, mut batch, mut single] = [const { Samples::none() }; 3];
+        self.trips(&mut floor, size, BATCH * BATCHES)?;
         for _ in 0..rounds {
             if let Some(floor) = &mut floor {
                 for _ in 0..BATCHES {
@@ -77,21 +93,15 @@ impl<'a> Side<'a> {
                     floor.bounce(self.first, BATCH);
                     line.add(one_way(start, BATCH));
                 }
-                for _ in 0..if self.bare { BATCHES } else { 0 } {
-                    let start = Instant::now();
-                    if floor.exchange(self.first, BATCH, &self.out[..size], &mut self.into) {
-                        bare.add(one_way(start, BATCH));
-                    }
-                }
             }
             for _ in 0..BATCHES {
                 let start = Instant::now();
-                self.round_trips(size, BATCH)?;
+                self.trips(&mut floor, size, BATCH)?;
                 batch.add(one_way(start, BATCH));
             }
             for _ in 0..SINGLES {
                 let start = Instant::now();
-                self.round_trips(size, 1)?;
+                self.trips(&mut floor, size, 1)?;
                 single.add(one_way(start, 1));
             }
         }
@@ -100,7 +110,6 @@ impl<'a> Side<'a> {
             median: batch.quantile(0.5),
             p999: single.quantile(0.999),
             floor: line.min(),
-            bare: bare.min(),
         })
     }
 

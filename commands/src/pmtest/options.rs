@@ -39,7 +39,7 @@ pub struct Options {
     pub alone: Option<u64>,
     /// Leave the processes where the kernel puts them.
     pub unpinned: bool,
-    /// Latency beside a bare ring, too.
+    /// The latency of a bare ring instead of PM's.
     pub bare: bool,
     /// Print how to use it.
     pub help: bool,

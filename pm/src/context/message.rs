@@ -9,13 +9,19 @@ use crate::device::{Body, Transport, on};
 use crate::error::{Error, Result};
 use crate::idle;
 use crate::sync::Local;
+use std::time::{Duration, Instant};
 
 /// Polls that find nothing, or no room, before the processor is offered to others.
 const PATIENCE: u64 = 10_000;
 /// The same on a host that has more processes than processors.
-pub(super) const LITTLE_PATIENCE: u64 = 100;
+const LITTLE_PATIENCE: u64 = 100;
 /// Empty polls that messages count as there.
 const MESSAGE: u64 = 16;
+/// What a processor that is offered takes to come back if nobody wants it, at most.
+const SWITCH: Duration = Duration::from_nanos(1500);
+/// How often in a row that has to be before it is believed: the kernel may give the processor back
+/// although others wait.
+const SURE: u64 = 8;
 /// How often a poll before `select` looks again after it found a source but no message.
 const LOOKS: u32 = 64;
 
@@ -26,6 +32,11 @@ pub(super) struct Patience {
     empty: Local,
     /// What `empty` was when the last message came; below 0 (wrapping) when it began again since.
     before: Local,
+    /// Empty polls of a turn beyond [`LITTLE_PATIENCE`], before it is asked who else wants the
+    /// processor.
+    more: Local,
+    /// How often in a row the processor came back at once.
+    quick: Local,
     /// Reservations in a row that found no room.
     full: Local,
 }
@@ -128,7 +139,7 @@ impl Inner {
         }
         let empty = self.patience.empty.get() + 1;
         self.patience.empty.set(empty);
-        if empty > LITTLE_PATIENCE {
+        if empty > self.patience.turn() {
             self.lose_patience(empty);
         }
         Err(Error::NoBuffers)
@@ -167,10 +178,10 @@ impl Inner {
         error
     }
 
-    /// Called at every empty poll beyond [`LITTLE_PATIENCE`]. Two processes that happen
-    /// to run side by side answer each other within a few polls and would never offer their
-    /// processors to others; so where those are scarce, empty polls count in all, not only in a
-    /// row.
+    /// Called at every empty poll beyond a turn. Two processes that happen to run side by side
+    /// answer each other within a few polls and would never offer their processors to others; so
+    /// where those are scarce, empty polls count in all, not only in a row. Where nobody takes the
+    /// processor that is offered, turns become longer.
     #[cold]
     fn lose_patience(&self, empty: u64) {
         let patience = &self.patience;
@@ -179,8 +190,19 @@ impl Inner {
             patience.before.set(patience.before.get().wrapping_sub(empty));
             patience.empty.set(0);
         }
-        if in_a_row > PATIENCE || self.is_oversubscribed() {
+        if self.is_oversubscribed() {
+            let start = Instant::now();
             std::thread::yield_now();
+            let came_back = start.elapsed() < SWITCH;
+            let quick = if came_back { patience.quick.get() + 1 } else { 0 };
+            patience.quick.set(quick);
+            let more = if quick > SURE { patience.turn().min(PATIENCE) } else { 0 };
+            patience.more.set(more);
+        } else {
+            patience.more.set(PATIENCE - LITTLE_PATIENCE);
+            if in_a_row > PATIENCE {
+                std::thread::yield_now();
+            }
         }
     }
 
@@ -203,6 +225,18 @@ impl Patience {
     #[inline(always)]
     pub(super) fn empty_polls(&self) -> u64 {
         self.empty.get()
+    }
+
+    /// Empty polls of a turn.
+    #[inline(always)]
+    pub(super) fn turn(&self) -> u64 {
+        LITTLE_PATIENCE + self.more.get()
+    }
+
+    /// Whether others took the processor when it was offered last, or nobody knows yet.
+    #[inline(always)]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.more.get() == 0
     }
 
     /// What is counted besides the first empty poll after messages: they make a turn shorter, too.

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 use super::Inner;
-use super::message::LITTLE_PATIENCE;
 use crate::device::composite::{Composite, Glance};
 use crate::device::shmem::{Source, Target};
 use crate::device::{Body, Transport};
@@ -119,12 +118,12 @@ impl Inner {
     #[inline(always)]
     fn ends_poll(&self, composite: &Composite, source: &Source) -> bool {
         let empty = self.patience.empty_polls() + 1;
-        let usual = empty <= LITTLE_PATIENCE && !composite.is_selecting();
+        let usual = empty <= self.patience.turn() && !composite.is_selecting();
         if !usual || !self.locks().receive.is_free() {
             return false;
         }
         source.count_empty_poll();
-        if composite.is_oversubscribed() {
+        if self.patience.is_crowded() {
             // Empty polls measure a turn (`lose_patience`). Two that run side by side hardly have
             // any: they would have ten times the messages of others in each of theirs, and with a
             // pause in every poll a hundred times.

@@ -60,17 +60,21 @@ fn number(value: &Value, name: &str) -> Result<f64, String> {
 pub fn latency(bench: &Bench) -> Rows {
     let sizes = SIZES.map(|size| size.to_string());
     let own = format!(
-        "scrun -nodes=2,message=quiet pmtest -latency -bare -size {} -rounds 10 -json",
+        "scrun -nodes=2,message=quiet pmtest -latency -size {} -rounds 10 -json",
         sizes.join(",")
     );
+    let bare = own.replace("-latency", "-latency -bare");
     let mut all = Collected::default();
     for round in 0..bench.rounds {
         bench.progress("latency", round);
         for line in pmtest(bench, &own)? {
             let size = number(&line, "size")? as u32;
             all.add("floor", size, number(&line, "floor_ns")?, &own);
-            all.add("bare ring", size, number(&line, "bare_ns")?, &own);
             all.add("libpm", size, number(&line, "one_way_ns_min")?, &own);
+        }
+        for line in pmtest(bench, &bare)? {
+            let size = number(&line, "size")? as u32;
+            all.add("bare ring", size, number(&line, "one_way_ns_min")?, &bare);
         }
         for mpi in &bench.peers.mpis {
             let Some(line) = mpi.pingpong(&format!("latency {}", sizes.join(" "))) else {

@@ -151,7 +151,6 @@ impl<'a> Member<'a> {
     pub(super) fn count_empty_poll(self) {
         on!(self, e => e.count_empty_poll());
     }
-    #[inline(always)]
     pub(super) fn oversubscribed(self) -> bool {
         on!(self, e => e.oversubscribed())
     }

@@ -83,12 +83,6 @@ impl Composite {
         self.member(0).is_some_and(Member::is_alone)
     }
 
-    /// No lock, after `Glance::Nothing`. Whether the host's processors are scarce.
-    #[inline(always)]
-    pub(crate) fn is_oversubscribed(&self) -> bool {
-        self.member(0).is_some_and(Member::oversubscribed)
-    }
-
     /// No lock, after `Glance::Nothing`. The hot source, if those that are looked at are silent.
     #[inline(always)]
     pub(crate) fn silent_but_hot(&self) -> Option<&Source> {
