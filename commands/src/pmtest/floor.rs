@@ -84,12 +84,12 @@ impl Floor {
     }
 
     /// That many round trips of `out`'s bytes, which the other process reads into its `into`.
-    /// None if these do not fit into the ring.
-    pub fn exchange(&mut self, first: bool, round_trips: u32, out: &[u8], into: &mut [u8]) -> bool {
+    ///
+    /// # Panics
+    /// They are none, do not fit into the ring, or not into `into`: no message of PM is as long.
+    pub fn exchange(&mut self, first: bool, round_trips: u32, out: &[u8], into: &mut [u8]) {
         let size = out.len();
-        if size == 0 || size > AREA || into.len() < size {
-            return false;
-        }
+        assert!((1..=AREA).contains(&size) && size <= into.len());
         for number in self.exchanged..self.exchanged + u64::from(round_trips) {
             let send = || {
                 let to = self.payload(first, number, size);
@@ -110,7 +110,6 @@ impl Floor {
             }
         }
         self.exchanged += u64::from(round_trips);
-        true
     }
 
     /// That many round trips, begun by the first process.

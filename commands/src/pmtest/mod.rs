@@ -28,8 +28,8 @@ usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate] [-size N[,N...]] [-json
 Measures between nodes 0 and 1; everything when nothing is chosen.
   -latency     time one way; on one host beside the floor, a cache line bounced between the
                same cores
-  -bare        with -latency, on one host: of a bare ring instead of PM, where each line comes
-               with a payload that is copied in and out, and nothing else
+  -bare        on one host: latency of a bare ring instead of PM, where each line comes with a
+               payload that is copied in and out, and nothing else
   -bandwidth   bytes per second in one direction; splits what is longer than a message
   -rate        messages per second in one direction
   -size N,...  bytes per message
@@ -113,7 +113,10 @@ fn measured(
     let first = place.node == 0;
     let mut floor = Floor::open(first, !first).map_err(broken)?;
     if options.bare && floor.is_none() {
-        return Err(("-bare: nodes 0 and 1 are not on one host".to_owned(), 2));
+        return Err((
+            "-bare: nodes 0 and 1 are not on one host; -nodes=2 puts them there".to_owned(),
+            2,
+        ));
     }
     if options.silent != Silent::Never {
         let mut greeting = [0; 1];

@@ -119,7 +119,12 @@ impl Options {
         if self.pairs && !self.sizes.is_empty() {
             return Err(OptionError::Exclusive("-pairs", "-size"));
         }
-        if !any {
+        if self.bare && (self.bandwidth || self.rate || self.pairs) {
+            return Err(OptionError::Exclusive("-bare", "-bandwidth, -rate, -pairs"));
+        }
+        if self.bare {
+            self.latency = true;
+        } else if !any {
             (self.latency, self.bandwidth, self.rate) = (true, true, true);
         }
         Ok(self)

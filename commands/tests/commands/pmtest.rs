@@ -30,6 +30,8 @@ fn a_bare_ring_is_measured_when_it_is_wanted() {
     let lines = measure("-nodes=2 pmtest -latency -bare -size 8,4096 -rounds 1 -json");
     let bare = |line: usize| lines[line]["one_way_ns_min"].as_f64().unwrap();
     assert!(bare(0) > 1.0 && bare(1) > bare(0), "{lines}");
+    let complaint = Place::new().failure("scrun -nodes=2 pmtest -bare -rate", 2);
+    assert!(complaint.contains("-bare and -bandwidth, -rate, -pairs exclude"), "{complaint}");
 }
 
 #[test]
