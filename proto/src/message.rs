@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::network::HostNetwork;
 use crate::order::Limit;
+use crate::sight::Figures;
 
 /// Bytes of output or input in one message at most; leaves room for the frame's own fields.
 pub const CHUNK: usize = 64 * 1024;
@@ -51,6 +52,8 @@ pub enum Down {
     Suspend,
     /// Continue them (fg).
     Resume,
+    /// From now on [`Up::Figures`] of the job every so many milliseconds; 0 for never again.
+    Watch(u32),
     /// End the job at once: every process is killed.
     Kill,
     /// A piece of a program that [`Up::Want`] has asked for, in order; at most [`CHUNK`] bytes, and
@@ -207,6 +210,8 @@ pub enum Up {
         /// So many.
         length: u64,
     },
+    /// What [`Down::Watch`] wants: not of all hosts and processes at once.
+    Figures(Figures),
     /// Answer to a message about a job that the login does not have, or has no longer; none to
     /// [`Down::OutputTaken`] and [`Down::Flushed`].
     NoJob,
@@ -518,6 +523,14 @@ pub enum Call {
         /// X display, if the caller gave one.
         display: Option<String>,
     },
+    /// sc_sleep: the whole job is not scheduled for so long. Never answered: the caller knows when
+    /// it is over.
+    Sleep {
+        /// Seconds.
+        seconds: u32,
+    },
+    /// sc_yield: the job gives up the rest of its slice. Never answered.
+    Yield,
 }
 
 /// From a shepherd to its process.

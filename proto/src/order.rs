@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::message::{ContentHash, JobSpec, Level, NodeUsage, OsBytes, Stream};
 use crate::nodeset::NodeSet;
 use crate::peer::Incarnation;
+use crate::sight::{Figures, Quiet, Seen, Wait};
 
 /// Output that may be under way on one hop of the job's tree without leave, in bytes.
 pub const HOP_WINDOW: u64 = 1024 * 1024;
@@ -91,10 +92,39 @@ pub enum Order {
     OutputClosed(Stream),
     /// The user sends this signal to every process.
     Signal(i32),
-    /// Stop every process (^Z).
-    Suspend,
-    /// Continue them (fg).
-    Resume,
+    /// Stop every process, its threads and descendants; then [`Report::Stopped`].
+    Stop {
+        /// Which order to stop or run; larger than all before.
+        switch: u64,
+        /// For longer than a slice.
+        lasting: bool,
+    },
+    /// Let every process go on, or be started.
+    Run {
+        /// Which order to stop or run; larger than all before.
+        switch: u64,
+        /// How often it is looked whether all are idle, in microseconds; 0 for never.
+        pace_us: u32,
+    },
+    /// Look at every process of the element, once; then [`Report::Seen`].
+    Look {
+        /// Element of the running stage.
+        element: u32,
+        /// Which look ([`crate::sight::Seen`]).
+        round: u64,
+        /// The job is stopped: threads are looked at, too.
+        stopped: bool,
+    },
+    /// Say what every process of the element waits for, by [`Report::Waits`].
+    Explain {
+        /// Element of the running stage.
+        element: u32,
+    },
+    /// From now on [`Report::Figures`] every so often; 0 for never again.
+    Watch {
+        /// Milliseconds.
+        period_ms: u32,
+    },
     /// The user ends the job: kill every process at once.
     Kill,
     /// Reclaim everything; then [`Report::Finished`].
@@ -389,6 +419,49 @@ pub enum Report {
         /// What to tell the user.
         text: String,
     },
+    /// sc_sleep was called: the whole job wants no slice for so long.
+    Sleep {
+        /// Element of the running stage.
+        element: u32,
+        /// Seconds.
+        seconds: u32,
+    },
+    /// sc_yield was called: the job gives up the rest of its slice.
+    Yield {
+        /// Element of the running stage.
+        element: u32,
+    },
+    /// All of it has stopped, here and on all hosts below.
+    Stopped {
+        /// The order that was carried out.
+        switch: u64,
+    },
+    /// Whether all processes of the element are idle, here and on all hosts below; when that, or
+    /// what they have counted while they are, has changed.
+    Quiet {
+        /// Element of the running stage.
+        element: u32,
+        /// What was seen.
+        quiet: Quiet,
+    },
+    /// Answer to [`Order::Look`], for this host and all below.
+    Seen {
+        /// Element of the running stage.
+        element: u32,
+        /// Which look.
+        round: u64,
+        /// What was seen.
+        seen: Seen,
+    },
+    /// Answer to [`Order::Explain`].
+    Waits {
+        /// Element of the running stage.
+        element: u32,
+        /// Each process.
+        waits: Vec<Wait>,
+    },
+    /// What [`Order::Watch`] wants; of several hosts and processes where they meet.
+    Figures(Figures),
     /// sc_flush was called: answer with [`Order::Flushed`] once everything before has been
     /// written. Keeps its place behind the output.
     Flush {
@@ -484,6 +557,11 @@ impl Report {
             | Report::Sent { element, .. }
             | Report::Inspect { element, .. }
             | Report::Garbage { element, .. }
+            | Report::Sleep { element, .. }
+            | Report::Yield { element }
+            | Report::Quiet { element, .. }
+            | Report::Seen { element, .. }
+            | Report::Waits { element, .. }
             | Report::Broken { element, .. } => Some(*element),
             _ => None,
         }

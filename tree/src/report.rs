@@ -24,7 +24,16 @@ fn counted(report: &Report) -> Option<(u32, &NodeSet)> {
 
 /// Whether its place among reports of nodes does not matter.
 fn is_free(report: &Report) -> bool {
-    matches!(report, Report::Usage(_) | Report::StdinWindow(_) | Report::StdinClosed)
+    matches!(
+        report,
+        Report::Usage(_)
+            | Report::StdinWindow(_)
+            | Report::StdinClosed
+            | Report::Figures(_)
+            | Report::Waits { .. }
+            | Report::Sleep { .. }
+            | Report::Yield { .. }
+    )
 }
 
 impl merge::Report for Report {
@@ -36,6 +45,27 @@ impl merge::Report for Report {
                     ours.extend_from_slice(theirs);
                 }
                 return fits;
+            }
+            (Report::Figures(ours), Report::Figures(theirs)) => {
+                let fits = ours.nodes.len() + theirs.nodes.len() <= MOST_USAGES;
+                if fits {
+                    ours.hosts.extend_from_slice(&theirs.hosts);
+                    ours.nodes.extend_from_slice(&theirs.nodes);
+                }
+                return fits;
+            }
+            (
+                Report::Waits { element, waits },
+                Report::Waits { element: other, waits: further },
+            ) if element == other => {
+                let fits = waits.len() + further.len() <= MOST_USAGES;
+                if fits {
+                    waits.extend_from_slice(further);
+                }
+                return fits;
+            }
+            (Report::Yield { element }, Report::Yield { element: other }) => {
+                return element == other;
             }
             (
                 Report::Attached { element, nodes, addresses },

@@ -42,7 +42,8 @@ mod sample;
 mod tests;
 
 pub use detector::{Action, Detector, Event};
-pub use sample::{Sample, Seen, Watch};
+pub use sample::{Sample, Watch};
+pub use score_proto::sight::Seen;
 
 /// From a look that found no deadlock to the next, while all are idle; doubled up to a second.
 const PAUSE: Duration = Duration::from_millis(2);

@@ -1,5 +1,7 @@
 //! What a host sees of its processes.
 
+use score_proto::sight::Seen;
+
 /// One process, looked at once. [`Sample::turns`] is read first, then every idle slot, then the
 /// rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -18,51 +20,6 @@ pub struct Sample {
     pub received: u64,
     /// Remote reads and writes that are outstanding.
     pub remote: u64,
-}
-
-/// What all processes below a point of the tree have in common.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Seen {
-    /// Processes.
-    pub nodes: u32,
-    /// All are idle.
-    pub idle: bool,
-    /// None was busy since the round before.
-    pub unchanged: bool,
-    /// All that spin have polled since the round before.
-    pub polled: bool,
-    /// Sum.
-    pub sent: u64,
-    /// Sum.
-    pub received: u64,
-    /// Sum.
-    pub remote: u64,
-}
-
-impl Seen {
-    /// Of no process.
-    pub const NOTHING: Seen = Seen {
-        nodes: 0,
-        idle: true,
-        unchanged: true,
-        polled: true,
-        sent: 0,
-        received: 0,
-        remote: 0,
-    };
-
-    /// Of both. What hostile processes counted may wrap around.
-    pub fn and(self, other: Seen) -> Seen {
-        Seen {
-            nodes: self.nodes.saturating_add(other.nodes),
-            idle: self.idle && other.idle,
-            unchanged: self.unchanged && other.unchanged,
-            polled: self.polled && other.polled,
-            sent: self.sent.wrapping_add(other.sent),
-            received: self.received.wrapping_add(other.received),
-            remote: self.remote.wrapping_add(other.remote),
-        }
-    }
 }
 
 /// A host's memory of the last round.

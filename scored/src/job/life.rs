@@ -62,6 +62,8 @@ pub struct Job {
     /// Flushes that scrun has been asked for: host and its token, by ours.
     flushes: HashMap<u64, (u32, u64)>,
     next_flush: u64,
+    /// Orders to stop or run so far.
+    switch: u64,
     usage: Vec<NodeUsage>,
     actions: Vec<Action>,
 }
@@ -99,6 +101,7 @@ impl Job {
             expected: Vec::new(),
             flushes: HashMap::new(),
             next_flush: 0,
+            switch: 0,
             usage: Vec::new(),
             actions: Vec::new(),
         };
@@ -155,8 +158,15 @@ impl Job {
                 self.expected.push(signal);
                 self.order(Order::Signal(signal));
             }
-            Down::Suspend => self.order(Order::Suspend),
-            Down::Resume => self.order(Order::Resume),
+            Down::Suspend => {
+                self.switch += 1;
+                self.order(Order::Stop { switch: self.switch, lasting: true });
+            }
+            Down::Resume => {
+                self.switch += 1;
+                self.order(Order::Run { switch: self.switch, pace_us: 0 });
+            }
+            Down::Watch(period_ms) => self.order(Order::Watch { period_ms }),
             Down::Kill => {
                 self.order(Order::Kill);
                 self.end_all(code::of_signal(libc::SIGKILL));
@@ -192,6 +202,7 @@ impl Job {
                 self.up(Up::Flush(self.next_flush));
                 self.next_flush += 1;
             }
+            Report::Figures(figures) => self.up(Up::Figures(figures)),
             Report::Usage(usage) => self.usage.extend(usage),
             Report::Drained if self.state == State::Draining => self.end_stage(),
             Report::Finished { elapsed_ns } => self.finished(elapsed_ns),

@@ -78,6 +78,9 @@ impl Callers {
         vec![match call {
             Call::Attach { version } => return self.attach(node, version),
             Call::Exit { code } => Step::Report(Report::Exit { element, code }),
+            Call::Sleep { .. } | Call::Yield if !welcomed => return Vec::new(),
+            Call::Sleep { seconds } => Step::Report(Report::Sleep { element, seconds }),
+            Call::Yield => Step::Report(Report::Yield { element }),
             Call::Inspect { signal, display } => Step::Inspect(node, signal, display),
             Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }
                 if !welcomed =>

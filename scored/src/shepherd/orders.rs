@@ -84,11 +84,13 @@ impl Work {
             Order::OutputTaken(bytes) => self.outputs.taken(bytes, Instant::now()),
             Order::OutputClosed(stream) => self.outputs.close(stream),
             Order::Signal(signal) => self.signal(None, signal),
-            Order::Suspend => {
+            Order::Stop { switch, .. } => {
                 self.segments.stopped(Instant::now());
                 self.signal_everything(libc::SIGSTOP);
+                self.reports.add(Report::Stopped { switch });
             }
-            Order::Resume => {
+            Order::Look { .. } | Order::Explain { .. } | Order::Watch { .. } => {}
+            Order::Run { .. } => {
                 self.signal_everything(libc::SIGCONT);
                 self.segments.resumed(Instant::now());
                 self.outputs.restart_clocks(Instant::now());

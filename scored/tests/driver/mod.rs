@@ -273,7 +273,9 @@ impl Driver {
             Up::Finished(end) => self.outcome.end = Some(end),
             Up::Directory(dir) => self.outcome.dir = dir,
             // What has crossed the last word.
-            Up::NoJob => assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}"),
+            Up::Figures(_) | Up::NoJob => {
+                assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
+            }
             Up::Want { .. } => panic!("one host fetches no program"),
         }
     }

@@ -172,7 +172,7 @@ impl Session {
             // Those of a session that is being opened, or entered.
             Up::Hosts(_) | Up::Opened { .. } => {}
             // What crossed the job's last word.
-            Up::NoJob => {}
+            Up::Figures(_) | Up::NoJob => {}
         }
     }
 
