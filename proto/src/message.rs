@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::network::HostNetwork;
 use crate::order::Limit;
+use crate::shape::Shape;
 use crate::sight::Figures;
 
 /// Bytes of output or input in one message at most; leaves room for the frame's own fields.
@@ -92,45 +93,6 @@ pub struct Login {
     pub cluster: String,
     /// What scrun is limited to.
     pub limits: Vec<Limit>,
-}
-
-/// How many nodes a job wants where the server chooses its hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Shape {
-    /// So many hosts with so many processes on each.
-    Grid {
-        /// Hosts.
-        hosts: u32,
-        /// Processes on each.
-        procs: u32,
-    },
-    /// So many nodes, on as few hosts as have room.
-    Spread(u32),
-    /// What is free, within these bounds.
-    Fill {
-        /// At least.
-        least: u32,
-        /// At most.
-        most: u32,
-    },
-    /// So many hosts that nobody else uses, a node for each of their processors.
-    Whole {
-        /// Hosts.
-        hosts: u32,
-        /// Nodes at least.
-        least: u32,
-        /// Nodes at most.
-        most: u32,
-    },
-    /// So many processes on every host that the job may have.
-    Every {
-        /// Processes on each.
-        procs: u32,
-        /// Nodes at least.
-        least: u32,
-        /// Nodes at most.
-        most: u32,
-    },
 }
 
 /// What a user or an operator asks about jobs.

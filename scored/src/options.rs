@@ -1,6 +1,7 @@
 //! The command line of scored.
 
 use std::ffi::{OsStr, OsString};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::{console, owner, shepherd};
 pub const HELP: &str = "\
 usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET] [-port N]
               [-key FILE] [-socket PATH] [-operator USER] [-syslog ADDRESS[:PORT]] [-v]
+              [-ts MS] [-rows N]
        scored -list | -kill JOB
        scored -probe [-json]
        scored -try HOSTS [-start WAY] [-links L] [-mtu BYTES] [-rate RATE]
@@ -33,6 +35,8 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
   -socket PATH  where scruns of this host call; default /run/scored/scored.sock
   -operator U   a user that may end the jobs of others; any number of times
   -syslog A     send the log to a syslog receiver, too, by UDP; default port 514
+  -ts MS        how long a time slice is, 5 to 60000; default 500
+  -rows N       jobs that may share a processor, 1 to 64; default 8; 1: none do
   -v            log logins and jobs
   -list         the jobs of the cluster
   -kill JOB     end one: your own, or as operator
@@ -53,7 +57,6 @@ In single-user mode scrun starts scored by itself: see scored(8).
 
 /// Options of SCore's scored that have no effect yet: what is said of each. With a value or none.
 const LATER: &[(&str, bool, &str)] = &[
-    ("-ts", true, "jobs share hosts by space; time slices come with time-sharing"),
     ("-sysmon", true, "monitors come with time-sharing"),
     ("-session", true, "it chooses among checkpoints, which come with checkpoint and restart"),
     (
@@ -144,7 +147,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             connect: words.connect.ok_or("-connect is missing")?,
             host: words.host.ok_or("-host is missing")?,
             key: words.key.ok_or("-key is missing")?,
-            common: Common { no_namespace: words.no_namespace, wishes: words.wishes },
+            common: common(words.no_namespace, words.wishes),
         })),
         Some("-console") => Ok(Command::Console(console::Setting {
             console: words.console.unwrap_or(Console::List),
@@ -152,7 +155,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
         })),
         Some("-single") => Ok(Command::Single(daemon::Setting {
             control: control(words.control)?,
-            common: Common { no_namespace: words.no_namespace, wishes: words.wishes },
+            common: common(words.no_namespace, words.wishes),
         })),
         Some(_) => Ok(Command::Shepherd(shepherd::Setting {
             control: control(words.control)?,
@@ -228,6 +231,13 @@ impl Words {
             "-syslog" => self.service.syslog = Some(text(value()?)),
             name if ALWAYS.contains(&name) => {}
             "-operator" => self.service.operators.push(text(value()?)),
+            "-ts" => {
+                let slice = within("-ts", value()?, 5..=60_000, "milliseconds")?;
+                self.service.slice = Some(Duration::from_millis(slice.into()));
+            }
+            "-rows" => {
+                self.service.rows = Some(within("-rows", value()?, 1..=64, "jobs a processor")?);
+            }
             "-v" => self.service.verbose = true,
             "-list" => (self.mode, self.console) = (Some("-console"), Some(Console::List)),
             "-kill" => {
@@ -248,6 +258,23 @@ impl Words {
         }
         Ok(())
     }
+}
+
+fn common(no_namespace: bool, wishes: Wishes) -> Common {
+    Common { no_namespace, wishes, ..Common::default() }
+}
+
+fn within(
+    option: &str,
+    word: &OsStr,
+    range: RangeInclusive<u32>,
+    unit: &str,
+) -> Result<u32, String> {
+    let shown = word.to_string_lossy();
+    let digits = !shown.is_empty() && shown.bytes().all(|byte| byte.is_ascii_digit());
+    let number = shown.parse().ok().filter(|number| digits && range.contains(number));
+    let (least, most) = (range.start(), range.end());
+    number.ok_or_else(|| format!("{option} {shown}: {least} to {most} {unit} are possible"))
 }
 
 fn text(word: &OsStr) -> String {

@@ -17,6 +17,7 @@ use nix::unistd::geteuid;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::*;
+use score_proto::shape::Shape;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 

@@ -9,9 +9,10 @@ use nix::unistd::{User, getuid};
 use score_hosts::request::parse_hosts;
 use score_hosts::{Shape as Asked, parse_nodes};
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET};
-use score_proto::message::{HostSpec, Login, OsBytes, Shape};
+use score_proto::message::{HostSpec, Login, OsBytes};
 use score_proto::note::Request;
 use score_proto::order::Limit;
+use score_proto::shape::Shape;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -110,13 +111,7 @@ fn shape(options: &Options, request: &Request) -> Result<Shape, Refusal> {
 impl Shared {
     /// A choice that says how many nodes there are at least.
     pub fn unplaced(&self) -> Chosen {
-        let nodes = match self.shape {
-            Shape::Grid { hosts, procs } => hosts.saturating_mul(procs),
-            Shape::Spread(nodes) => nodes,
-            Shape::Fill { least, .. } => least.max(1),
-            Shape::Whole { hosts, least, .. } => hosts.max(least),
-            Shape::Every { procs, least, .. } => procs.max(least),
-        };
+        let nodes = self.shape.least().try_into().unwrap_or(u32::MAX);
         Chosen { hosts: vec![HostSpec::this(nodes)] }
     }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use score_proto::nodeset::NodeSet;
 use score_proto::peer::{HostId, SERVER, User};
+use score_proto::shape::Shape;
 
 use super::machine::Cluster;
-use super::place::{self, Shape, Share, Site};
+use super::place::{self, Share, Site};
 use super::{Action, JobId, Request, SessionId, Time};
 
 /// The largest priority (manual, scrun(1), `priority`).

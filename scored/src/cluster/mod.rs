@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use score_proto::nodeset::NodeSet;
 use score_proto::peer::{HostId, Incarnation, Peer, User};
+use score_proto::shape::Shape;
 
 mod hosts;
 mod jobs;
@@ -49,7 +50,7 @@ mod view;
 
 pub use jobs::Summary;
 pub use machine::Cluster;
-pub use place::{Shape, Share};
+pub use place::Share;
 
 /// What has passed since any fixed moment, on a clock that does not jump.
 pub type Time = Duration;

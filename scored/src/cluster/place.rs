@@ -3,8 +3,8 @@
 
 use std::ops::RangeInclusive;
 
-use score_proto::MAX_NODES;
 use score_proto::peer::HostId;
+use score_proto::shape::Shape;
 
 /// A host that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,45 +17,6 @@ pub struct Site {
     pub free: u32,
 }
 
-/// What a job wants (manual, scrun(1), `nodes`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// `HxP`: so many hosts with so many processes each.
-    Grid {
-        /// Hosts.
-        hosts: u32,
-        /// Processes on each.
-        procs: u32,
-    },
-    /// `N`: so many processes, evenly on the fewest hosts.
-    Spread(u32),
-    /// Nothing said: one process per slot that is free, within these numbers.
-    Fill {
-        /// At least.
-        least: u32,
-        /// At most.
-        most: u32,
-    },
-    /// `hosts=H`: so many hosts that nobody else uses, with all of their slots.
-    Whole {
-        /// Hosts.
-        hosts: u32,
-        /// Processes at least.
-        least: u32,
-        /// Processes at most.
-        most: u32,
-    },
-    /// `xP`: every host with so many processes.
-    Every {
-        /// Processes on each.
-        procs: u32,
-        /// Processes at least.
-        least: u32,
-        /// Processes at most.
-        most: u32,
-    },
-}
-
 /// The part of a job that runs on one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
@@ -63,61 +24,6 @@ pub struct Share {
     pub host: HostId,
     /// Processes there.
     pub procs: u32,
-}
-
-impl Shape {
-    /// Why no cluster could run it, if so.
-    pub fn fault(&self) -> Option<String> {
-        let nodes = match *self {
-            Shape::Grid { hosts, procs } => u64::from(hosts) * u64::from(procs),
-            Shape::Spread(nodes) => nodes.into(),
-            Shape::Fill { least, most }
-            | Shape::Whole { least, most, .. }
-            | Shape::Every { least, most, .. }
-                if least > most =>
-            {
-                return Some(format!("at least {least} and at most {most} nodes are wanted"));
-            }
-            Shape::Fill { least, most } => u64::from(least.max(1)).min(most.into()),
-            Shape::Whole { hosts: number, most, .. } | Shape::Every { procs: number, most, .. } => {
-                if most == 0 {
-                    0
-                } else {
-                    number.into()
-                }
-            }
-        };
-        match nodes {
-            0 => Some("a job needs at least one node".to_owned()),
-            nodes if nodes > MAX_NODES.into() => {
-                Some(format!("{nodes} nodes are wanted, at most {MAX_NODES} are possible"))
-            }
-            _ => None,
-        }
-    }
-
-    /// The least number of slots that it takes.
-    pub fn least(&self) -> u64 {
-        match *self {
-            Shape::Grid { hosts, procs } => u64::from(hosts) * u64::from(procs),
-            Shape::Spread(nodes) => nodes.into(),
-            Shape::Fill { least, .. } => least.max(1).into(),
-            Shape::Whole { hosts, least, .. } => hosts.max(least).into(),
-            Shape::Every { procs, least, .. } => procs.max(least).into(),
-        }
-    }
-}
-
-impl std::fmt::Display for Shape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match *self {
-            Shape::Grid { hosts, procs } => write!(f, "{hosts} hosts with {procs} processes each"),
-            Shape::Spread(nodes) => write!(f, "{nodes} processes"),
-            Shape::Fill { least, .. } => write!(f, "at least {} processes", least.max(1)),
-            Shape::Whole { hosts, .. } => write!(f, "{hosts} whole hosts"),
-            Shape::Every { procs, .. } => write!(f, "{procs} processes on every host"),
-        }
-    }
 }
 
 /// Finds room among the free slots of `sites`. Shares come in the order of the job's hosts: those
@@ -299,20 +205,6 @@ mod tests {
         assert_eq!(shares(place_beyond(Shape::Spread(7), &three)), [(2, 3), (0, 2), (1, 2)]);
         assert_eq!(place_beyond(Shape::Grid { hosts: 4, procs: 1 }, &three), None);
         assert_eq!(place_beyond(Shape::Spread(7), &[]), None);
-    }
-
-    #[test]
-    fn what_no_cluster_can_run_is_named() {
-        for shape in [
-            Shape::Spread(0),
-            Shape::Grid { hosts: 0, procs: 4 },
-            Shape::Grid { hosts: u32::MAX, procs: u32::MAX },
-            Shape::Fill { least: 3, most: 2 },
-            Shape::Fill { least: 0, most: 0 },
-        ] {
-            assert!(shape.fault().is_some(), "{shape:?}");
-        }
-        assert_eq!(Shape::Spread(MAX_NODES).fault(), None);
     }
 
     proptest! {

@@ -18,6 +18,7 @@ use super::relay::{Out, SHEPHERD};
 use super::session::Lane;
 use super::store::Wish;
 use super::{Daemon, Owner, directory, host_name, random};
+use crate::job::check;
 use crate::job::life::{Action, Event, Job};
 
 /// A job that this daemon leads.
@@ -28,6 +29,9 @@ pub struct Lead {
     pub lane: Lane,
     /// Its hosts by name, in order.
     hosts: Vec<String>,
+    /// Its share among those that compete with it: 0 to 15.
+    #[expect(dead_code, reason = "what switches jobs reads it")]
+    pub priority: u8,
     /// Directories of the job on hosts that share this machine's disk.
     directories: BTreeMap<u32, String>,
 }
@@ -66,9 +70,11 @@ impl Daemon {
         let life = random().unwrap_or_default();
         let placement = Placement::new(life, spec.hosts.iter().enumerate().map(place));
         let secret = random().unwrap_or_default();
+        let priority = check::priority(&spec);
         let begin = Begin { job: number, secret, spec, owner };
         let (job, orders) = Job::begin(begin, placement);
-        self.leads.insert(number, Lead { job, lane, hosts, directories: BTreeMap::new() });
+        let directories = BTreeMap::new();
+        self.leads.insert(number, Lead { job, lane, hosts, priority, directories });
         if let Some(Order::Begin(begin)) = orders.last()
             && let Err(reason) = self.fetch(number, begin)
         {

@@ -33,6 +33,7 @@ use score_proto::login::OfJob;
 use score_proto::message::{Down, HostKind, JobSpec, Level, Up};
 use score_proto::peer::{Join, Peer};
 
+use crate::gang;
 use crate::job::life::Event;
 use crate::job::{check, code};
 use crate::start::Wishes;
@@ -88,6 +89,9 @@ pub struct Common {
     pub no_namespace: bool,
     /// How daemons of other hosts are to be started.
     pub wishes: Wishes,
+    /// How jobs take turns on their processors.
+    #[expect(dead_code, reason = "what switches jobs reads it")]
+    pub gang: gang::Setting,
 }
 
 /// What a server tells the daemon of another host on its command line.

@@ -10,10 +10,9 @@ use mio::{Registry, Token};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::frame::FrameError;
 use score_proto::login::{JOBS, LOGIN, OfJob};
-use score_proto::message::{
-    Console, Down, HostSpec, JobSpec, Level, Login, OUTPUT_WINDOW, Shape, Up,
-};
+use score_proto::message::{Console, Down, HostSpec, JobSpec, Level, Login, OUTPUT_WINDOW, Up};
 use score_proto::order::Owner;
+use score_proto::shape::Shape;
 
 use crate::cluster::SessionId;
 use crate::link::Link;

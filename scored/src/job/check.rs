@@ -15,6 +15,9 @@ const DESCRIPTORS_BESIDES: u64 = 64;
 /// What the smallest process costs in memory, page tables and kernel stack included.
 const BYTES_PER_PROCESS: u64 = 256 * 1024;
 
+/// The priority of a job that does not say (manual, scrun(1)).
+const PRIORITY: u8 = 8;
+
 /// Options travel to every process in one datagram.
 const OPTION_BYTES: usize = 64 * 1024;
 
@@ -54,6 +57,12 @@ pub fn check(spec: &JobSpec) -> Result<(), String> {
     Limits::of(&spec.options, true)?;
     check_shape(spec)?;
     check_strings(spec)
+}
+
+/// 0 to 15; a smaller number is a larger share (manual, scrun(1), `priority`).
+pub fn priority(spec: &JobSpec) -> u8 {
+    let given = spec.options.iter().find(|(key, _)| key == "priority");
+    given.and_then(|(_, value)| value.as_deref()?.parse().ok()).unwrap_or(PRIORITY)
 }
 
 fn check_shape(spec: &JobSpec) -> Result<(), String> {

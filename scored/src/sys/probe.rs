@@ -117,6 +117,14 @@ fn cgroup1() -> io::Result<String> {
     try_group(&path, &[("freezer.state", "FROZEN"), ("freezer.state", "THAWED")])
 }
 
+/// Whether a thread of this process may run as soon as it is woken.
+///
+/// # Errors
+/// Why not.
+pub fn may_be_prompt() -> Result<(), String> {
+    fifo().map(drop).map_err(|error| error.to_string())
+}
+
 fn fifo() -> io::Result<String> {
     let set = |policy: i32, priority: i32| {
         let parameters = libc::sched_param { sched_priority: priority };

@@ -223,7 +223,7 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
         world.login(1000);
         let session = world.sessions.first().copied().unwrap();
         let request = crate::cluster::Request {
-            shape: crate::cluster::Shape::Fill { least: 1, most: 1000 },
+            shape: score_proto::shape::Shape::Fill { least: 1, most: 1000 },
             pools: vec![below.into_iter().collect()],
             wait: false,
             priority: 8,

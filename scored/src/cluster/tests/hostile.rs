@@ -8,7 +8,9 @@ use score_proto::peer::{Join, Joined, Lost, Member as Card, Peer, Place, User};
 
 use super::life::setting;
 use crate::cluster::member::{self, Member};
-use crate::cluster::{Action, Cluster, Event, Request, SessionId, Shape, Time};
+use score_proto::shape::Shape;
+
+use crate::cluster::{Action, Cluster, Event, Request, SessionId, Time};
 
 const HOSTS: u32 = 12;
 

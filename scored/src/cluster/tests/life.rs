@@ -6,10 +6,10 @@ use std::time::Duration;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer::{Join, Member, Peer, Place, SERVER, User};
+use score_proto::shape::Shape;
 
 use crate::cluster::{
-    Action, Cluster, Event, HostSetting, Limits, Request, SessionId, Setting, Shape, Share, Time,
-    Times,
+    Action, Cluster, Event, HostSetting, Limits, Request, SessionId, Setting, Share, Time, Times,
 };
 
 const SERVER_INCARNATION: u64 = 7;

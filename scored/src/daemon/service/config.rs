@@ -3,6 +3,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use score_hosts::placement::mixable;
 use score_hosts::request::{parse_hosts, parse_nodes};
@@ -47,6 +48,10 @@ pub struct Setting {
     pub operators: Vec<String>,
     /// `-nonamespace`
     pub no_namespace: bool,
+    /// `-ts MS`: a time slice.
+    pub slice: Option<Duration>,
+    /// `-rows N`: jobs that may share a processor.
+    pub rows: Option<u32>,
     /// `-v`
     pub verbose: bool,
     /// Options that have no effect: what is said of them.

@@ -9,6 +9,7 @@
 //! | `membership.rs` | messages between daemons, to and from the pure machines |
 //! | `placing.rs` | jobs: from a request to the hosts |
 //! | `numbers.rs` | job numbers that outlive a server |
+//! | `slices.rs` | how jobs take turns on this kind of machine |
 
 pub mod config;
 mod log;
@@ -16,6 +17,7 @@ mod logins;
 mod membership;
 mod numbers;
 mod placing;
+mod slices;
 
 use std::collections::HashMap;
 use std::fs::DirBuilder;
@@ -33,7 +35,7 @@ use super::{Common, Daemon, LISTENER, directory, random, settle_in};
 use crate::cluster::member::{self, Member};
 use crate::cluster::{self, Cluster, Limits, Times};
 use crate::sys::cgroup::Cgroups;
-use crate::sys::{descriptor, process};
+use crate::sys::{descriptor, probe, process};
 use config::{Config, Setting};
 pub use log::{info, warn};
 use numbers::Numbers;
@@ -104,8 +106,11 @@ pub fn run(setting: &Setting) -> io::Result<()> {
     process::set_umask(0o022);
     let config = Config::read(setting).map_err(other)?;
     process::raise_descriptor_limit();
-    let mut daemon =
-        Daemon::new(Common { no_namespace: setting.no_namespace, ..Common::default() })?;
+    let mut daemon = Daemon::new(Common {
+        no_namespace: setting.no_namespace,
+        gang: slices::choose(setting.slice, probe::may_be_prompt()),
+        ..Common::default()
+    })?;
     daemon.cgroups = Cgroups::find(true);
     // Nobody's jobs run here before what the dead have left is gone.
     let mut faults = daemon.cgroups.sweep(&directory::is_dead);

@@ -1,18 +1,16 @@
 //! Jobs of multi-user mode: from what a user asks for to the hosts that the cluster gives.
 
-use score_proto::message::{HostKind, HostSpec, JobSpec, Level, Shape};
+use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
 use score_proto::network;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer::{Incarnation, SERVER};
+use score_proto::shape::Shape;
 
 use super::super::session::Lane;
 use super::super::{Daemon, REFUSED};
 use super::{Role, info};
 use crate::cluster::{self, Request, SessionId, Share};
 use crate::job::check;
-
-/// The priority of a job that does not say (manual, scrun(1)).
-const PRIORITY: u8 = 8;
 
 impl Daemon {
     /// A user wants a job.
@@ -28,23 +26,16 @@ impl Daemon {
             return self.refuse(lane, reason, REFUSED);
         }
         let option = |name: &str| spec.options.iter().find(|(key, _)| key == name);
-        let priority = option("priority").and_then(|(_, value)| value.as_deref()?.parse().ok());
         let Some(service) = &self.service else { return };
         let pools = match service.config.pools(&spec.options) {
             Ok(pools) => pools,
             Err(reason) => return self.refuse(lane, reason, REFUSED),
         };
         let request = Request {
-            shape: match shape {
-                Shape::Grid { hosts, procs } => cluster::Shape::Grid { hosts, procs },
-                Shape::Spread(nodes) => cluster::Shape::Spread(nodes),
-                Shape::Fill { least, most } => cluster::Shape::Fill { least, most },
-                Shape::Whole { hosts, least, most } => cluster::Shape::Whole { hosts, least, most },
-                Shape::Every { procs, least, most } => cluster::Shape::Every { procs, least, most },
-            },
+            shape,
             pools,
             wait: option("wait").is_some(),
-            priority: priority.unwrap_or(PRIORITY),
+            priority: check::priority(&spec),
             bytes: bytes(&spec),
         };
         let Some(session) = self.sessions.get_mut(&lane.session) else { return };

@@ -3,9 +3,10 @@
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
 use score_proto::peer::{HostId, Incarnation, SERVER, User};
+use score_proto::shape::Shape;
 
 use super::{LIMIT, Master, Message, Random, Run, Seen, TIMES, Thing, World};
-use crate::cluster::{Action, Event, JobId, Request, SessionId, Shape, Time};
+use crate::cluster::{Action, Event, JobId, Request, SessionId, Time};
 
 impl World {
     // The daemon's side of jobs.
