@@ -4,6 +4,7 @@
 // PM itself: the runtime only declares its functions.
 extern crate pm as _;
 
+pub mod cluster;
 pub mod compilers;
 pub mod gather;
 pub mod hop;
@@ -12,6 +13,7 @@ pub mod pmtest;
 pub mod post;
 pub mod scatter;
 pub mod scorehosts;
+pub mod scps;
 pub mod station;
 pub mod tee;
 

@@ -6,6 +6,7 @@
 pub mod carea;
 pub mod env;
 pub mod frame;
+pub mod listing;
 pub mod login;
 pub mod message;
 pub mod network;

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::listing::JobLine;
 use crate::network::HostNetwork;
 use crate::order::Limit;
 use crate::shape::Shape;
@@ -77,8 +78,8 @@ pub enum Down {
         /// The job; its list of hosts is replaced.
         spec: JobSpec,
     },
-    /// Of the login, to a scored that serves several users, instead of jobs. Answered by
-    /// [`Up::Notice`] and [`Up::Finished`].
+    /// Of the login, to a scored that serves several users, instead of jobs. Answered by what the
+    /// question says, and [`Up::Finished`].
     Console(Console),
 }
 
@@ -98,8 +99,10 @@ pub struct Login {
 /// What a user or an operator asks about jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Console {
-    /// Which jobs there are.
+    /// Which jobs there are: [`Up::Jobs`], until [`Up::Finished`].
     List,
+    /// Where the page of the cluster is, for this user: [`Up::Page`].
+    Page,
     /// End this one.
     Kill(u32),
 }
@@ -174,6 +177,15 @@ pub enum Up {
     },
     /// What [`Down::Watch`] wants: not of all hosts and processes at once.
     Figures(Figures),
+    /// Jobs of the cluster: some of them, at most [`crate::listing::LINES`].
+    Jobs(Vec<JobLine>),
+    /// The page of the cluster, for this user.
+    Page {
+        /// The server, where the page is.
+        host: String,
+        /// Its address, with the user's token in it.
+        address: String,
+    },
     /// Answer to a message about a job that the login does not have, or has no longer; none to
     /// [`Down::OutputTaken`] and [`Down::Flushed`].
     NoJob,

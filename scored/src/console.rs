@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::unistd::{User, getuid};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET};
+use score_proto::listing::{JobLine, JobState};
 use score_proto::login::{self, LOGIN, Ups};
 use score_proto::message::{Console, Down, Login, OsBytes, Up};
 
@@ -59,6 +60,12 @@ pub fn run(setting: &Setting) -> Result<(), String> {
             Some(Up::Notice { text, .. }) => {
                 writeln!(std::io::stdout(), "{text}").map_err(|error| error.to_string())?;
             }
+            Some(Up::Jobs(jobs)) => {
+                for job in &jobs {
+                    writeln!(std::io::stdout(), "{}", line(job))
+                        .map_err(|error| error.to_string())?;
+                }
+            }
             Some(Up::Refused { reason, .. }) => return Err(reason),
             Some(Up::Finished(_)) => return Ok(()),
             Some(_) => {}
@@ -68,4 +75,26 @@ pub fn run(setting: &Setting) -> Result<(), String> {
             },
         }
     }
+}
+
+/// A job as `scored -list` shows it.
+fn line(job: &JobLine) -> String {
+    let (number, uid) = (job.job, job.uid);
+    let named: Vec<_> = job.names.iter().take(4).map(String::as_str).collect();
+    let more = match (job.hosts as usize).saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let place = format!("on {}{more}", named.join(", "));
+    let what = match &job.detail {
+        None if job.hosts == 0 => "waits".to_owned(),
+        None => format!("runs {place}"),
+        Some(detail) => match detail.state {
+            JobState::Waiting { ahead } => format!("waits, {ahead} before it"),
+            JobState::Running => format!("runs, {} processes {place}", detail.nodes),
+            JobState::Suspended => format!("is suspended, {} processes {place}", detail.nodes),
+            JobState::Ending => format!("is being ended, {} processes {place}", detail.nodes),
+        },
+    };
+    format!("job {number}, uid {uid}: {what}")
 }

@@ -39,6 +39,7 @@ mod redirects;
 mod remote_hosts;
 mod remote_jobs;
 mod scout;
+mod scps;
 mod sequences;
 mod service_unit;
 mod signals;

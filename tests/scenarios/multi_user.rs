@@ -2,153 +2,18 @@
 //! others, limits are kept and named, what does not fit is refused or waits, and whatever dies, the
 //! rest goes on and nothing is left. The hosts are daemons on loopback addresses of this machine.
 
-use std::fs::File;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, geteuid};
-use score_tests::{Job, Running, Scene, binaries, skip};
-
-/// Two users that nobody knows by name.
-const ALICE: u32 = 61_001;
-const BOB: u32 = 61_002;
-/// One that may end the jobs of others.
-const OPERATOR: u32 = 61_003;
-
-struct Cluster<'a> {
-    scene: &'a Scene,
-    port: u16,
-    daemons: Vec<(String, Child)>,
-}
-
-impl<'a> Cluster<'a> {
-    /// Hosts a, b, ... with two processors each; the last is the server. None, and a skip, where we
-    /// are not root.
-    fn start(scene: &'a Scene, hosts: &[&str]) -> Option<Self> {
-        let list = hosts.iter().zip(1..);
-        let record = |(name, at)| format!("{name} address=127.0.0.{at} cores=2 group=all\n");
-        Self::start_with(scene, hosts, &list.map(record).collect::<String>())
-    }
-
-    /// The same with a database of its own: the cluster is the group `all`, the last of `hosts` its
-    /// server.
-    fn start_with(scene: &'a Scene, hosts: &[&str], database: &str) -> Option<Self> {
-        if !geteuid().is_root() {
-            skip("multi-user mode", "it needs root");
-            return None;
-        }
-        // Users must be able to run it, wherever the build is.
-        let scrun = scene.dir().join("scrun");
-        std::fs::copy(binaries::program("scrun"), &scrun).unwrap();
-        std::fs::copy(binaries::program("scored"), scene.dir().join("scored")).unwrap();
-        scene.file("db", database);
-        let made = scene.command(binaries::program("scored")).args(&["-makekey", "key"]).run();
-        assert_eq!(made.code, 0, "{made}");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let mut cluster = Self { scene, port, daemons: Vec::new() };
-        hosts.iter().for_each(|host| cluster.start_host(host));
-        let server = hosts.last().unwrap();
-        for host in &hosts[..hosts.len() - 1] {
-            cluster.until_logged(server, &format!("host {host} is up"));
-        }
-        Some(cluster)
-    }
-
-    fn start_host(&mut self, host: &str) {
-        let mut command = Command::new(self.scene.dir().join("scored"));
-        self.scene.dress(&mut command);
-        let port = self.port.to_string();
-        let operator = OPERATOR.to_string();
-        command
-            .args(["-file", "db", "-key", "key", "-v", "-host", host, "-port", &port])
-            .args(["-operator", &operator, "-group", "all"])
-            .arg("-socket")
-            .arg(self.socket(host))
-            .stdin(Stdio::null())
-            .stderr(File::options().append(true).create(true).open(self.log_file(host)).unwrap())
-            .env_remove("JOURNAL_STREAM");
-        self.daemons.push((host.to_owned(), command.spawn().unwrap()));
-        self.until_logged(host, "ready");
-    }
-
-    fn socket(&self, host: &str) -> PathBuf {
-        self.scene.dir().join(format!("socket-{host}"))
-    }
-
-    fn log_file(&self, host: &str) -> PathBuf {
-        self.scene.dir().join(format!("log-{host}"))
-    }
-
-    fn log(&self, host: &str) -> String {
-        std::fs::read_to_string(self.log_file(host)).unwrap_or_default()
-    }
-
-    fn until_logged(&self, host: &str, what: &str) {
-        let end = Instant::now() + Duration::from_secs(30);
-        while !self.log(host).contains(what) {
-            assert!(Instant::now() < end, "{host} has not logged {what:?}: {}", self.log(host));
-            sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// Kills a daemon, or stops it.
-    fn strike(&mut self, host: &str, signal: Signal) {
-        let at = self.daemons.iter().position(|(name, _)| name == host).unwrap();
-        kill(Pid::from_raw(self.daemons[at].1.id() as i32), signal).unwrap();
-        if signal == Signal::SIGKILL {
-            let _ = self.daemons.remove(at).1.wait();
-            let _ = std::fs::remove_file(self.log_file(host));
-        }
-    }
-
-    fn command(&self, uid: u32, program: &str, host: &str) -> Job {
-        let mut command = Command::new(self.scene.dir().join(program));
-        self.scene.dress(&mut command);
-        command.env("SCORED_SOCKET", self.socket(host)).env_remove("XDG_RUNTIME_DIR");
-        command.current_dir("/").uid(uid).gid(uid);
-        Job::new(self.scene.mark().to_owned(), command)
-    }
-
-    /// scrun of a user on a host: options, then a shell script.
-    fn scrun(&self, uid: u32, host: &str, options: &str, script: &str) -> Job {
-        let options = format!("-scored=all,{options}");
-        self.command(uid, "scrun", host).args(&[&options, "/bin/sh", "-c", script])
-    }
-
-    /// A job that runs until it is ended.
-    fn hold(&self, uid: u32, host: &str, options: &str) -> Running {
-        let mut job = self.scrun(uid, host, options, "echo up; exec sleep 300").start();
-        job.wait_for("up", 1);
-        job
-    }
-
-    fn console(&self, uid: u32, host: &str, words: &[&str]) -> score_tests::Outcome {
-        self.command(uid, "scored", host).args(words).run()
-    }
-}
-
-impl Drop for Cluster<'_> {
-    fn drop(&mut self) {
-        for (_, child) in &self.daemons {
-            let pid = Pid::from_raw(child.id() as i32);
-            let _ = kill(pid, Signal::SIGCONT);
-            let _ = kill(pid, Signal::SIGTERM);
-        }
-        for (_, child) in &mut self.daemons {
-            let _ = child.wait();
-        }
-    }
-}
+use nix::sys::signal::Signal;
+use score_tests::service::{ALICE, BOB, Cluster, OPERATOR};
+use score_tests::{Running, Scene};
 
 /// Ends a job that holds hosts.
 fn end(job: Running) {
@@ -413,7 +278,7 @@ fn trickle(port: u16, over: &AtomicBool) -> usize {
 fn who_opens_connection_after_connection_keeps_no_daemon_out() {
     let scene = Scene::new();
     let Some(mut cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
-    let (over, port) = (AtomicBool::new(false), cluster.port);
+    let (over, port) = (AtomicBool::new(false), cluster.port());
     std::thread::scope(|scope| {
         let attack = scope.spawn(|| trickle(port, &over));
         // Ended with the attack, whatever fails here.

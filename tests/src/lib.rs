@@ -7,6 +7,7 @@ pub mod job;
 pub mod place;
 pub mod process;
 pub mod scene;
+pub mod service;
 pub mod terminal;
 pub mod testbed;
 

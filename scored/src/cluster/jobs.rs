@@ -37,6 +37,8 @@ pub struct Job {
     pub(super) uid: u32,
     request: Request,
     state: State,
+    /// Since when it waits, or has its hosts.
+    since: Time,
 }
 
 /// Where a job stands.
@@ -95,6 +97,12 @@ pub struct Summary {
     pub shares: Vec<Share>,
     /// Why it is being ended, if it is.
     pub ending: Option<String>,
+    /// As it was asked for.
+    pub priority: u8,
+    /// Its processes; while it waits, how many it wants at least.
+    pub nodes: u32,
+    /// Since when it waits, or has its hosts.
+    pub since: Time,
 }
 
 impl Cluster {
@@ -105,7 +113,12 @@ impl Cluster {
                 State::Waiting { .. } => (Vec::new(), None),
                 State::Running(run) => (run.shares.clone(), run.reason.clone()),
             };
-            Summary { job: *number, uid: job.uid, shares, ending }
+            let (priority, since) = (job.request.priority, job.since);
+            let nodes = match shares.is_empty() {
+                true => u32::try_from(job.request.shape.least()).unwrap_or(u32::MAX),
+                false => shares.iter().map(|share| share.procs).sum(),
+            };
+            Summary { job: *number, uid: job.uid, shares, ending, priority, nodes, since }
         })
     }
 
@@ -174,7 +187,7 @@ impl Cluster {
         self.sessions.entry(session).and_modify(|found| _ = found.jobs.insert(tag, job));
         let rank = if wait { self.waiting.push(uid, request.priority, job) } else { (0, 0) };
         let state = State::Waiting { rank, passed: 0 };
-        self.jobs.insert(job, Job { session, tag, uid, request, state });
+        self.jobs.insert(job, Job { session, tag, uid, request, state, since: self.now });
         if let Some(shares) = free.filter(|_| !wait) {
             self.start(job, shares);
         } else {
@@ -365,6 +378,7 @@ impl Cluster {
             self.waiting.remove(job.uid, *rank);
         }
         let (session, tag) = (job.session, job.tag);
+        job.since = self.now;
         job.state = State::Running(Run {
             held: NodeSet::from(0..shares.len() as u32),
             shares: shares.clone(),
@@ -475,7 +489,7 @@ impl Cluster {
     pub(super) fn stop(&mut self, uid: u32, number: JobId, now: Time) {
         let Some(job) = self.jobs.get(&number) else { return };
         let by = if job.uid == uid { "its user" } else { "an operator" };
-        if job.uid != uid && uid != 0 && !self.setting.operators.contains(&uid) {
+        if job.uid != uid && !self.is_operator(uid) {
             return self.log(format!("uid {uid} may not end job {number} of uid {}", job.uid));
         }
         self.end_any(number, &format!("{by} has ended it"), now);

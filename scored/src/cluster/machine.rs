@@ -19,6 +19,8 @@ pub struct Cluster {
     /// A host was taken in: others may have a nearer parent now.
     pub(super) unbalanced: bool,
     pub(super) beat: Time,
+    /// When the last event came.
+    pub(super) now: Time,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     pub(super) users: BTreeMap<u32, Usage>,
     pub(super) bytes: u64,
@@ -39,6 +41,7 @@ impl Cluster {
             names,
             unbalanced: false,
             beat: now,
+            now,
             sessions: BTreeMap::new(),
             users: BTreeMap::new(),
             bytes: 0,
@@ -53,6 +56,7 @@ impl Cluster {
 
     /// One step.
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
+        self.now = now;
         match event {
             Event::Heard { from, message } => self.heard(from, message, now),
             Event::Unlinked { host, reason } => self.unlinked(host, reason, now),

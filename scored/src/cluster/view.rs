@@ -21,15 +21,19 @@ impl Cluster {
         self.waiting.len()
     }
 
+    /// Whether this user may see all of the jobs of others, and end them.
+    pub fn is_operator(&self, uid: u32) -> bool {
+        uid == 0 || self.setting.operators.contains(&uid)
+    }
+
     /// Whether this user may end a job.
     ///
     /// # Errors
     /// One line.
     pub fn may_stop(&self, uid: u32, job: JobId) -> Result<(), String> {
-        let is_operator = uid == 0 || self.setting.operators.contains(&uid);
         match self.jobs.get(&job) {
             None => Err(format!("there is no job {job}")),
-            Some(found) if found.uid != uid && !is_operator => {
+            Some(found) if found.uid != uid && !self.is_operator(uid) => {
                 Err(format!("job {job} is another user's, and you are no operator"))
             }
             Some(_) => Ok(()),

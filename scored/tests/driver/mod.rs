@@ -273,7 +273,7 @@ impl Driver {
             Up::Finished(end) => self.outcome.end = Some(end),
             Up::Directory(dir) => self.outcome.dir = dir,
             // What has crossed the last word.
-            Up::Figures(_) | Up::NoJob => {
+            Up::Figures(_) | Up::Jobs(_) | Up::Page { .. } | Up::NoJob => {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
             Up::Want { .. } => panic!("one host fetches no program"),

@@ -172,7 +172,7 @@ impl Session {
             // Those of a session that is being opened, or entered.
             Up::Hosts(_) | Up::Opened { .. } => {}
             // What crossed the job's last word.
-            Up::Figures(_) | Up::NoJob => {}
+            Up::Figures(_) | Up::Jobs(_) | Up::Page { .. } | Up::NoJob => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use score_proto::frame;
 use score_proto::login::{LOGIN, OfJob};
-use score_proto::message::{Console, Down, JobEnd, Level, Login, Up};
+use score_proto::message::{Down, Login, Up};
 use score_proto::order::{self, Limit};
 use score_proto::peer::{HostId, Peer, SERVER, User};
 
@@ -275,55 +275,4 @@ impl Daemon {
             self.refuse(lane, reason.to_owned(), code);
         }
     }
-
-    /// Somebody asks about jobs.
-    pub fn console(&mut self, number: usize, console: Console) {
-        let Some(owner) = self.sessions.get(&number).and_then(|one| one.owner.clone()) else {
-            return self.refuse(Lane::of(number), "log in first".to_owned(), REFUSED);
-        };
-        let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
-            return self.refuse(
-                Lane::of(number),
-                "this scored serves one user only".to_owned(),
-                REFUSED,
-            );
-        };
-        match console {
-            Console::List => {
-                let lines: Vec<String> = cluster.list().map(|job| line(&job, cluster)).collect();
-                let tell = |text| self.notice(Lane::of(number), Level::Info, text);
-                lines.into_iter().for_each(tell);
-            }
-            Console::Kill(job) => match cluster.may_stop(owner.uid, job) {
-                Err(reason) => {
-                    warn(&format!("uid {} wants job {job} ended: {reason}", owner.uid));
-                    return self.refuse(Lane::of(number), reason, REFUSED);
-                }
-                Ok(()) => {
-                    info(&format!("uid {} has job {job} ended", owner.uid));
-                    self.cluster(cluster::Event::Stop { uid: owner.uid, job });
-                }
-            },
-        }
-        let end = JobEnd { code: 0, usage: Vec::new(), elapsed_ns: 0 };
-        if let Some(session) = self.sessions.get_mut(&number) {
-            session.tell(LOGIN, &Up::Finished(end));
-        }
-    }
-}
-
-/// A job as `scored -list` shows it.
-fn line(job: &cluster::Summary, cluster: &cluster::Cluster) -> String {
-    let (number, uid) = (job.job, job.uid);
-    if job.shares.is_empty() {
-        let ahead = cluster.ahead(number).unwrap_or(0);
-        return format!("job {number}, uid {uid}: waits, {ahead} before it");
-    }
-    let names = job.shares.iter().take(4).map(|share| cluster.name(share.host));
-    let names: Vec<_> = names.collect();
-    let more = job.shares.len() - names.len();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let procs: u32 = job.shares.iter().map(|share| share.procs).sum();
-    let what = if job.ending.is_some() { "is being ended" } else { "runs" };
-    format!("job {number}, uid {uid}: {what}, {procs} processes on {}{more}", names.join(", "))
 }

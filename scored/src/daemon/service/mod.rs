@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `config.rs` | which cluster this is, from the database |
+//! | `console.rs` | what users and operators ask about jobs |
 //! | `log.rs` | lines for the operator |
 //! | `logins.rs` | who logs in, and what goes to the server and back |
 //! | `membership.rs` | messages between daemons, to and from the pure machines |
@@ -12,6 +13,7 @@
 //! | `slices.rs` | how jobs take turns on this kind of machine |
 
 pub mod config;
+mod console;
 mod log;
 mod logins;
 mod membership;

@@ -1,0 +1,213 @@
+//! Jobs as a table, and as JSON.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use nix::unistd::{Uid, User};
+use score_proto::listing::{JobDetail, JobLine, JobState};
+use serde_json::{Value, json};
+
+/// Names of hosts in a line of the table.
+const SHOWN_HOSTS: usize = 4;
+
+/// What there is no figure for.
+const NONE: &str = "-";
+
+/// Names of users, each looked up once.
+#[derive(Default)]
+struct Users(BTreeMap<u32, Option<String>>);
+
+impl Users {
+    fn name(&mut self, uid: u32) -> Option<&str> {
+        let look_up = || User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name);
+        self.0.entry(uid).or_insert_with(look_up).as_deref()
+    }
+}
+
+/// The table.
+pub fn table(jobs: &[JobLine]) -> String {
+    let mut users = Users::default();
+    let head = ["JOB", "USER", "STATE", "PRIO", "NODES", "SINCE", "SHARE", "HOSTS"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(jobs.iter().map(|job| row(job, &mut users)));
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..head.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (column, word) in row.iter().enumerate() {
+            let space = widths[column].saturating_sub(word.chars().count());
+            // Numbers end below each other.
+            let (before, behind) =
+                if matches!(column, 0 | 3..=6) { (space, 0) } else { (0, space) };
+            line.push_str(&format!("{:before$}{word}{:behind$}  ", "", ""));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn row(job: &JobLine, users: &mut Users) -> [String; 8] {
+    let user = users.name(job.uid).map_or_else(|| job.uid.to_string(), printable);
+    let none = || NONE.to_owned();
+    let of = |word: &dyn Fn(&JobDetail) -> String| job.detail.as_ref().map_or_else(none, word);
+    [
+        job.job.to_string(),
+        user,
+        state(job),
+        of(&|detail| detail.priority.to_string()),
+        of(&|detail| detail.nodes.to_string()),
+        of(&|detail| since(detail.since_ms)),
+        of(&|detail| detail.share.map_or_else(none, |share| format!("{}%", (share + 5) / 10))),
+        hosts(job),
+    ]
+}
+
+fn state(job: &JobLine) -> String {
+    match job.detail.as_ref().map(|detail| detail.state) {
+        None if job.hosts == 0 => "waiting".to_owned(),
+        None | Some(JobState::Running) => "running".to_owned(),
+        Some(JobState::Waiting { ahead }) => format!("waiting, {ahead} before it"),
+        Some(JobState::Suspended) => "suspended".to_owned(),
+        Some(JobState::Ending) => "ending".to_owned(),
+    }
+}
+
+fn hosts(job: &JobLine) -> String {
+    if job.hosts == 0 {
+        return NONE.to_owned();
+    }
+    let names = job.names.iter().take(SHOWN_HOSTS).map(|name| printable(name));
+    let names: Vec<String> = names.collect();
+    match (job.hosts as usize).saturating_sub(names.len()) {
+        0 => names.join(","),
+        more => format!("{} +{more}", names.join(",")),
+    }
+}
+
+/// Nothing that a terminal would obey.
+fn printable(name: &str) -> String {
+    name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
+fn since(ms: u64) -> String {
+    let seconds = ms / 1000;
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{minutes}m{:02}s", seconds % 60),
+        3600..86_400 => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+/// Everything as JSON.
+pub fn json(jobs: &[JobLine]) -> String {
+    let mut users = Users::default();
+    let jobs: Vec<Value> = jobs.iter().map(|job| job_json(job, &mut users)).collect();
+    format!("{:#}\n", json!({ "jobs": jobs }))
+}
+
+fn job_json(job: &JobLine, users: &mut Users) -> Value {
+    let detail = job.detail.as_ref();
+    let (state, ahead) = match detail.map(|detail| detail.state) {
+        None if job.hosts == 0 => ("waiting", None),
+        None | Some(JobState::Running) => ("running", None),
+        Some(JobState::Waiting { ahead }) => ("waiting", Some(ahead)),
+        Some(JobState::Suspended) => ("suspended", None),
+        Some(JobState::Ending) => ("ending", None),
+    };
+    json!({
+        "job": job.job,
+        "uid": job.uid,
+        "user": users.name(job.uid),
+        "state": state,
+        "ahead": ahead,
+        "priority": detail.map(|detail| detail.priority),
+        "nodes": detail.map(|detail| detail.nodes),
+        "since_ms": detail.map(|detail| detail.since_ms),
+        "share_permille": detail.and_then(|detail| detail.share),
+        "host_count": job.hosts,
+        "hosts": job.names,
+    })
+}
+
+/// Where the page is. On another host it can be reached by a tunnel.
+pub fn page(host: &str, address: &str) -> String {
+    let (host, address) = (printable(host), printable(address));
+    let own = nix::unistd::gethostname().unwrap_or_default();
+    let own = own.to_string_lossy();
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    if host == own || short(&host) == short(&own) || !is_loopback(&address) {
+        return format!("{address}\n");
+    }
+    let Some((_, rest)) = address.split_once("://") else { return format!("{address}\n") };
+    let place = rest.split('/').next().unwrap_or_default();
+    let port = place.rsplit(':').next().unwrap_or_default();
+    format!(
+        "{address}\non host {host}, for programs of that host only; from here by a tunnel:\n  \
+         ssh -N -L {port}:{place} {host}\n"
+    )
+}
+
+fn is_loopback(address: &str) -> bool {
+    let place = address.split("://").nth(1).unwrap_or_default();
+    let place = place.split('/').next().unwrap_or_default();
+    let name = place.rsplit_once(':').map_or(place, |(name, _)| name);
+    name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(number: u32, detail: Option<JobDetail>) -> JobLine {
+        let names: Vec<String> = (0..6).map(|at| format!("comp{at}")).collect();
+        let waits = matches!(detail, Some(JobDetail { state: JobState::Waiting { .. }, .. }));
+        let names = if waits { Vec::new() } else { names };
+        JobLine { job: number, uid: 4_000_000, hosts: names.len() as u32, names, detail }
+    }
+
+    fn detail(state: JobState) -> JobDetail {
+        JobDetail { state, priority: 8, nodes: 12, since_ms: 3_723_000, share: Some(496) }
+    }
+
+    #[test]
+    fn columns_stand_below_each_other_and_others_jobs_show_hosts_only() {
+        let waiting = JobDetail { share: None, ..detail(JobState::Waiting { ahead: 3 }) };
+        let jobs = [job(9, Some(detail(JobState::Running))), job(10, None), job(11, Some(waiting))];
+        let expected = "\
+JOB  USER     STATE                 PRIO  NODES  SINCE  SHARE  HOSTS
+  9  4000000  running                  8     12  1h02m    50%  comp0,comp1,comp2,comp3 +2
+ 10  4000000  running                  -      -      -      -  comp0,comp1,comp2,comp3 +2
+ 11  4000000  waiting, 3 before it     8     12  1h02m      -  -
+";
+        assert_eq!(table(&jobs), expected);
+    }
+
+    #[test]
+    fn json_tells_what_is_not_known_by_null() {
+        let shown: Value =
+            serde_json::from_str(&json(&[job(9, Some(detail(JobState::Suspended))), job(1, None)]))
+                .unwrap();
+        assert_eq!(shown["jobs"][0]["state"], "suspended");
+        assert_eq!(shown["jobs"][0]["share_permille"], 496);
+        assert_eq!(shown["jobs"][0]["hosts"].as_array().unwrap().len(), 6);
+        assert!(shown["jobs"][1]["nodes"].is_null() && shown["jobs"][1]["user"].is_null());
+        assert_eq!(json(&[]), "{\n  \"jobs\": []\n}\n");
+    }
+
+    #[test]
+    fn times_have_two_units_at_most() {
+        let shown = [999, 61_000, 3_600_000, 90_000_000].map(since);
+        assert_eq!(shown, ["0s", "1m01s", "1h00m", "1d01h"]);
+    }
+
+    #[test]
+    fn a_page_elsewhere_is_told_with_the_way_there() {
+        let text = page("far", "http://127.0.0.1:8080/abc/");
+        assert!(text.contains("on host far") && text.contains("-L 8080:127.0.0.1:8080 far"));
+        assert_eq!(page("far", "http://10.0.0.7:80/abc/"), "http://10.0.0.7:80/abc/\n");
+    }
+}

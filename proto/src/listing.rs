@@ -1,0 +1,55 @@
+//! The jobs of a cluster, as scps lists them.
+
+use serde::{Deserialize, Serialize};
+
+/// Jobs in one [`crate::message::Up::Jobs`] at most.
+pub const LINES: usize = 128;
+
+/// Hosts of a job that are named at most.
+pub const NAMED: usize = 64;
+
+/// A job. What only its user and operators may know is apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobLine {
+    /// Its number.
+    pub job: u32,
+    /// Whose it is.
+    pub uid: u32,
+    /// How many hosts it has; 0 while it waits.
+    pub hosts: u32,
+    /// The first [`NAMED`] of them.
+    pub names: Vec<String>,
+    /// For its user and for operators.
+    pub detail: Option<JobDetail>,
+}
+
+/// More of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobDetail {
+    /// Where it stands.
+    pub state: JobState,
+    /// 0 to 15; a smaller number is a larger share.
+    pub priority: u8,
+    /// Its processes; while it waits, how many it wants at least.
+    pub nodes: u32,
+    /// Since it was submitted or, once it has hosts, since it got them: in milliseconds.
+    pub since_ms: u64,
+    /// How much of the time it had its processors lately, of 1000; none while it is not known.
+    pub share: Option<u16>,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobState {
+    /// For room, behind so many others.
+    Waiting {
+        /// Those that go before it if all start in turn.
+        ahead: u32,
+    },
+    /// It has its hosts.
+    Running,
+    /// Its user has suspended it.
+    Suspended,
+    /// It is being ended.
+    Ending,
+}

@@ -1,0 +1,183 @@
+//! A cluster in multi-user mode: a scored for each host, on loopback addresses of this machine.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+
+use crate::{Job, Outcome, Running, Scene, binaries, skip};
+
+/// A user that nobody knows by name.
+pub const ALICE: u32 = 61_001;
+/// Another one.
+pub const BOB: u32 = 61_002;
+/// One that may end the jobs of others.
+pub const OPERATOR: u32 = 61_003;
+
+/// Its daemons, which end with this value.
+pub struct Cluster<'a> {
+    scene: &'a Scene,
+    port: u16,
+    options: Vec<String>,
+    daemons: Vec<(String, Child)>,
+}
+
+impl<'a> Cluster<'a> {
+    /// Hosts a, b, ... with two processors each; the last is the server. None, and a skip, where we
+    /// are not root.
+    pub fn start(scene: &'a Scene, hosts: &[&str]) -> Option<Self> {
+        Self::start_with(scene, hosts, &Self::database(hosts))
+    }
+
+    /// The same with a database of its own: the cluster is the group `all`, the last of `hosts` its
+    /// server.
+    pub fn start_with(scene: &'a Scene, hosts: &[&str], database: &str) -> Option<Self> {
+        Self::start_as(scene, hosts, database, &[])
+    }
+
+    /// The same with more options for every scored.
+    pub fn start_as(
+        scene: &'a Scene,
+        hosts: &[&str],
+        database: &str,
+        options: &[&str],
+    ) -> Option<Self> {
+        if !geteuid().is_root() {
+            skip("multi-user mode", "it needs root");
+            return None;
+        }
+        scene.file("db", database);
+        let made = scene.command(binaries::program("scored")).args(&["-makekey", "key"]).run();
+        assert_eq!(made.code, 0, "{made}");
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let options = options.iter().map(|word| (*word).to_owned()).collect();
+        let mut cluster = Self { scene, port, options, daemons: Vec::new() };
+        hosts.iter().for_each(|host| cluster.start_host(host));
+        let server = hosts.last().unwrap();
+        for host in &hosts[..hosts.len() - 1] {
+            cluster.until_logged(server, &format!("host {host} is up"));
+        }
+        Some(cluster)
+    }
+
+    /// The database where nobody needs another: hosts on loopback addresses, with two processors.
+    pub fn database(hosts: &[&str]) -> String {
+        let list = hosts.iter().zip(1..);
+        list.map(|(name, at)| format!("{name} address=127.0.0.{at} cores=2 group=all\n")).collect()
+    }
+
+    /// Where its daemons listen for each other.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A program under test where every user may run it, wherever the build is.
+    pub fn program(&self, name: &str) -> PathBuf {
+        let path = self.scene.dir().join(name);
+        if !path.exists() {
+            std::fs::copy(binaries::program(name), &path).unwrap();
+        }
+        path
+    }
+
+    /// Starts the daemon of a host, and waits until it is ready.
+    pub fn start_host(&mut self, host: &str) {
+        let mut command = Command::new(self.program("scored"));
+        self.scene.dress(&mut command);
+        let port = self.port.to_string();
+        let operator = OPERATOR.to_string();
+        command
+            .args(["-file", "db", "-key", "key", "-v", "-host", host, "-port", &port])
+            .args(["-operator", &operator, "-group", "all"])
+            .args(&self.options)
+            .arg("-socket")
+            .arg(self.socket(host))
+            .stdin(Stdio::null())
+            .stderr(File::options().append(true).create(true).open(self.log_file(host)).unwrap())
+            .env_remove("JOURNAL_STREAM");
+        self.daemons.push((host.to_owned(), command.spawn().unwrap()));
+        self.until_logged(host, "ready");
+    }
+
+    /// Where the scruns of a host call.
+    pub fn socket(&self, host: &str) -> PathBuf {
+        self.scene.dir().join(format!("socket-{host}"))
+    }
+
+    /// The file that a daemon logs to.
+    pub fn log_file(&self, host: &str) -> PathBuf {
+        self.scene.dir().join(format!("log-{host}"))
+    }
+
+    /// What a daemon has logged.
+    pub fn log(&self, host: &str) -> String {
+        std::fs::read_to_string(self.log_file(host)).unwrap_or_default()
+    }
+
+    /// Waits until a daemon has logged something.
+    pub fn until_logged(&self, host: &str, what: &str) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !self.log(host).contains(what) {
+            assert!(Instant::now() < end, "{host} has not logged {what:?}: {}", self.log(host));
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Kills a daemon, or stops it.
+    pub fn strike(&mut self, host: &str, signal: Signal) {
+        let at = self.daemons.iter().position(|(name, _)| name == host).unwrap();
+        kill(Pid::from_raw(self.daemons[at].1.id() as i32), signal).unwrap();
+        if signal == Signal::SIGKILL {
+            let _ = self.daemons.remove(at).1.wait();
+            let _ = std::fs::remove_file(self.log_file(host));
+        }
+    }
+
+    /// A program under test, as a user runs it on a host.
+    pub fn command(&self, uid: u32, program: &str, host: &str) -> Job {
+        let mut command = Command::new(self.program(program));
+        self.scene.dress(&mut command);
+        command.env("SCORED_SOCKET", self.socket(host)).env_remove("XDG_RUNTIME_DIR");
+        command.current_dir("/").uid(uid).gid(uid);
+        Job::new(self.scene.mark().to_owned(), command)
+    }
+
+    /// scrun of a user on a host: options, then a shell script.
+    pub fn scrun(&self, uid: u32, host: &str, options: &str, script: &str) -> Job {
+        let options = format!("-scored=all,{options}");
+        self.command(uid, "scrun", host).args(&[&options, "/bin/sh", "-c", script])
+    }
+
+    /// A job that runs until it is ended.
+    pub fn hold(&self, uid: u32, host: &str, options: &str) -> Running {
+        let mut job = self.scrun(uid, host, options, "echo up; exec sleep 300").start();
+        job.wait_for("up", 1);
+        job
+    }
+
+    /// `scored -list` and the like.
+    pub fn console(&self, uid: u32, host: &str, words: &[&str]) -> Outcome {
+        self.command(uid, "scored", host).args(words).run()
+    }
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        for (_, child) in &self.daemons {
+            let pid = Pid::from_raw(child.id() as i32);
+            let _ = kill(pid, Signal::SIGCONT);
+            let _ = kill(pid, Signal::SIGTERM);
+        }
+        for (_, child) in &mut self.daemons {
+            let _ = child.wait();
+        }
+    }
+}
