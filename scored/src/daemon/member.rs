@@ -292,6 +292,11 @@ impl Member {
             }
         }
         if shepherd.link.is_closed() {
+            if shepherd.finished.is_some() && !shepherd.has_ended() {
+                // Its namespace is being taken down, which takes a millisecond: others are served
+                // meanwhile, and SIGCHLD tells when it is gone.
+                return process::kill(shepherd.pid(), libc::SIGKILL);
+            }
             self.bury();
         }
     }
