@@ -70,6 +70,32 @@ pub struct Counters {
     pub remote: u64,
     /// Advances with every poll that found nothing.
     pub poll_epoch: u64,
+    /// Bytes of the messages sent.
+    pub sent_bytes: u64,
+    /// Bytes of the messages received, counted when each is handed out.
+    pub received_bytes: u64,
+    /// To whom the last message went, as the device numbers nodes. None: nobody, or a later one
+    /// went by another member of the same composite.
+    pub last_to: Option<u32>,
+    /// From whom the last message came that was handed out. None: as `last_to`.
+    pub last_from: Option<u32>,
     /// Bit 0: a blocked receiver wants to be woken; bit 1: the node has exited.
     pub door: u32,
+}
+
+impl Counters {
+    /// Adds those of the same process on another device, whose last peers count where these know
+    /// none.
+    pub fn add(&mut self, other: &Counters) {
+        let sum = |ours: &mut u64, theirs: u64| *ours = ours.wrapping_add(theirs);
+        sum(&mut self.sent, other.sent);
+        sum(&mut self.received, other.received);
+        sum(&mut self.remote, other.remote);
+        sum(&mut self.poll_epoch, other.poll_epoch);
+        sum(&mut self.sent_bytes, other.sent_bytes);
+        sum(&mut self.received_bytes, other.received_bytes);
+        self.last_to = self.last_to.or(other.last_to);
+        self.last_from = self.last_from.or(other.last_from);
+        self.door |= other.door;
+    }
 }

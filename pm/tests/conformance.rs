@@ -251,6 +251,43 @@ fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
 }
 
 #[test]
+fn bytes_count_exactly_and_the_last_peers_are_known() {
+    on_every_kind(4, |bed| {
+        assert_eq!(bed.counters(0), Counters::default());
+        let lengths = [1, 48, 49, 1000];
+        for (round, len) in lengths.into_iter().enumerate() {
+            for to in 1..4 {
+                send_surely(&bed.ends[0], to, &vec![7; len]);
+                assert_eq!(receive_surely(&bed.ends[to as usize]).len(), len);
+                assert_eq!(bed.counters(0).last_to, Some(to), "{} {round}", bed.kind);
+            }
+            assert_eq!(bed.counters(2).last_from, Some(0));
+        }
+        let sent: usize = lengths.iter().sum();
+        assert_eq!(bed.counters(0).sent_bytes, 3 * sent as u64);
+        assert_eq!(bed.counters(3).received_bytes, sent as u64);
+        // One copy for each, of the length that was sent.
+        fill(bed.ends[0].get_multicast_buffer(&[3, 1, 2], 900).unwrap(), b"short");
+        bed.ends[0].truncate(5).unwrap();
+        bed.ends[0].send().unwrap();
+        (1..4).for_each(|to| assert_eq!(receive_surely(&bed.ends[to]), b"short"));
+        assert_eq!(bed.counters(0).sent_bytes, 3 * (sent as u64 + 5));
+        assert_eq!(bed.counters(0).last_to, Some(2));
+        assert_eq!(bed.counters(0).last_from, None);
+        for from in [1, 2, 3, 1] {
+            send_surely(&bed.ends[from], 0, b"12345678");
+            receive_surely(&bed.ends[0]);
+            assert_eq!(bed.counters(0).last_from, Some(from as u32), "{}", bed.kind);
+        }
+        assert_eq!(bed.counters(0).received_bytes, 32);
+        send_surely(&bed.ends[1], 0, b"dropped");
+        bed.settle();
+        bed.ends[0].reset().unwrap();
+        assert_eq!(bed.counters(0).received_bytes, 39);
+    });
+}
+
+#[test]
 fn the_configuration_tells_the_truth() {
     on_every_kind(3, |bed| {
         let config = bed.ends[1].config().unwrap();

@@ -440,8 +440,8 @@ pub struct JobEnd {
     pub elapsed_ns: u64,
 }
 
-/// What one process used (getrusage).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What one process used (getrusage), and what it has sent and received.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeUsage {
     /// Stage, from 0.
     pub stage: u32,
@@ -457,6 +457,17 @@ pub struct NodeUsage {
     pub max_rss_kib: u64,
     /// Exit code, or 128 + signal.
     pub code: u8,
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Bytes of those sent.
+    pub sent_bytes: u64,
+    /// Bytes of those received.
+    pub received_bytes: u64,
+    /// How much of its time it was busy, by its idle flag, in thousandths. None: it never set the
+    /// flag, or ended too soon to be watched.
+    pub busy_permille: Option<u16>,
 }
 
 /// From a process to its shepherd, one datagram each.

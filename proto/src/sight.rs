@@ -115,10 +115,12 @@ pub struct Figures {
 }
 
 /// What a job uses on a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFigures {
     /// Its place among the hosts of the job.
     pub host: u32,
+    /// Its name.
+    pub name: String,
     /// Files of the job there.
     pub disk_kib: u64,
     /// What that is shown against: the limit, else what was free when the job began.
@@ -128,7 +130,7 @@ pub struct HostFigures {
 }
 
 /// What a process does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFigures {
     /// Element of the running stage.
     pub element: u32,
@@ -136,6 +138,8 @@ pub struct NodeFigures {
     pub node: u32,
     /// Its host's place among the hosts of the job.
     pub host: u32,
+    /// When that was, on its host's own clock, in nanoseconds.
+    pub at_ns: u64,
     /// How long it was watched while its job ran, in nanoseconds.
     pub watched_ns: u64,
     /// How much of that it was busy, by its idle flag; all of it if it never sets the flag.

@@ -23,8 +23,21 @@ pub fn report(wanted: Statistics, job: u32, names: &[Vec<String>], end: &JobEnd)
         seconds(sum(|usage| usage.system_ns)),
         end.code
     );
+    let (sent, received) = (sum(|usage| usage.sent), sum(|usage| usage.received));
+    if sent > 0 || received > 0 {
+        let _ = writeln!(
+            out,
+            "scrun: job {job}: {sent} messages ({} bytes) sent, {received} ({} bytes) received",
+            sum(|usage| usage.sent_bytes),
+            sum(|usage| usage.received_bytes)
+        );
+    }
     if wanted == Statistics::Detail {
-        let _ = writeln!(out, "scrun: node      user s    system s    peak KiB  code  program");
+        let _ = writeln!(
+            out,
+            "scrun: node      user s    system s   busy    peak KiB        sent      bytes sent    \
+             received  bytes received  code  program"
+        );
         let mut usage: Vec<&NodeUsage> = end.usage.iter().collect();
         usage.sort_by_key(|usage| (usage.stage, usage.element, usage.node));
         for node in usage {
@@ -34,11 +47,16 @@ pub fn report(wanted: Statistics, job: u32, names: &[Vec<String>], end: &JobEnd)
                 .map_or("?", String::as_str);
             let _ = writeln!(
                 out,
-                "scrun: {:>4} {:>11} {:>11} {:>11} {:>5}  {name}",
+                "scrun: {:>4} {:>11} {:>11} {:>6} {:>11} {:>11} {:>15} {:>11} {:>15} {:>5}  {name}",
                 node.node,
                 seconds(node.user_ns),
                 seconds(node.system_ns),
+                node.busy_permille.map_or_else(|| "-".to_owned(), percent),
                 node.max_rss_kib,
+                node.sent,
+                node.sent_bytes,
+                node.received,
+                node.received_bytes,
                 node.code
             );
         }
@@ -48,6 +66,10 @@ pub fn report(wanted: Statistics, job: u32, names: &[Vec<String>], end: &JobEnd)
 
 fn seconds(ns: u64) -> String {
     format!("{}.{:03}", ns / 1_000_000_000, ns / 1_000_000 % 1000)
+}
+
+fn percent(permille: u16) -> String {
+    format!("{}.{}%", permille / 10, permille % 10)
 }
 
 #[cfg(test)]
@@ -64,6 +86,11 @@ mod tests {
             system_ns: 250_000_000,
             max_rss_kib: 100 + u64::from(node),
             code: 3,
+            sent: 2,
+            sent_bytes: 16,
+            received: 1,
+            received_bytes: 8,
+            busy_permille: (node == 1).then_some(421),
         };
         let end =
             JobEnd { code: 3, usage: vec![usage(0, 1), usage(0, 0)], elapsed_ns: 2_001_999_999 };
@@ -72,12 +99,20 @@ mod tests {
         assert_eq!(
             report(Statistics::Summary, 7, &names, &end),
             "scrun: job 7: 2 processes, 2.001 s elapsed, 3.000 s user, 0.500 s system, \
-             101 KiB largest process, exit code 3\n"
+             101 KiB largest process, exit code 3\n\
+             scrun: job 7: 4 messages (32 bytes) sent, 2 (16 bytes) received\n"
         );
         let detail = report(Statistics::Detail, 7, &names, &end);
         let lines: Vec<&str> = detail.lines().collect();
-        assert_eq!(lines.len(), 4);
-        assert_eq!(lines[2], "scrun:    0       1.500       0.250         100     3  prog");
-        assert!(lines[3].starts_with("scrun:    1"));
+        assert_eq!(lines.len(), 5);
+        let words: Vec<&str> = lines[3].split_whitespace().collect();
+        let all = ["scrun:", "0", "1.500", "0.250", "-", "100", "2", "16", "1", "8", "3", "prog"];
+        assert_eq!(words, all);
+        assert!(lines[4].starts_with("scrun:    1") && lines[4].contains(" 42.1% "));
+        let ends = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
+        for (title, value) in [("system s", "0.250"), ("peak KiB", "100"), ("program", "prog")] {
+            let shift = if title == "program" { 3 } else { 0 };
+            assert_eq!(ends(lines[2], title), ends(lines[3], value).map(|end| end + shift));
+        }
     }
 }

@@ -164,6 +164,7 @@ mod tests {
             system_ns: 2,
             max_rss_kib: 3,
             code: 0,
+            ..NodeUsage::default()
         };
         let reports = [
             Report::Usage(vec![usage(0)]),

@@ -91,7 +91,7 @@ impl Inner {
                 if !is_single_threaded() || self.lock(true, |locks| &locks.receive).is_err() {
                     return Poll::Ask;
                 }
-                composite.take_short(source);
+                composite.take_short(source, short.len);
                 self.patience.message_came();
                 Poll::Message(short.payload, short.len)
             }

@@ -3,13 +3,14 @@
 
 #![forbid(unsafe_code)]
 
+use crate::config::Counters;
 use crate::door::Door;
 use crate::error::{Error, Result};
 use crate::ring::Shape;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x03");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x04");
 /// The most nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
@@ -52,6 +53,61 @@ pub(crate) struct SendCounters {
     pub(crate) dropped: AtomicU64,
     /// Remote memory operations outstanding.
     pub(crate) remote: AtomicU64,
+    /// Bytes of the messages sent.
+    pub(crate) bytes: AtomicU64,
+    /// To whom the last message went: 1 + the node, as this device numbers it. 0: none, or a later
+    /// one went by another device.
+    pub(crate) last: AtomicU32,
+}
+
+impl SendCounters {
+    /// By the only sender, before the message becomes visible: never more received than sent.
+    /// `to` is 1 + the node.
+    #[inline(always)]
+    pub(crate) fn count(&self, to: u32, len: usize) {
+        let bytes = self.bytes.load(Ordering::Relaxed).wrapping_add(len as u64);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        // A stream is as fast as its stores (measured).
+        if self.last.load(Ordering::Relaxed) != to {
+            self.last.store(to, Ordering::Relaxed);
+        }
+        self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+/// What a node's receiving side counts.
+#[repr(C)]
+pub(crate) struct ReceiveCounters {
+    /// Messages released, and those claimed at exit.
+    pub(crate) received: AtomicU64,
+    /// Bytes of the messages taken.
+    pub(crate) bytes: AtomicU64,
+    /// As `SendCounters::last`, of who sent the last one that was taken.
+    pub(crate) last: AtomicU32,
+}
+
+impl ReceiveCounters {
+    /// By the only receiver. A message of this length is taken, from the same node as the last one.
+    #[inline(always)]
+    pub(crate) fn count_further(&self, len: usize) {
+        let bytes = self.bytes.load(Ordering::Relaxed).wrapping_add(len as u64);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// By the only receiver. The same from whichever node; `from` is 1 + the node.
+    #[inline(always)]
+    pub(crate) fn count_taken(&self, from: u32, len: usize) {
+        self.count_further(len);
+        self.last.store(from, Ordering::Relaxed);
+    }
+
+    /// By the only receiver.
+    #[inline(always)]
+    pub(crate) fn count_released(&self) {
+        let received = self.received.load(Ordering::Relaxed).wrapping_add(1);
+        // SYNC: received (who sees it has seen the process become busy before)
+        self.received.store(received, Ordering::Release);
+    }
 }
 
 /// Four lines per node, so that a sampler reads few and nobody's stores meet another's. Senders
@@ -59,13 +115,39 @@ pub(crate) struct SendCounters {
 #[repr(C)]
 pub(crate) struct Node {
     pub(crate) send: Line<SendCounters>,
-    /// Messages released, and those claimed at exit.
-    pub(crate) received: Line<AtomicU64>,
+    pub(crate) receive: Line<ReceiveCounters>,
     /// Advanced by every poll that found nothing.
     pub(crate) epoch: Line<AtomicU64>,
     pub(crate) pad: Line<[u64; 8]>,
     pub(crate) door: Line<Door>,
     pub(crate) pad2: Line<[u64; 8]>,
+}
+
+impl Node {
+    /// Adds what this node, one of `nodes`, has counted. Received is read after sent was: a sampler
+    /// that finds both sums equal has then seen no message too few.
+    pub(crate) fn add_to(&self, sum: &mut Counters, nodes: usize) {
+        let (send, receive) = (&self.send.0, &self.receive.0);
+        sum.door |= self.door.0.bits() & 3;
+        sum.sent = sum.sent.wrapping_add(send.sent.load(Ordering::Acquire));
+        let dropped = send.dropped.load(Ordering::Acquire);
+        // SYNC: received
+        let received = receive.received.load(Ordering::Acquire).wrapping_add(dropped);
+        sum.received = sum.received.wrapping_add(received);
+        sum.remote = sum.remote.wrapping_add(send.remote.load(Ordering::Acquire));
+        sum.poll_epoch = sum.poll_epoch.wrapping_add(self.epoch.0.load(Ordering::Acquire));
+        let more = |sum: &mut u64, word: &AtomicU64| {
+            *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
+        };
+        more(&mut sum.sent_bytes, &send.bytes);
+        more(&mut sum.received_bytes, &receive.bytes);
+        let last = |word: &AtomicU32| {
+            let node = word.load(Ordering::Relaxed).checked_sub(1);
+            node.filter(|node| (*node as usize) < nodes)
+        };
+        sum.last_to = sum.last_to.or(last(&send.last));
+        sum.last_from = sum.last_from.or(last(&receive.last));
+    }
 }
 
 /// The head of a node's activation record; two bitmaps of sources follow.
@@ -79,6 +161,7 @@ pub(crate) struct Activation {
 const _: () = {
     assert!(size_of::<Header>() == 72);
     assert!(std::mem::offset_of!(Header, oversubscribed) == 64);
+    assert!(size_of::<SendCounters>() <= 64 && size_of::<ReceiveCounters>() <= 64);
     assert!(size_of::<Node>() == 384);
     assert!(std::mem::offset_of!(Node, door) == 256);
     assert!(size_of::<Activation>() == 64);

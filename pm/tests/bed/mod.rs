@@ -81,13 +81,17 @@ impl Bed {
         }
     }
 
-    /// A node's counters, over both devices.
+    /// A node's counters, over both devices: the last peer is shmem's, if that knows one.
     pub fn counters(&self, node: u32) -> Counters {
         let mut sum = self.device.counters(node).unwrap();
         if let Some(second) = &self.second {
             let more = second.counters(node).unwrap();
             sum.sent += more.sent;
             sum.received += more.received;
+            sum.sent_bytes += more.sent_bytes;
+            sum.received_bytes += more.received_bytes;
+            sum.last_to = more.last_to.or(sum.last_to);
+            sum.last_from = more.last_from.or(sum.last_from);
             assert_eq!(sum.door, more.door);
         }
         sum

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use mio::{Registry, Token};
+use score_pm::Counters;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
 use score_proto::message::Kind;
@@ -101,6 +102,11 @@ impl Segments {
         let mut descriptors = vec![copy(page.fd().try_clone_to_owned())?, copy(area.try_clone())?];
         descriptors.extend(shared.networks.descriptors(process)?);
         Ok(descriptors)
+    }
+
+    /// What a process of this host has sent and received so far. None: it has no networks yet.
+    pub fn counters(&self, element: u32, process: u32) -> Option<Counters> {
+        Some(self.shared.get(&element)?.networks.counters(process))
     }
 
     /// A process of this host has ended.

@@ -370,7 +370,9 @@ impl Work {
         self.controls.remove(at);
         let Some(known) = &self.known else { return };
         let At { element, node } = at;
-        self.segments.exited(element, node - known.here.first);
+        let process = node - known.here.first;
+        let counters = self.segments.counters(element, process).unwrap_or_default();
+        self.segments.exited(element, process);
         if let Some(callers) = self.callers.get_mut(element as usize) {
             callers.ended(node);
         }
@@ -383,6 +385,11 @@ impl Work {
                 system_ns: reaped.system_ns,
                 max_rss_kib: reaped.max_rss_kib,
                 code: code::of_status(reaped.status),
+                sent: counters.sent,
+                received: counters.received,
+                sent_bytes: counters.sent_bytes,
+                received_bytes: counters.received_bytes,
+                busy_permille: None,
             }]));
         }
         match self.starts.failure(at) {

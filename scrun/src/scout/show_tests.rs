@@ -14,6 +14,7 @@ fn end(codes: &[u8]) -> JobEnd {
         system_ns: 0,
         max_rss_kib: 0,
         code: *code,
+        ..NodeUsage::default()
     });
     JobEnd { code: 0, usage: usage.collect(), elapsed_ns: 0 }
 }

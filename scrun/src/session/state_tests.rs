@@ -195,6 +195,7 @@ fn statistics_are_printed_before_the_end() {
         system_ns: 0,
         max_rss_kib: 5,
         code: 0,
+        ..NodeUsage::default()
     };
     let end = Up::Finished(JobEnd { code: 0, usage: vec![usage], elapsed_ns: 1 });
     let actions = on(&mut session, Event::Up(end));

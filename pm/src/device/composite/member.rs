@@ -202,6 +202,22 @@ impl<'a> Member<'a> {
             Member::Ethernet(_) => None,
         }
     }
+    #[inline(always)]
+    pub(super) fn is_shmem(self) -> bool {
+        matches!(self, Member::Shmem(_))
+    }
+    /// Send lock.
+    pub(super) fn forget_last_to(self) {
+        if let Some(endpoint) = self.shmem() {
+            endpoint.forget_last_to();
+        }
+    }
+    /// Receive lock.
+    pub(super) fn forget_last_from(self) {
+        if let Some(endpoint) = self.shmem() {
+            endpoint.forget_last_from();
+        }
+    }
     /// The way to `node`, past the member.
     pub(super) fn direct(self, node: u32) -> Option<&'a Target> {
         self.shmem()?.direct(node)

@@ -111,15 +111,15 @@ impl Composite {
 
     /// Receive lock. Takes what `glance` saw and nobody else has taken.
     #[inline(always)]
-    pub(crate) fn take_short(&self, source: &Source) {
-        source.take_next();
+    pub(crate) fn take_short(&self, source: &Source, len: usize) {
+        source.take_next(len);
         self.receive.held_short.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
     }
 
     /// Receive lock. The same for what `glance_longer` saw.
     #[inline(always)]
     pub(crate) fn take_direct(&self, source: &Source, message: &Received) {
-        source.take_next();
+        source.take_next(message.len);
         self.receive.held_short.store(null_mut(), Ordering::Relaxed);
         self.receive.held_long.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
         self.receive.held_end.set(message.data.map_or(NO_DATA, |(_, end)| end));
@@ -197,6 +197,10 @@ impl Composite {
         let place = u64::from(found.member);
         let member = self.member(place).ok_or(Error::NoBuffers)?;
         let message = member.take(found.source)?;
+        if !member.is_shmem() {
+            // As `is_last_to`.
+            self.members().for_each(|(_, other)| other.forget_last_from());
+        }
         self.receive.held.set(place);
         self.receive.held_short.store(null_mut(), Ordering::Relaxed);
         self.receive.held_long.store(null_mut(), Ordering::Relaxed);

@@ -187,8 +187,19 @@ impl Composite {
             return;
         }
         match self.member(self.send.pending.get()) {
-            Some(member) => member.publish(),
+            Some(member) => {
+                self.is_last_to(member);
+                member.publish();
+            }
             None => self.publish_all(),
+        }
+    }
+
+    /// The last message goes by `member`: shmem's no longer says whose it was. So whoever samples
+    /// takes shmem's word if there is one, and shmem pays nothing for it.
+    fn is_last_to(&self, member: Member<'_>) {
+        if !member.is_shmem() {
+            self.members().for_each(|(_, other)| other.forget_last_to());
         }
     }
 
@@ -201,6 +212,7 @@ impl Composite {
         for slot in &sender.many[..count] {
             let Some(entry) = Entry::from_bits(slot.get()) else { continue };
             if let Some(member) = self.member(entry.member()) {
+                self.is_last_to(member);
                 member.send_copy(entry.node(), first.staging(), len);
             }
         }

@@ -58,5 +58,5 @@ impl Orphan {
 pub(super) fn count_unread(slab: &Slab, place: usize) {
     let record = slab.record(place);
     let arrived = record.arrived.0.load(Ordering::Acquire);
-    record.node.received.0.fetch_max(arrived, Ordering::AcqRel);
+    record.node.receive.0.received.fetch_max(arrived, Ordering::AcqRel);
 }

@@ -11,7 +11,7 @@ use crate::segment::layout::{Line, Node};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// "SCPMETH" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x02");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x03");
 /// The most processes of one host that share a slab.
 pub(crate) const MAX_LOCAL: usize = 1024;
 /// The longest message that a wire may offer.

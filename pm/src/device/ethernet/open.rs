@@ -268,17 +268,7 @@ impl Channels {
         let place = self.geometry.place(node).ok_or(Error::Invalid)?;
         let mut sum = Counters::default();
         for slab in &self.slabs {
-            let record = &slab.record(place).node;
-            let sent = record.send.0.sent.load(Ordering::Acquire);
-            let dropped = record.send.0.dropped.load(Ordering::Acquire);
-            sum.sent = sum.sent.wrapping_add(sent);
-            // SYNC: received
-            let received = record.received.0.load(Ordering::Acquire).wrapping_add(dropped);
-            sum.received = sum.received.wrapping_add(received);
-            sum.remote = sum.remote.wrapping_add(record.send.0.remote.load(Ordering::Acquire));
-            let epoch = record.epoch.0.load(Ordering::Acquire);
-            sum.poll_epoch = sum.poll_epoch.wrapping_add(epoch);
-            sum.door |= record.door.0.bits() & 3;
+            slab.record(place).node.add_to(&mut sum, self.geometry.nodes);
         }
         Ok(sum)
     }

@@ -71,29 +71,35 @@ impl Endpoint {
 
     #[inline(always)]
     pub(crate) fn take(&self) -> Result<(*mut u8, usize)> {
+        let (from, payload, len) = self.take_uncounted()?;
+        self.record().node.receive.0.count_taken(from.wrapping_add(1), len);
+        Ok((payload, len))
+    }
+
+    /// As `take`: from whom, where it lies, and its length.
+    #[inline(always)]
+    pub(super) fn take_uncounted(&self) -> Result<(u32, *mut u8, usize)> {
         if self.receive.waiting.load(Ordering::Relaxed) != 0 {
             return self.take_restored();
         }
         let word = self.lanes.delivered.pop().ok_or(Error::NoBuffers)?;
         let arrived = Arrived::from_word(word);
         self.receive.held.set(word);
-        Ok((self.lanes.place(arrived.entry), arrived.len as usize))
+        Ok((arrived.from, self.lanes.place(arrived.entry), arrived.len as usize))
     }
 
     #[cold]
-    fn take_restored(&self) -> Result<(*mut u8, usize)> {
+    fn take_restored(&self) -> Result<(u32, *mut u8, usize)> {
         let mut restored = self.receive.restored();
         let message = restored.front_mut().ok_or(Error::NoBuffers)?;
         self.receive.held.set(RESTORED);
-        Ok((message.bytes.as_mut_ptr().cast(), message.len))
+        Ok((message.from, message.bytes.as_mut_ptr().cast(), message.len))
     }
 
     #[inline(always)]
     pub(crate) fn release(&self) {
         if self.receive.held.get() != NONE {
-            let received = &self.record().node.received.0;
-            // SYNC: received (who sees it has seen the process become busy before)
-            received.store(received.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+            self.record().node.receive.0.count_released();
             self.release_uncounted();
         }
     }

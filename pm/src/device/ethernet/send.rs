@@ -85,6 +85,8 @@ impl Endpoint {
         let sender = &self.send;
         if self.is_gone(node) {
             sender.slot.set(NOWHERE);
+            sender.node.set(u64::from(node));
+            sender.len.set(len as u64);
             return Ok(self.staging());
         }
         let slot = match self.slot_for(peer) {
@@ -265,13 +267,12 @@ impl Endpoint {
         if slot == MANY {
             return self.publish_many();
         }
-        let counters = &self.record().node.send.0;
-        // Before the message becomes visible: never more received than sent.
-        counters.sent.store(counters.sent.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let len = sender.len.get();
+        // Before the message becomes visible.
+        self.record().node.send.0.count(node.wrapping_add(1), len as usize);
         let Some(peer) = self.lanes.peers.get(node).filter(|_| slot != NOWHERE) else {
             return self.drop_one();
         };
-        let len = sender.len.get();
         let published = Published { len: len as usize, control: false };
         let sequence = peer.sequence.get() as u32;
         self.slab.publish(self.place, slot as usize, Content { to: node, sequence, published });

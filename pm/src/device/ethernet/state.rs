@@ -58,7 +58,7 @@ impl Endpoint {
         word(out, self.nodes() as u64);
         word(out, self.own.into());
         word(out, record.send.0.sent.load(Ordering::Acquire));
-        word(out, record.received.0.load(Ordering::Acquire).wrapping_add(dropped));
+        word(out, record.receive.0.received.load(Ordering::Acquire).wrapping_add(dropped));
         let messages = self.messages();
         word(out, messages.len() as u64);
         for (from, bytes) in messages {
@@ -75,7 +75,7 @@ impl Endpoint {
         let mut keep = VecDeque::new();
         for _ in 0..self.waiting() {
             let Some(from) = self.peek() else { break };
-            let Ok((at, len)) = self.take() else { break };
+            let Ok((_, at, len)) = self.take_uncounted() else { break };
             // SAFETY: what was taken is readable until it is released, below.
             let bytes = unsafe { std::slice::from_raw_parts(at, len) }.to_vec();
             self.release_uncounted();
@@ -114,7 +114,7 @@ impl Endpoint {
         let record = &self.record().node;
         record.send.0.dropped.store(0, Ordering::Relaxed);
         record.send.0.sent.store(state.sent, Ordering::Release);
-        record.received.0.store(state.received, Ordering::Release);
+        record.receive.0.received.store(state.received, Ordering::Release);
         Ok(())
     }
 
@@ -127,7 +127,7 @@ impl Endpoint {
             self.own,
             self.nodes(),
             record.send.0.sent.load(Ordering::Relaxed),
-            record.received.0.load(Ordering::Relaxed),
+            record.receive.0.received.load(Ordering::Relaxed),
             record.epoch.0.load(Ordering::Relaxed),
             record.door.0.bits(),
             self.lanes.delivered.len(),

@@ -119,6 +119,16 @@ impl Endpoint {
         unsafe { self.record.as_ref() }
     }
 
+    /// Send lock. A later message has gone by another device.
+    pub(crate) fn forget_last_to(&self) {
+        self.record().send.0.last.store(0, Ordering::Relaxed);
+    }
+
+    /// Receive lock. A later message has come by another device.
+    pub(crate) fn forget_last_from(&self) {
+        self.record().receive.0.last.store(0, Ordering::Relaxed);
+    }
+
     #[inline(always)]
     fn generation(&self) -> &AtomicU64 {
         // SAFETY: as `record`.

@@ -104,12 +104,7 @@ impl Channels {
         }
         let mut sum = Counters::default();
         for segment in self.segments() {
-            let one = counters(&segment, node);
-            sum.sent = sum.sent.wrapping_add(one.sent);
-            sum.received = sum.received.wrapping_add(one.received);
-            sum.remote = sum.remote.wrapping_add(one.remote);
-            sum.poll_epoch = sum.poll_epoch.wrapping_add(one.poll_epoch);
-            sum.door |= one.door;
+            segment.node(node).add_to(&mut sum, self.options.nodes);
         }
         Ok(sum)
     }
@@ -131,23 +126,6 @@ impl Channels {
     }
 }
 
-/// One process's counters. Received is read after sent was: a sampler that finds both sums equal
-/// has then seen no message too few.
-fn counters(segment: &Segment, node: usize) -> Counters {
-    let node = segment.node(node);
-    let door = node.door.0.bits();
-    let sent = node.send.0.sent.load(Ordering::Acquire);
-    let dropped = node.send.0.dropped.load(Ordering::Acquire);
-    Counters {
-        sent,
-        // SYNC: received
-        received: node.received.0.load(Ordering::Acquire).wrapping_add(dropped),
-        remote: node.send.0.remote.load(Ordering::Acquire),
-        poll_epoch: node.epoch.0.load(Ordering::Acquire),
-        door: door & 3,
-    }
-}
-
 /// `node` receives no more: from now on senders drop what they send to it, and what is queued
 /// counts as received. Each message is counted once, whoever comes first: see `door`.
 pub(super) fn exit(segment: &Segment, node: usize) {
@@ -157,8 +135,8 @@ pub(super) fn exit(segment: &Segment, node: usize) {
         .active(node, Kind::Message)
         .map(|source| segment.ring(source, node, Kind::Message).claim_all())
         .sum();
-    let received = record.received.0.load(Ordering::Relaxed);
-    record.received.0.store(received.wrapping_add(claimed), Ordering::Release);
+    let received = record.receive.0.received.load(Ordering::Relaxed);
+    record.receive.0.received.store(received.wrapping_add(claimed), Ordering::Release);
 }
 
 /// Makes a descriptor that [`attach`] takes: a socket with everything in it, to be read once.

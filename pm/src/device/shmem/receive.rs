@@ -44,6 +44,8 @@ pub(crate) struct Source {
     left: Local,
     /// The own node's record: what is received is counted there.
     own: NonNull<Node>,
+    /// 1 + the node.
+    name: u32,
     /// The way back.
     back: NonNull<Target>,
     /// Where in `Receiver::order` it stands, or [`NO_PLACE`].
@@ -73,9 +75,11 @@ impl Source {
         self.left.get() != 0 && self.consumer.is_next(message)
     }
 
-    /// Receive lock. Takes what was seen.
+    /// Receive lock. Takes what was seen, a message of this length.
     #[inline(always)]
-    pub(crate) fn take_next(&self) {
+    pub(crate) fn take_next(&self, len: usize) {
+        // From the hot source, whose first message `Endpoint::take` took.
+        self.own().receive.0.count_further(len);
         // SAFETY: one of the endpoint that owns `self`.
         unsafe { self.back.as_ref() }.expect();
         self.left.set(self.left.get().wrapping_sub(1));
@@ -84,8 +88,7 @@ impl Source {
     /// No lock. A poll found nothing.
     #[inline(always)]
     pub(crate) fn count_empty_poll(&self) {
-        // SAFETY: as in `count_received`.
-        let epoch = unsafe { &self.own.as_ref().epoch.0 };
+        let epoch = &self.own().epoch.0;
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
@@ -98,16 +101,14 @@ impl Source {
     /// The same; the message ends at `end` in the data area, or [`NO_DATA`].
     #[inline(always)]
     pub(crate) fn release_long(&self, end: u64) {
-        self.count_received();
+        self.own().receive.0.count_released();
         self.consumer.release_next((end != NO_DATA).then_some(end));
     }
 
     #[inline(always)]
-    fn count_received(&self) {
+    fn own(&self) -> &Node {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
-        let received = unsafe { &self.own.as_ref().received.0 };
-        // SYNC: received (who sees it has seen the process become busy before)
-        received.store(received.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        unsafe { self.own.as_ref() }
     }
 
     /// Messages left of its turn.
@@ -152,6 +153,7 @@ impl Receiver {
             consumer: Consumer::new(message_ring(segment, from, own)),
             left: Local::default(),
             own: NonNull::from(segment.node(own)),
+            name: from as u32 + 1,
             back: NonNull::from(sender.target(from)),
             place: Local::new(NO_PLACE),
         };
@@ -308,6 +310,7 @@ impl Endpoint {
         };
         match from.consumer.take() {
             Ok(Some(message)) => {
+                from.own().receive.0.count_taken(from.name, message.len);
                 from.left.set(from.left.get().saturating_sub(1));
                 receiver.held.source.set(u64::from(source));
                 receiver.held.next.set(message.next);
@@ -366,7 +369,7 @@ impl Endpoint {
         let receiver = &self.receive;
         let held = &receiver.held;
         let Some(source) = receiver.sources.get(held.source.get() as usize) else { return };
-        source.count_received();
+        source.own().receive.0.count_released();
         let data_end = held.data_end.get();
         source.consumer.release(held.next.get(), (data_end != NO_DATA).then_some(data_end));
     }

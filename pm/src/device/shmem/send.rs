@@ -33,6 +33,8 @@ pub(crate) struct Target {
     record: NonNull<Node>,
     /// The own node's record: what is sent is counted there.
     own: NonNull<Node>,
+    /// 1 + the node.
+    name: u32,
     /// The last multicast that named it.
     stamp: Local,
 }
@@ -71,7 +73,7 @@ impl Target {
     /// Send lock, after `reserve_short`. True when `Endpoint::knock` has to follow.
     #[inline(always)]
     pub(crate) fn publish_short(&self, len: usize) -> bool {
-        self.count_sent();
+        self.count_sent(len);
         self.producer.publish_short(len);
         self.record().door.0.is_shut()
     }
@@ -79,17 +81,16 @@ impl Target {
     /// Send lock, after `reserve_long`. The same.
     #[inline(always)]
     pub(crate) fn publish_long(&self, position: u64, len: usize) -> bool {
-        self.count_sent();
+        self.count_sent(len);
         self.producer.publish(position, len);
         self.record().door.0.is_shut()
     }
 
-    /// Before the message becomes visible: never more received than sent.
+    /// Before the message becomes visible.
     #[inline(always)]
-    fn count_sent(&self) {
+    fn count_sent(&self, len: usize) {
         // SAFETY: as `record`.
-        let sent = &unsafe { self.own.as_ref() }.send.0.sent;
-        sent.store(sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        unsafe { self.own.as_ref() }.send.0.count(self.name, len);
     }
 }
 
@@ -120,6 +121,7 @@ impl Sender {
             state: Local::new(NEW),
             record: NonNull::from(segment.node(to)),
             own: NonNull::from(segment.node(own)),
+            name: to as u32 + 1,
             stamp: Local::default(),
         };
         Sender {
@@ -302,12 +304,13 @@ impl Endpoint {
         let Some(target) = self.send.targets.get(pending.node.get() as usize) else {
             return self.publish_many();
         };
-        target.count_sent();
+        let len = pending.len.get() as usize;
+        target.count_sent(len);
         let position = pending.position.get();
         if position == NOWHERE {
             return self.drop_one();
         }
-        let (index, word) = target.producer.publish(position, pending.len.get() as usize);
+        let (index, word) = target.producer.publish(position, len);
         self.look_at_door(target, index, word);
     }
 

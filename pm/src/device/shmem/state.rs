@@ -8,7 +8,7 @@ use crate::config::QueueStatus;
 use crate::error::{Error, Result};
 use crate::ring::{Consumer, Saved};
 use crate::segment::{Kind, Segment};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -20,9 +20,9 @@ const HEAD: usize = 6;
 const RECORD: usize = 3;
 const IN_SLOT: u64 = u64::MAX;
 
-/// Takes all that is queued for `own` out of its rings; answers how many messages.
-pub(super) fn drop_received(segment: &Segment, own: usize) -> u64 {
-    let mut dropped = 0;
+/// Takes all that is queued for `own` out of its rings; answers how many messages, and bytes.
+pub(super) fn drop_received(segment: &Segment, own: usize) -> (u64, u64) {
+    let (mut dropped, mut bytes) = (0, 0);
     for kind in [Kind::Message, Kind::Control] {
         for source in segment.active(own, kind).filter(|&source| source != own) {
             let ring = Consumer::new(segment.ring(source, own, kind));
@@ -30,11 +30,14 @@ pub(super) fn drop_received(segment: &Segment, own: usize) -> u64 {
             for _ in 0..segment.geometry().ring.slots {
                 let Ok(Some(message)) = ring.take() else { break };
                 ring.release(message.next, message.data.map(|(_, end)| end));
-                dropped += u64::from(kind == Kind::Message);
+                if kind == Kind::Message {
+                    dropped += 1;
+                    bytes += message.len as u64;
+                }
             }
         }
     }
-    dropped
+    (dropped, bytes)
 }
 
 impl Endpoint {
@@ -51,9 +54,13 @@ impl Endpoint {
     }
 
     pub(crate) fn reset(&self) {
-        let dropped = drop_received(&self.segment, self.own as usize);
-        let received = &self.record().received.0;
-        received.store(received.load(Ordering::Relaxed).wrapping_add(dropped), Ordering::Release);
+        let (dropped, bytes) = drop_received(&self.segment, self.own as usize);
+        let counters = &self.record().receive.0;
+        let more = |word: &AtomicU64, by: u64| {
+            word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Release);
+        };
+        more(&counters.bytes, bytes);
+        more(&counters.received, dropped);
     }
 
     pub(crate) fn save(&self, out: &mut Vec<u8>) {
@@ -66,7 +73,7 @@ impl Endpoint {
         word(out, self.segment.geometry().nodes as u64);
         word(out, own as u64);
         word(out, record.send.0.sent.load(Ordering::Acquire));
-        word(out, record.received.0.load(Ordering::Acquire).wrapping_add(dropped));
+        word(out, record.receive.0.received.load(Ordering::Acquire).wrapping_add(dropped));
         word(out, 0);
         let mut count: u64 = 0;
         for source in self.segment.active(own, Kind::Message).filter(|&source| source != own) {
@@ -121,7 +128,7 @@ impl Endpoint {
         let record = self.record();
         record.send.0.dropped.store(0, Ordering::Relaxed);
         record.send.0.sent.store(state.sent, Ordering::Release);
-        record.received.0.store(state.received, Ordering::Release);
+        record.receive.0.received.store(state.received, Ordering::Release);
         Ok(())
     }
 
@@ -134,7 +141,7 @@ impl Endpoint {
             self.own,
             self.segment.geometry().nodes,
             record.send.0.sent.load(Ordering::Relaxed),
-            record.received.0.load(Ordering::Relaxed),
+            record.receive.0.received.load(Ordering::Relaxed),
             record.epoch.0.load(Ordering::Relaxed),
             record.door.0.bits(),
         )?;

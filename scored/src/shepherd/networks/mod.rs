@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use score_pm::{ContextRef, Device, Error};
+use score_pm::{ContextRef, Counters, Device, Error};
 use score_proto::frame;
 use score_proto::message::{JobSpec, Level, NetworkSet};
 use score_proto::nodeset::NodeSet;
@@ -293,6 +293,25 @@ impl Networks {
         };
         let all = self.sets.iter().map(of_set).collect::<Result<Vec<_>, _>>()?;
         Ok(all.into_iter().flatten().collect())
+    }
+
+    /// What a process has sent and received over all its networks; peers by the job's numbers.
+    /// Where a message went by ethernet, shmem has forgotten its last peer (`pm::Counters`).
+    pub fn counters(&self, process: u32) -> Counters {
+        let mut sum = Counters::default();
+        let global = |node: Option<u32>| node.and_then(|node| self.first.checked_add(node));
+        for set in &self.sets {
+            let shmem = set.shmem.as_ref().and_then(|open| open.device.counters(process).ok());
+            let shmem = shmem.map(|one| Counters {
+                last_to: global(one.last_to),
+                last_from: global(one.last_from),
+                ..one
+            });
+            let node = self.first + process;
+            let ethernet = set.ethernet().and_then(|open| open.device.counters(node).ok());
+            shmem.iter().chain(&ethernet).for_each(|one| sum.add(one));
+        }
+        sum
     }
 
     /// A process of this host has ended.

@@ -1,0 +1,45 @@
+//! The last values of what is shown.
+
+use std::collections::VecDeque;
+
+use crate::Kind;
+
+/// Values that are kept of each kind.
+const KEPT: usize = 120;
+
+/// What was shown of a process or a host in the last periods, the oldest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct History(VecDeque<[f32; 6]>);
+
+impl History {
+    /// Adds the newest values, in the order of [`Kind::ALL`].
+    pub fn push(&mut self, values: [f32; 6]) {
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(values);
+    }
+
+    /// The last values of one kind, `count` at most, the oldest first. Shares between 0 and 1; of
+    /// comm, messages per second.
+    pub fn last(&self, kind: Kind, count: usize) -> impl ExactSizeIterator<Item = f32> + '_ {
+        let skipped = self.0.len().saturating_sub(count);
+        self.0.iter().skip(skipped).map(move |values| values[kind.index()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_values_make_room() {
+        let mut history = History::default();
+        for step in 0..KEPT as u16 + 5 {
+            history.push([f32::from(step); 6]);
+        }
+        assert_eq!(history.last(Kind::Load, 1000).len(), KEPT);
+        assert_eq!(history.last(Kind::Usr1, 2).collect::<Vec<_>>(), [123.0, 124.0]);
+        assert_eq!(History::default().last(Kind::Comm, 3).len(), 0);
+    }
+}
