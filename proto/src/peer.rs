@@ -141,6 +141,8 @@ pub struct Member {
     pub server: Option<Incarnation>,
     /// Counts its parents since it took its incarnation, from 1: tells late news from new ones.
     pub attach: u32,
+    /// Bytes of memory of the host; 0 where that is not known.
+    pub memory: u64,
 }
 
 /// A daemon without a parent.

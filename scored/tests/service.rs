@@ -272,7 +272,7 @@ fn the_log_goes_to_a_syslog_receiver_too() {
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     receiver.set_read_timeout(Some(PATIENCE)).unwrap();
     let address = receiver.local_addr().unwrap().to_string();
-    let Some(service) = Service::start_with(1, &["-syslog", &address, "-ts", "100"]) else {
+    let Some(service) = Service::start_with(1, &["-syslog", &address, "-restart"]) else {
         return;
     };
     let line = || {
@@ -281,7 +281,7 @@ fn the_log_goes_to_a_syslog_receiver_too() {
         String::from_utf8_lossy(&packet[..count]).into_owned()
     };
     let (first, second) = (line(), line());
-    assert!(first.starts_with("<28>1 - ") && first.contains("time-sharing"), "{first}");
+    assert!(first.starts_with("<28>1 - ") && first.contains("checkpoint"), "{first}");
     assert!(second.starts_with("<30>1 - ") && second.contains("ready: server of 2"), "{second}");
     // What standard error gets does not change.
     service.until_logged("scored: ready: server of 2");
@@ -308,7 +308,7 @@ fn five_hundred_logins_at_once_are_all_served() {
 #[test]
 fn ten_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
     const JOBS: usize = 10_000;
-    let Some(service) = Service::start(1) else { return };
+    let Some(service) = Service::start_with(1, &["-rows", "1"]) else { return };
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     if hard < JOBS as u64 + 200 {
         return eprintln!("SKIPPED 10,000 queued jobs: a process may have {hard} descriptors");

@@ -38,6 +38,7 @@ mod programs_travel;
 mod redirects;
 mod remote_hosts;
 mod remote_jobs;
+mod rows;
 mod scout;
 mod scps;
 mod sequences;

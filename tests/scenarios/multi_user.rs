@@ -91,7 +91,8 @@ fn a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on() {
 #[test]
 fn what_does_not_fit_is_refused_or_waits_its_turn() {
     let scene = Scene::new();
-    let Some(cluster) = Cluster::start(&scene, &["a"]) else { return };
+    let (database, space_only) = (Cluster::database(&["a"]), ["-rows", "1"]);
+    let Some(cluster) = Cluster::start_as(&scene, &["a"], &database, &space_only) else { return };
     let holder = cluster.hold(ALICE, "a", "nodes=2");
     let refused = cluster.scrun(BOB, "a", "nodes=1", "echo no").run();
     assert_eq!(refused.code, 2, "{refused}");

@@ -42,8 +42,10 @@ pub struct Host {
     avoid: Option<HostId>,
     /// Incarnations that were given up.
     ended: VecDeque<Incarnation>,
-    /// Slots that jobs have.
+    /// Slots that jobs have, in all rows.
     pub used: u32,
+    /// Bytes of memory that are promised to jobs.
+    pub promised: u64,
 }
 
 #[derive(Debug)]
@@ -73,7 +75,20 @@ impl Host {
             avoid: None,
             ended: VecDeque::new(),
             used: 0,
+            promised: 0,
         }
+    }
+
+    /// A job has its share here from now on.
+    pub fn take(&mut self, procs: u32, memory: u64) {
+        self.used += procs;
+        self.promised += memory;
+    }
+
+    /// It holds nothing here any more.
+    pub fn give_back(&mut self, procs: u32, memory: u64) {
+        self.used -= procs;
+        self.promised -= memory;
     }
 
     pub fn is_up(&self) -> bool {
@@ -156,7 +171,7 @@ impl Cluster {
         }
         if !same && !found.is_kept() {
             let Join { incarnation, address, server, attach, .. } = join;
-            found.member = Some(Member { host, incarnation, address, server, attach });
+            found.member = Some(Member { host, incarnation, address, server, attach, memory: 0 });
             found.standing = Standing::Placing { until, kept: false };
             found.avoid = None;
             same = true;

@@ -7,7 +7,8 @@ use score_proto::peer::{HostId, SERVER, User};
 use score_proto::shape::Shape;
 
 use super::machine::Cluster;
-use super::place::{self, Share, Site};
+use super::place::Share;
+use super::search::View;
 use super::{Action, JobId, Request, SessionId, Time};
 
 /// The largest priority (manual, scrun(1), `priority`).
@@ -75,17 +76,6 @@ impl Job {
     }
 }
 
-/// Which hosts a search looks at.
-#[derive(Clone, Copy, PartialEq)]
-enum View {
-    /// What is free now.
-    Free,
-    /// Those that are up, as if no job ran.
-    Present,
-    /// All that are not defect, as if all were up and no job ran.
-    Known,
-}
-
 /// A job as an operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
@@ -120,6 +110,20 @@ impl Cluster {
             };
             Summary { job: *number, uid: job.uid, shares, ending, priority, nodes, since }
         })
+    }
+
+    /// Where a job runs.
+    pub(super) fn shares(&self, job: JobId) -> Option<&[Share]> {
+        match &self.jobs.get(&job)?.state {
+            State::Running(run) => Some(&run.shares),
+            State::Waiting { .. } => None,
+        }
+    }
+
+    /// Whether a job has asked for hosts of its own.
+    pub fn wants_whole_hosts(&self, job: JobId) -> bool {
+        let found = self.jobs.get(&job);
+        found.is_some_and(|job| matches!(job.request.shape, Shape::Whole { .. }))
     }
 
     /// How many jobs go before a waiting one, if all of them start in turn.
@@ -237,95 +241,6 @@ impl Cluster {
         }
     }
 
-    /// The hosts of these that a request may have in this view. Spares count only in place of
-    /// others that are missing.
-    fn sites(&self, allowed: Option<&NodeSet>, view: View) -> Vec<Site> {
-        let mut missing = NodeSet::new();
-        let (mut sites, mut spares) = (Vec::new(), Vec::new());
-        for (number, host) in (0..).zip(&self.hosts) {
-            let allowed = allowed.is_none_or(|allowed| allowed.contains(number));
-            let slots = host.setting.slots;
-            if !allowed || slots == 0 {
-                continue;
-            }
-            let usable = !host.setting.defect && (view == View::Known || self.is_up(number));
-            let free = if view == View::Free { slots.saturating_sub(host.used) } else { slots };
-            let site = Site { host: number, slots, free };
-            match (host.setting.spare_for.is_empty(), usable) {
-                (true, true) => sites.push(site),
-                (true, false) => missing.union(&NodeSet::one(number)),
-                (false, true) => spares.push(site),
-                (false, false) => {}
-            }
-        }
-        for spare in spares {
-            let of = &self.hosts[spare.host as usize].setting.spare_for;
-            if let Some(replaced) = of.iter().find(|host| missing.contains(*host)) {
-                missing.remove(replaced);
-                sites.push(spare);
-            }
-        }
-        sites
-    }
-
-    fn search(&self, request: &Request, view: View, kept: &NodeSet) -> Option<Vec<Share>> {
-        if view == View::Free && !self.setting.oversubscribe {
-            // Most searches end here when the cluster is full.
-            let free = self.hosts.iter().map(|host| host.setting.slots.saturating_sub(host.used));
-            if free.map(u64::from).sum::<u64>() < request.shape.least() {
-                return None;
-            }
-        }
-        if request.pools.is_empty() {
-            return self.search_in(None, request.shape, view, kept);
-        }
-        let mut pools = request.pools.iter();
-        pools.find_map(|pool| self.search_in(Some(pool), request.shape, view, kept))
-    }
-
-    fn search_in(
-        &self,
-        pool: Option<&NodeSet>,
-        shape: Shape,
-        view: View,
-        kept: &NodeSet,
-    ) -> Option<Vec<Share>> {
-        let mut sites = self.sites(pool, view);
-        let is_kept = |site: &Site| kept.contains(site.host);
-        if matches!(shape, Shape::Every { .. }) && sites.iter().any(is_kept) {
-            return None;
-        }
-        sites.retain(|site| !is_kept(site));
-        let free: u64 = sites.iter().map(|site| u64::from(site.free)).sum();
-        let found = (free >= shape.least()).then(|| place::place(shape, &sites)).flatten();
-        let idle = view != View::Free || self.hosts.iter().all(|host| host.used == 0);
-        if found.is_none() && self.setting.oversubscribe && idle {
-            return place::place_beyond(shape, &sites);
-        }
-        found
-    }
-
-    /// One line: what is wanted, and what there is.
-    fn shortage(&self, request: &Request, view: View) -> String {
-        let allowed = request.allowed();
-        let sites = self.sites(allowed.as_ref(), view);
-        let free: u64 = sites.iter().map(|site| u64::from(site.free)).sum();
-        let hosts = sites.iter().filter(|site| site.free > 0).count();
-        let largest = sites.iter().map(|site| site.free).max().unwrap_or(0);
-        let place = if allowed.is_some() { "of these hosts" } else { "of the cluster" };
-        let wanted = request.shape;
-        match view {
-            View::Free => format!(
-                "{wanted} are wanted; now {free} processors on {hosts} {place} are free, at most \
-                 {largest} on one; with the option wait the job would queue"
-            ),
-            _ => format!(
-                "{wanted} are wanted; {hosts} {place} have {free} processors, at most {largest} \
-                 on one"
-            ),
-        }
-    }
-
     /// Hosts that are kept for jobs which were passed too often.
     fn kept(&self) -> NodeSet {
         let mut kept = NodeSet::new();
@@ -387,8 +302,9 @@ impl Cluster {
             due: None,
             answered: false,
         });
+        let memory = job.request.memory;
         for share in &shares {
-            self.hosts[share.host as usize].used += share.procs;
+            self.hosts[share.host as usize].take(share.procs, memory);
         }
         for other in self.waiting.heads().collect::<Vec<_>>() {
             let Some(other) = self.jobs.get_mut(&other) else { continue };
@@ -422,12 +338,13 @@ impl Cluster {
     }
 
     pub(super) fn released(&mut self, number: JobId, hosts: &NodeSet) {
-        let Some(Job { state: State::Running(run), .. }) = self.jobs.get_mut(&number) else {
+        let Some(Job { state: State::Running(run), request, .. }) = self.jobs.get_mut(&number)
+        else {
             return;
         };
         for (index, share) in (0..).zip(&run.shares) {
             if hosts.contains(index) && run.held.remove(index) {
-                self.hosts[share.host as usize].used -= share.procs;
+                self.hosts[share.host as usize].give_back(share.procs, request.memory);
                 self.room = true;
             }
         }
@@ -533,10 +450,12 @@ impl Cluster {
             .map(|(number, _)| *number)
             .collect();
         for number in lost {
-            if let Some(Job { state: State::Running(run), .. }) = self.jobs.get_mut(&number) {
+            if let Some(Job { state: State::Running(run), request, .. }) =
+                self.jobs.get_mut(&number)
+            {
                 for (index, share) in (0..).zip(&run.shares) {
                     if share.host == host && run.held.remove(index) {
-                        self.hosts[host as usize].used -= share.procs;
+                        self.hosts[host as usize].give_back(share.procs, request.memory);
                     }
                 }
             }

@@ -34,6 +34,8 @@ pub struct Setting {
     pub incarnation: Incarnation,
     /// Where it accepts links.
     pub address: SocketAddr,
+    /// Bytes of memory of this host; 0 where that is not known.
+    pub memory: u64,
     /// When it was started by its parent: its own number, and the parent's.
     pub place: Option<(HostId, HostId)>,
     /// Times.
@@ -312,6 +314,7 @@ impl Member {
             address: self.setting.address,
             server: self.server,
             attach: self.attach,
+            memory: self.setting.memory,
         };
         self.send(parent, Peer::Child(card));
     }

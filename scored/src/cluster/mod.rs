@@ -44,6 +44,7 @@ mod machine;
 pub mod member;
 pub mod place;
 mod queue;
+mod search;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -80,6 +81,10 @@ pub struct Setting {
     pub times: Times,
     /// The first job's number. A restarted server must not begin with those of its predecessor.
     pub first_job: JobId,
+    /// Jobs that may share a slot, each in its time.
+    pub rows: u32,
+    /// Bytes of memory of the server's own host; 0 where that is not known.
+    pub memory: u64,
     /// Single-user mode: a job alone on the cluster may have more processes than there are slots.
     pub oversubscribe: bool,
     /// Users that may stop the jobs of others; root always may.
@@ -167,6 +172,8 @@ pub struct Request {
     pub wait: bool,
     /// 0 to 15; among the waiting jobs of its user a smaller one goes first.
     pub priority: u8,
+    /// Bytes of memory that it may use on each of its hosts; 0 for a job that does not say.
+    pub memory: u64,
     /// What the shell holds for it (its JobSpec), for the limits.
     pub bytes: u64,
 }

@@ -1,5 +1,7 @@
-//! Where a job runs: hosts are shared by space, each has so many slots, normally its processors.
-//! Pure arithmetic on a list of hosts that the caller has chosen from.
+//! Where a job runs: each host has so many slots, normally its processors, and so many rows of
+//! them, one for each time slice. Pure arithmetic on a list of hosts that the caller has chosen
+//! from, for one row: what is free in the first is for a job alone, what is free in a further one
+//! is shared in time.
 
 use std::ops::RangeInclusive;
 
@@ -13,8 +15,36 @@ pub struct Site {
     pub host: HostId,
     /// All of its slots.
     pub slots: u32,
-    /// Those that no job has.
+    /// Those that a job may have.
     pub free: u32,
+    /// Processes that jobs have there already, for 1024 slots.
+    pub load: u64,
+}
+
+impl Site {
+    /// A host where jobs have `used` slots, when it has so many rows.
+    pub fn new(host: HostId, slots: u32, used: u32, rows: u32) -> Self {
+        let free = slots.saturating_mul(rows).saturating_sub(used).min(slots);
+        Self { host, slots, free, load: u64::from(used) * 1024 / u64::from(slots.max(1)) }
+    }
+}
+
+/// Which hosts are taken first of those that fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefer {
+    /// The tightest: what is large stays whole for those who need it.
+    Tight,
+    /// Those where the job waits least for its turns.
+    Idle,
+}
+
+impl Prefer {
+    fn key(self, site: &Site) -> (u64, HostId) {
+        match self {
+            Prefer::Tight => (site.free.into(), site.host),
+            Prefer::Idle => (site.load, site.host),
+        }
+    }
 }
 
 /// The part of a job that runs on one host.
@@ -28,15 +58,15 @@ pub struct Share {
 
 /// Finds room among the free slots of `sites`. Shares come in the order of the job's hosts: those
 /// with more processes first, then by number.
-pub fn place(shape: Shape, sites: &[Site]) -> Option<Vec<Share>> {
+pub fn place(shape: Shape, sites: &[Site], prefer: Prefer) -> Option<Vec<Share>> {
     match shape {
-        Shape::Grid { hosts, procs } => grid(hosts, procs, sites),
-        Shape::Spread(nodes) => spread(nodes, sites),
-        Shape::Fill { least, most } => fill(least, most, sites),
+        Shape::Grid { hosts, procs } => grid(hosts, procs, sites, prefer),
+        Shape::Spread(nodes) => spread(nodes, sites, prefer),
+        Shape::Fill { least, most } => fill(least, most, sites, prefer),
         Shape::Whole { hosts, least, most } => whole(hosts, least..=most, sites),
         Shape::Every { .. } if sites.is_empty() => None,
         Shape::Every { procs, least, most } => {
-            let all = grid(u32::try_from(sites.len()).ok()?, procs, sites)?;
+            let all = grid(u32::try_from(sites.len()).ok()?, procs, sites, prefer)?;
             (least..=most).contains(&total(&all)).then_some(all)
         }
     }
@@ -46,13 +76,13 @@ fn total(shares: &[Share]) -> u32 {
     shares.iter().fold(0, |sum, share| sum.saturating_add(share.procs))
 }
 
-/// Hosts that are free with all of their slots: the first ones, unless only the largest or the
-/// smallest ones make a number of nodes that is wanted.
+/// Hosts that are free with all of their slots: those with the least load and the first ones,
+/// unless only the largest or the smallest ones make a number of nodes that is wanted.
 fn whole(hosts: u32, nodes: RangeInclusive<u32>, sites: &[Site]) -> Option<Vec<Share>> {
     let mut idle: Vec<_> = sites.iter().filter(|site| site.free == site.slots).collect();
     let mut chosen = None;
     for order in [0, -1, 1] {
-        idle.sort_by_key(|site| (order * i64::from(site.slots), site.host));
+        idle.sort_by_key(|site| (order * i64::from(site.slots), site.load, site.host));
         let share = |site: &&Site| Share { host: site.host, procs: site.slots };
         let shares: Vec<Share> = idle.get(..hosts as usize)?.iter().map(share).collect();
         if nodes.contains(&total(&shares)) {
@@ -71,11 +101,12 @@ pub fn place_beyond(shape: Shape, sites: &[Site]) -> Option<Vec<Share>> {
         Shape::Grid { hosts, procs } => (hosts, hosts.checked_mul(procs)?),
         Shape::Spread(nodes) => ((sites.len() as u64).min(nodes.into()) as u32, nodes),
         Shape::Fill { least, most } => {
-            return fill(least, most, sites).or_else(|| place_beyond(Shape::Spread(least), sites));
+            return fill(least, most, sites, Prefer::Tight)
+                .or_else(|| place_beyond(Shape::Spread(least), sites));
         }
         Shape::Whole { .. } | Shape::Every { .. } => {
             let idle: Vec<_> = sites.iter().map(|one| Site { free: one.slots, ..*one }).collect();
-            return place(shape, &idle);
+            return place(shape, &idle, Prefer::Tight);
         }
     };
     let mut best = sites.to_vec();
@@ -94,15 +125,14 @@ fn even(nodes: u32, mut hosts: Vec<HostId>, count: u32) -> Vec<Share> {
     hosts.into_iter().enumerate().map(|(index, host)| Share { host, procs: procs(index) }).collect()
 }
 
-fn grid(hosts: u32, procs: u32, sites: &[Site]) -> Option<Vec<Share>> {
+fn grid(hosts: u32, procs: u32, sites: &[Site], prefer: Prefer) -> Option<Vec<Share>> {
     let mut fit: Vec<_> = sites.iter().filter(|site| site.free >= procs).collect();
-    // The tightest first: what is large stays whole for those who need it.
-    fit.sort_by_key(|site| (site.free, site.host));
+    fit.sort_by_key(|site| prefer.key(site));
     let chosen = fit.get(..hosts as usize)?;
     Some(even(hosts.checked_mul(procs)?, chosen.iter().map(|site| site.host).collect(), hosts))
 }
 
-fn spread(nodes: u32, sites: &[Site]) -> Option<Vec<Share>> {
+fn spread(nodes: u32, sites: &[Site], prefer: Prefer) -> Option<Vec<Share>> {
     let mut widest: Vec<_> = sites.iter().filter(|site| site.free > 0).collect();
     widest.sort_by_key(|site| (std::cmp::Reverse(site.free), site.host));
     let most = widest.len().min(nodes as usize);
@@ -111,21 +141,29 @@ fn spread(nodes: u32, sites: &[Site]) -> Option<Vec<Share>> {
         widest[count - 1].free >= block && (larger == 0 || widest[larger - 1].free > block)
     };
     let count = (1..=most).find(fits)?;
-    // The fewest hosts are known; among those that can take the larger block, the tightest do.
+    // The fewest hosts are known; those that can take the larger block are preferred, if there
+    // are enough of them.
     let block = nodes.div_ceil(count as u32);
     let roomy = widest.partition_point(|site| site.free >= block);
-    let first = roomy.saturating_sub(count);
-    let chosen = widest[first..first + count].iter().map(|site| site.host).collect();
-    Some(even(nodes, chosen, count as u32))
+    let first = match prefer {
+        Prefer::Tight => roomy.saturating_sub(count),
+        Prefer::Idle if roomy > count => {
+            widest[..roomy].sort_by_key(|site| prefer.key(site));
+            0
+        }
+        Prefer::Idle => 0,
+    };
+    let chosen = &widest[first..first + count];
+    Some(even(nodes, chosen.iter().map(|site| site.host).collect(), count as u32))
 }
 
-fn fill(least: u32, most: u32, sites: &[Site]) -> Option<Vec<Share>> {
+fn fill(least: u32, most: u32, sites: &[Site], prefer: Prefer) -> Option<Vec<Share>> {
     let free: u64 = sites.iter().map(|site| u64::from(site.free)).sum();
     if free < u64::from(least.max(1)) {
         return None;
     }
     if free > u64::from(most)
-        && let Some(even) = spread(most, sites)
+        && let Some(even) = spread(most, sites, prefer)
     {
         return Some(even);
     }
@@ -146,8 +184,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn sites(free: &[u32]) -> Vec<Site> {
-        let site = |(host, free): (u32, &u32)| Site { host, slots: 8, free: *free };
+        let site = |(host, free): (u32, &u32)| Site::new(host, 8, 8 - free, 1);
         (0..).zip(free).map(site).collect()
+    }
+
+    fn place(shape: Shape, sites: &[Site]) -> Option<Vec<Share>> {
+        super::place(shape, sites, Prefer::Tight)
     }
 
     fn shares(found: Option<Vec<Share>>) -> Vec<(u32, u32)> {
@@ -194,6 +236,21 @@ mod tests {
         assert_eq!(shares(every(4, 100)), [(0, 4), (1, 4), (2, 4), (3, 4)]);
         assert_eq!((every(5, 100), every(4, 15)), (None, None));
         assert_eq!(place(Shape::Every { procs: 1, least: 1, most: 9 }, &[]), None);
+    }
+
+    #[test]
+    fn in_further_rows_the_least_loaded_hosts_are_taken() {
+        let loaded: Vec<_> =
+            (0..).zip([4, 2, 6, 3]).map(|(host, used)| Site::new(host, 4, used, 2)).collect();
+        assert_eq!(loaded.iter().map(|site| site.free).collect::<Vec<_>>(), [4, 4, 2, 4]);
+        let two = |shape| shares(super::place(shape, &loaded, Prefer::Idle));
+        assert_eq!(two(Shape::Grid { hosts: 2, procs: 4 }), [(1, 4), (3, 4)]);
+        assert_eq!(two(Shape::Spread(4)), [(1, 4)]);
+        assert_eq!(two(Shape::Spread(7)), [(1, 4), (3, 3)]);
+        assert_eq!(two(Shape::Whole { hosts: 1, least: 1, most: 9 }), [(1, 4)]);
+        // All of a row, and no more than a row.
+        assert_eq!(two(Shape::Fill { least: 1, most: 99 }), [(0, 4), (1, 4), (3, 4), (2, 2)]);
+        assert_eq!(super::place(Shape::Spread(5), &loaded[..1], Prefer::Idle), None);
     }
 
     #[test]

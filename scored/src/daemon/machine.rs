@@ -11,6 +11,18 @@ fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// A line of `/proc/meminfo`, in bytes.
+fn meminfo(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// All memory of this machine in bytes; 0 where that cannot be found out.
+pub fn memory() -> u64 {
+    meminfo("MemTotal").unwrap_or(0)
+}
+
 /// Asks the system.
 pub fn look() -> Machine {
     let nproc = match process::limit(libc::RLIMIT_NPROC).rlim_cur {
@@ -20,13 +32,9 @@ pub fn look() -> Machine {
     };
     let pids = [number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max")];
     let pids = pids.into_iter().flatten().min().unwrap_or(u64::MAX);
-    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
-    });
     Machine {
         processes: nproc.min(pids),
         descriptors: process::limit(libc::RLIMIT_NOFILE).rlim_max,
-        memory: memory.map_or(u64::MAX, |kib| kib * 1024),
+        memory: meminfo("MemAvailable").unwrap_or(u64::MAX),
     }
 }

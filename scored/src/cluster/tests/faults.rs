@@ -48,7 +48,7 @@ fn at_rest(world: &World) {
     }
     assert_eq!(server.jobs.len(), 0);
     assert_eq!((server.waiting.len(), server.bytes), (0, 0));
-    assert!(server.hosts.iter().all(|host| host.used == 0));
+    assert!(server.hosts.iter().all(|host| host.used == 0 && host.promised == 0));
     assert!(server.sessions.is_empty() && server.users.is_empty());
     assert!(world.under_way() < 20 * world.hosts.len() + 100, "{}", world.under_way());
 }
@@ -227,6 +227,7 @@ fn jobs_go_on_when_only_the_parent_in_the_tree_dies() {
             pools: vec![below.into_iter().collect()],
             wait: false,
             priority: 8,
+            memory: 0,
             bytes: 1,
         };
         world.seen.insert((session, 1), Default::default());

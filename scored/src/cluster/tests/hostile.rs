@@ -22,7 +22,8 @@ fn card() -> impl Strategy<Value = Card> {
     (host(), 0u64..4, proptest::option::of(6u64..8), prop_oneof![0u32..4, Just(u32::MAX)]).prop_map(
         |(host, incarnation, server, attach)| {
             let address = "127.0.0.1:1".parse().unwrap();
-            Card { host, incarnation, address, server, attach }
+            let memory = u64::from(attach % 3) * 100;
+            Card { host, incarnation, address, server, attach, memory }
         },
     )
 }
@@ -36,7 +37,7 @@ fn message() -> impl Strategy<Value = Peer> {
         reason: "why".to_owned(),
     });
     let join = (card(), proptest::option::of(host())).prop_map(|(card, without)| {
-        let Card { host, incarnation, address, server, attach } = card;
+        let Card { host, incarnation, address, server, attach, .. } = card;
         Peer::Join(Join { name: format!("c{host}"), incarnation, address, server, attach, without })
     });
     let place = (host(), host(), 6u64..8).prop_map(|(host, parent, server)| {
@@ -86,6 +87,7 @@ fn request() -> impl Strategy<Value = Request> {
                 pools: allowed.into_iter().collect(),
                 wait,
                 priority,
+                memory: u64::from(bytes % 4) * 60,
                 bytes: u64::from(bytes % 1000),
             }
         },
@@ -124,10 +126,11 @@ proptest! {
 
     #[test]
     fn no_event_makes_the_server_panic_or_count_wrongly(
-        events in proptest::collection::vec((event(), 0u64..4000), 0..150)
+        events in proptest::collection::vec((event(), 0u64..4000), 0..150), rows in 1u32..4,
     ) {
         let mut small = setting(HOSTS - 1, 3);
         small.hosts[0].slots = 2;
+        (small.rows, small.memory) = (rows, 100);
         (small.limits.queued, small.limits.queued_of_user) = (6, 4);
         (small.limits.sessions, small.limits.sessions_of_user) = (6, 4);
         let mut cluster = Cluster::new(small, Time::ZERO);
@@ -147,7 +150,7 @@ proptest! {
             }
             prop_assert!(cluster.sessions.len() <= 6 && cluster.waiting.len() <= 6);
             for (number, host) in (0..).zip(&cluster.hosts) {
-                prop_assert!(host.used <= host.setting.slots, "c{}", number);
+                prop_assert!(host.used <= host.setting.slots * rows, "c{}", number);
             }
             let held = cluster.list().filter(|job| !job.shares.is_empty()).count();
             prop_assert!(held + ended >= open);
@@ -162,6 +165,7 @@ proptest! {
             name: "c1".to_owned(),
             incarnation: 1,
             address: "127.0.0.1:1".parse().unwrap(),
+            memory: 0,
             place: Some((1, 0)),
             times: setting(1, 1).times,
         };

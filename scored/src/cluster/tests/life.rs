@@ -35,6 +35,8 @@ pub fn setting(hosts: u32, slots: u32) -> Setting {
             merge: Duration::from_millis(3),
         },
         first_job: 1,
+        rows: 1,
+        memory: 0,
         oversubscribe: false,
         operators: vec![50],
         limits: Limits::default(),
@@ -43,7 +45,7 @@ pub fn setting(hosts: u32, slots: u32) -> Setting {
 
 fn member(host: u32, incarnation: u64, attach: u32) -> Member {
     let address = "127.0.0.1:1".parse().unwrap();
-    Member { host, incarnation, address, server: None, attach }
+    Member { host, incarnation, address, server: None, attach, memory: 0 }
 }
 
 fn join(host: u32, incarnation: u64, attach: u32) -> Event {
@@ -66,7 +68,7 @@ fn user(uid: u32) -> User {
 }
 
 fn request(shape: Shape, wait: bool) -> Request {
-    Request { shape, pools: Vec::new(), wait, priority: 8, bytes: 100 }
+    Request { shape, pools: Vec::new(), wait, priority: 8, memory: 0, bytes: 100 }
 }
 
 fn submit(number: u64, tag: u64, request: Request) -> Event {
@@ -207,6 +209,77 @@ fn a_job_without_room_is_refused_or_waits_as_it_asks() {
     cluster.on(Event::Finished { job: 1, code: 0 }, at(1));
     let actions = cluster.on(Event::Released { job: 1, hosts: NodeSet::from(0..2) }, at(1));
     assert_eq!(started(&actions), [2, 3], "{actions:?}");
+}
+
+fn shares(actions: &[Action]) -> Vec<Share> {
+    match actions {
+        [.., Action::Start { shares, .. }] => shares.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn slots_are_shared_in_time_when_there_is_no_space_left() {
+    let mut shared = setting(2, 4);
+    shared.rows = 2;
+    let mut cluster = Cluster::new(shared, at(0));
+    cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
+    for host in 1..=2 {
+        cluster.on(child(host, 100, 1), at(0));
+    }
+    let mut ask = |tag, shape| cluster.on(submit(1, tag, request(shape, false)), at(0));
+    assert_eq!(shares(&ask(1, Shape::Spread(3))), [share(2, 3)]);
+    // Space before time, whatever the first host has.
+    assert_eq!(shares(&ask(2, Shape::Spread(2))), [share(1, 2)]);
+    // Time: where least is, with no more than a row of each host.
+    assert_eq!(shares(&ask(3, Shape::Spread(4))), [share(1, 4)]);
+    assert_eq!(shares(&ask(4, Shape::Grid { hosts: 2, procs: 2 })), [share(1, 2), share(2, 2)]);
+    assert_eq!(shares(&ask(5, Shape::Spread(3))), [share(2, 3)]);
+    let refused = ask(6, Shape::Spread(1));
+    let text =
+        "1 processes are wanted; a processor may have 2 jobs, and 0 of the cluster have room";
+    assert!(reason(&refused).starts_with(text), "{refused:?}");
+    assert!(reason(&refused).contains("with the option wait the job would queue"));
+    cluster.on(submit(1, 7, request(Shape::Whole { hosts: 1, least: 1, most: 9 }, true)), at(0));
+    cluster.on(Event::Finished { job: 3, code: 0 }, at(1));
+    let actions = cluster.on(Event::Released { job: 3, hosts: NodeSet::one(0) }, at(1));
+    assert_eq!(shares(&actions), [share(1, 4)], "whole hosts take one row of them");
+    assert_eq!((cluster.shared_hosts(6), cluster.wants_whole_hosts(6)), (vec![1], true));
+    assert!(!cluster.wants_whole_hosts(5));
+}
+
+#[test]
+fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
+    let mut cluster = Cluster::new(Setting { rows: 8, ..setting(2, 4) }, at(0));
+    cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
+    for host in 1..=2 {
+        let member = Member { memory: u64::from(host) << 30, ..member(host, 100, 1) };
+        cluster.on(Event::Heard { from: host, message: Peer::Child(member) }, at(0));
+    }
+    let limited = |mb: u64, shape, wait| Request { memory: mb << 20, ..request(shape, wait) };
+    let mut ask = |tag, request| cluster.on(submit(1, tag, request), at(0));
+    assert_eq!(shares(&ask(1, limited(1500, Shape::Spread(1), false))), [share(2, 1)]);
+    let refused = ask(2, limited(3000, Shape::Spread(1), true));
+    assert!(
+        reason(&refused).ends_with(
+            "with 3000 MB (memorylimit) on each host; 0 of the cluster have that, and at most \
+             2048 MB are all that a host has"
+        ),
+        "{refused:?}"
+    );
+    let refused = ask(3, limited(600, Shape::Grid { hosts: 2, procs: 1 }, false));
+    assert!(
+        reason(&refused).contains(
+            "1 of the cluster have that, and at most 1024 MB are not promised to other jobs; with"
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(ask(4, limited(600, Shape::Every { procs: 1, least: 1, most: 9 }, true)).len(), 1);
+    // Who says nothing has no part in it.
+    assert_eq!(ask(5, request(Shape::Grid { hosts: 2, procs: 4 }, false)).len(), 1);
+    cluster.on(Event::Finished { job: 1, code: 0 }, at(1));
+    let actions = cluster.on(Event::Released { job: 1, hosts: NodeSet::one(0) }, at(1));
+    assert_eq!(shares(&actions), [share(1, 1), share(2, 1)]);
 }
 
 #[test]

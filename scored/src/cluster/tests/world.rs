@@ -25,6 +25,8 @@ pub const TIMES: Times = Times {
 };
 /// Within this time a host that went for good is given up, and its jobs are over.
 pub const LIMIT: Time = Time::from_secs(2 * 10 + 2 + 1);
+/// Bytes of each host.
+pub const MEMORY: u64 = 100;
 /// A dial that gets no answer.
 const DIAL: Time = Time::from_secs(3);
 
@@ -239,6 +241,8 @@ impl World {
             hosts: (0..hosts).map(host).collect(),
             times: TIMES,
             first_job: 1,
+            rows: 1 + random.below(4) as u32,
+            memory: MEMORY,
             oversubscribe: false,
             operators: Vec::new(),
             limits: Limits { queued_of_user: 40, queued: 100, ..Limits::default() },
@@ -314,6 +318,7 @@ impl World {
             name: format!("c{host}"),
             incarnation,
             address: "127.0.0.1:9".parse().unwrap(),
+            memory: MEMORY,
             place,
             times: TIMES,
         };

@@ -18,6 +18,8 @@ use crate::start;
 
 /// Where the service listens (manual, scored(8)).
 pub const PORT: u16 = 9901;
+/// Jobs that may share a processor.
+const ROWS: u32 = 8;
 /// The key of the cluster.
 pub const KEY: &str = "/etc/score/cluster.key";
 /// Where scruns of this host call.
@@ -75,6 +77,8 @@ pub struct Config {
     pub key: Option<Key>,
     /// Users that may end the jobs of others.
     pub operators: Vec<u32>,
+    /// Jobs that may share a processor.
+    pub rows: u32,
     database: Option<Database>,
     /// What the database says of the hosts, in their order.
     records: Vec<Host>,
@@ -137,6 +141,7 @@ impl Config {
             address,
             key,
             operators: operators(&setting.operators)?,
+            rows: setting.rows.unwrap_or(ROWS),
             database,
             records: list.iter().map(|at| hosts[*at].clone()).collect(),
         })

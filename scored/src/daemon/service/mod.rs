@@ -33,7 +33,7 @@ use score_proto::peer::{HostId, SERVER};
 
 use super::door::Door;
 use super::peers::Peers;
-use super::{Common, Daemon, LISTENER, directory, random, settle_in};
+use super::{Common, Daemon, LISTENER, directory, machine, random, settle_in};
 use crate::cluster::member::{self, Member};
 use crate::cluster::{self, Cluster, Limits, Times};
 use crate::sys::cgroup::Cgroups;
@@ -165,6 +165,8 @@ fn role(config: &Config, incarnation: u64, numbers: &Option<Numbers>) -> io::Res
             hosts: config.hosts.clone(),
             times: TIMES,
             first_job: numbers.first(),
+            rows: config.rows,
+            memory: machine::memory(),
             oversubscribe: false,
             operators: config.operators.clone(),
             limits: Limits::default(),
@@ -175,6 +177,7 @@ fn role(config: &Config, incarnation: u64, numbers: &Option<Numbers>) -> io::Res
         name: config.hosts[config.own].name.clone(),
         incarnation,
         address: config.address,
+        memory: machine::memory(),
         place: None,
         times: TIMES,
     };

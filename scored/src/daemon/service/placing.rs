@@ -11,6 +11,7 @@ use super::super::{Daemon, REFUSED};
 use super::{Role, info};
 use crate::cluster::{self, Request, SessionId, Share};
 use crate::job::check;
+use crate::job::limits::Limits;
 
 impl Daemon {
     /// A user wants a job.
@@ -31,11 +32,17 @@ impl Daemon {
             Ok(pools) => pools,
             Err(reason) => return self.refuse(lane, reason, REFUSED),
         };
+        let limits = match Limits::of(&spec.options, true) {
+            Ok(limits) => limits,
+            Err(reason) => return self.refuse(lane, reason, REFUSED),
+        };
+        let memory = limits.memory.unwrap_or(0);
         let request = Request {
             shape,
             pools,
             wait: option("wait").is_some(),
             priority: check::priority(&spec),
+            memory,
             bytes: bytes(&spec),
         };
         let Some(session) = self.sessions.get_mut(&lane.session) else { return };
@@ -117,6 +124,21 @@ impl Daemon {
             info(&format!("job {job} of uid {} on {}", owner.uid, hosts.join(", ")));
         }
         self.begin_as(lane, job, *spec, Some(daemons), Some(owner));
+        self.tell_of_company(lane, job);
+    }
+
+    /// Who wants hosts of its own is told where it is not alone.
+    fn tell_of_company(&mut self, lane: Lane, job: u32) {
+        let Some(service) = &self.service else { return };
+        let Role::Server(cluster) = &service.role else { return };
+        let shared = cluster.shared_hosts(job);
+        let Some(first) = shared.first().filter(|_| cluster.wants_whole_hosts(job)) else { return };
+        let text = format!(
+            "{} of the hosts of job {job} ({} first) run other jobs, too: they take turns",
+            shared.len(),
+            cluster.name(*first)
+        );
+        self.notice(lane, Level::Info, text);
     }
 
     /// The cluster has no room yet.

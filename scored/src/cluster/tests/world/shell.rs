@@ -5,7 +5,7 @@ use score_proto::nodeset::NodeSet;
 use score_proto::peer::{HostId, Incarnation, SERVER, User};
 use score_proto::shape::Shape;
 
-use super::{LIMIT, Master, Message, Random, Run, Seen, TIMES, Thing, World};
+use super::{LIMIT, MEMORY, Master, Message, Random, Run, Seen, TIMES, Thing, World};
 use crate::cluster::{Action, Event, JobId, Request, SessionId, Time};
 
 impl World {
@@ -18,14 +18,14 @@ impl World {
         incarnation: Incarnation,
         length: Time,
     ) {
-        let slots = self.setting.hosts[host as usize].slots;
+        let slots = self.setting.hosts[host as usize].slots * self.setting.rows;
         let found = &mut self.hosts[host as usize];
         if found.member.as_ref().is_none_or(|member| member.incarnation() != incarnation) {
             return self.send(host, SERVER, Message::Free { job, share, ran: false });
         }
         found.runs.insert(job, Run { share, procs, killed: false });
         let busy: u32 = found.runs.values().map(|run| run.procs).sum();
-        assert!(busy <= slots, "c{host} runs {busy} processes on {slots} slots");
+        assert!(busy <= slots, "c{host} runs {busy} processes on {slots} slots of all rows");
         let life = found.life;
         self.at(self.now + length, Thing::ShareOver { host, life, job });
     }
@@ -86,6 +86,8 @@ impl World {
                 for (index, share) in (0..).zip(&shares) {
                     let server = self.server.as_ref().unwrap();
                     assert!(server.is_up(share.host), "job {job} on c{}", share.host);
+                    let host = &server.hosts[share.host as usize];
+                    assert!(share.procs <= host.setting.slots && host.promised <= MEMORY);
                     let incarnation = incarnations[index as usize];
                     let procs = share.procs;
                     let start = Message::Start { job, incarnation, share: index, procs, length };
@@ -211,10 +213,53 @@ impl World {
         let pools = if self.random.chance(20) { vec![some(&mut self.random)] } else { Vec::new() };
         let wait = self.random.chance(70);
         let priority = self.random.below(16) as u8;
-        let request = Request { shape, pools, wait, priority, bytes: 10 };
+        let memory = if self.random.chance(30) { self.random.below(60) } else { 0 };
+        let request = Request { shape, pools, wait, priority, memory, bytes: 10 };
+        let could_run = !wait && self.could_run(&request);
         let since = self.now;
         self.seen.insert((session, tag), Seen { since, ..Seen::default() });
         self.serve(Event::Submit { session, tag, request });
+        let refused = self.seen[&(session, tag)].refused;
+        assert!(!(refused && could_run), "submission {tag} was refused and could have run");
+    }
+
+    /// Whether a job can start now, found by counting; false where that is not simple: hosts are
+    /// kept for jobs that wait, or spares count.
+    fn could_run(&self, request: &Request) -> bool {
+        let server = self.server.as_ref().unwrap();
+        if server.waiting.len() > 0 || request.shape.fault().is_some() {
+            return false;
+        }
+        let room = |pool: Option<&NodeSet>| {
+            let allowed = |host: &HostId| pool.is_none_or(|pool| pool.contains(*host));
+            let hosts = (0..).zip(&server.hosts).filter(|(number, _)| allowed(number));
+            let usable = hosts.filter(|(number, host)| {
+                server.is_up(*number) && host.setting.spare_for.is_empty() && !host.setting.defect
+            });
+            let fits = usable.filter(|(_, host)| host.promised + request.memory <= MEMORY);
+            let free = fits.map(|(_, host)| {
+                let slots = host.setting.slots;
+                (slots * self.setting.rows - host.used).min(slots)
+            });
+            let mut free: Vec<u32> = free.collect();
+            free.sort_unstable_by(|one, two| two.cmp(one));
+            free
+        };
+        let fits = |free: &[u32]| match request.shape {
+            Shape::Grid { hosts, procs } => {
+                free.get(hosts as usize - 1).is_some_and(|least| *least >= procs)
+            }
+            Shape::Spread(nodes) => (1..=free.len().min(nodes as usize)).any(|count| {
+                let (block, more) = (nodes / count as u32, nodes as usize % count);
+                free[count - 1] >= block && (more == 0 || free[more - 1] > block)
+            }),
+            Shape::Fill { least, .. } => free.iter().sum::<u32>() >= least.max(1),
+            Shape::Whole { .. } | Shape::Every { .. } => false,
+        };
+        match request.pools.is_empty() {
+            true => fits(&room(None)),
+            false => request.pools.iter().any(|pool| fits(&room(Some(pool)))),
+        }
     }
 
     pub fn logout(&mut self, session: SessionId) {
