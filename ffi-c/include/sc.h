@@ -82,15 +82,15 @@ void sc_set_monitor(int which, unsigned char value);
 int sc_signal_bcast(int signal);
 
 /*
- * Sleeps, and gives up the processors of the whole job.
- * EINVAL sec is negative; ENOSYS not built yet.
+ * Sleeps, and has the whole job sleep so long: other jobs run on its processors meanwhile.
+ * EINVAL sec is negative; EPERM in a process that a node has forked.
  * Manual page sc_sleep(2).
  */
 int sc_sleep(int sec);
 
 /*
- * Gives up the processors of the whole job for a slice.
- * ENOSYS not built yet.
+ * Gives up the rest of the slice of the whole job to other jobs; nothing, if none waits.
+ * EPERM in a process that a node has forked.
  * Manual page sc_yield(2).
  */
 int sc_yield(void);

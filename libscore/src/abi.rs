@@ -176,13 +176,13 @@ pub unsafe extern "C" fn sc_unlink_temporary_file(filename: *const c_char) -> c_
 /// `int sc_sleep(int sec)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sc_sleep(sec: c_int) -> c_int {
-    if sec < 0 { libc::EINVAL } else { libc::ENOSYS }
+    u32::try_from(sec).map_or(libc::EINVAL, |seconds| code(sc::sleep(seconds)))
 }
 
 /// `int sc_yield(void)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sc_yield() -> c_int {
-    libc::ENOSYS
+    code(sc::give_way())
 }
 
 /// `int sc_checkpoint(void)`.

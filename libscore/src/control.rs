@@ -59,6 +59,14 @@ impl Control {
         }
     }
 
+    /// Makes a call that is not answered.
+    pub(crate) fn tell(&self, call: &Call) {
+        match frame::encode_datagram(call) {
+            Ok(bytes) => self.send(&bytes),
+            Err(e) => gone(&format!("cannot say a call: {e}")),
+        }
+    }
+
     /// Sends one datagram, or ends the process. Touches no heap and no lock.
     pub(crate) fn send(&self, bytes: &[u8]) {
         loop {

@@ -6,6 +6,8 @@ use std::io;
 
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, ClockNanosleepFlags, clock_gettime, clock_nanosleep};
 use score_proto::carea::WaitingFor;
 use score_proto::frame;
 use score_proto::message::Call;
@@ -64,6 +66,41 @@ pub fn signal_broadcast(signal: i32) -> io::Result<()> {
         Some(session) => session.control.call(|id| Call::SignalBroadcast { id, signal }),
         None => Ok(end::signal_self(signal)?),
     }
+}
+
+/// Sleeps, and has the whole job sleep so long: others run on its processors meanwhile.
+///
+/// # Errors
+/// EPERM: not a node.
+pub fn sleep(seconds: u32) -> io::Result<()> {
+    let node = node()?;
+    let clock = ClockId::CLOCK_MONOTONIC;
+    let end = clock_gettime(clock)? + TimeSpec::new(seconds.into(), 0);
+    let wait = || {
+        // Signals, and the stop of the whole job, interrupt the call and not the sleep.
+        let flags = ClockNanosleepFlags::TIMER_ABSTIME;
+        while clock_nanosleep(clock, flags, &end) == Err(Errno::EINTR) {}
+    };
+    match node {
+        Some(session) if seconds > 0 => {
+            session.control.tell(&Call::Sleep { seconds });
+            idle::while_busy(WaitingFor::Sleep, wait);
+        }
+        _ => wait(),
+    }
+    Ok(())
+}
+
+/// Gives up the rest of the job's slice; it goes on when it is its turn again.
+///
+/// # Errors
+/// EPERM: not a node.
+pub fn give_way() -> io::Result<()> {
+    if let Some(session) = node()? {
+        session.control.tell(&Call::Yield);
+    }
+    std::thread::yield_now();
+    Ok(())
 }
 
 /// Ends the parallel process; `code` becomes its exit code. What this process has printed is kept;

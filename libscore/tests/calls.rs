@@ -195,9 +195,41 @@ fn monitors_and_uncheckpointable_regions_stand_in_the_area() {
 #[test]
 fn what_is_not_built_says_enosys() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
-    let (inval, nosys) = (libc::EINVAL, libc::ENOSYS);
-    let expected = format!("{inval} {nosys} {nosys} {nosys}");
-    assert_eq!(shepherd.nodes[0].process.ask("later"), expected);
+    assert_eq!(shepherd.nodes[0].process.ask("later"), libc::ENOSYS.to_string());
+}
+
+#[test]
+fn sleep_is_told_counts_as_busy_and_lasts_whatever_comes() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let usr1 = Signal::SIGUSR1 as i32;
+    assert_eq!(shepherd.nodes[0].process.ask(&format!("handle {usr1}")), "handled");
+    let begin = Instant::now();
+    shepherd.nodes[0].process.tell("sleep 1");
+    assert_eq!(shepherd.nodes[0].hear(), Some(Call::Sleep { seconds: 1 }));
+    let begin_of_wait = Instant::now();
+    while shepherd.slot(0, 0, slot::WAITING_FOR) != WaitingFor::Sleep as u32 {
+        assert!(begin_of_wait.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(shepherd.slot(0, 0, slot::STATE), BUSY);
+    for signal in [Signal::SIGSTOP, Signal::SIGUSR1, Signal::SIGCONT] {
+        shepherd.signal(0, signal);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(shepherd.nodes[0].process.line(), "0");
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert_eq!(shepherd.slot(0, 0, slot::WAITING_FOR), 0);
+    // Nobody is told of a sleep that is none.
+    assert_eq!(shepherd.nodes[0].process.ask("sleep 0"), "0");
+    assert_eq!(shepherd.nodes[0].process.ask("sleep -1"), libc::EINVAL.to_string());
+    assert_eq!(shepherd.nodes[0].hear_soon(), None);
+}
+
+#[test]
+fn a_yield_is_told_and_not_waited_for() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    assert_eq!(shepherd.nodes[0].process.ask("yield"), "0");
+    assert_eq!(shepherd.nodes[0].hear(), Some(Call::Yield));
 }
 
 #[test]
@@ -206,7 +238,7 @@ fn a_forked_child_is_no_node_and_touches_nothing_of_its_parents() {
     shepherd.nodes[0].process.ask("idle");
     let (perm, file) = (libc::EPERM, 0);
     let said = shepherd.nodes[0].process.ask("child");
-    assert_eq!(said, format!("{perm} {perm} {perm} job 17 file {file} 0"));
+    assert_eq!(said, format!("{perm} {perm} {perm} {perm} {perm} job 17 file {file} 0"));
     assert_eq!(shepherd.nodes[0].process.line(), "child 7");
     // The child's become_busy, monitor and end have left the parent's words alone.
     assert_eq!(shepherd.slot(0, 0, slot::STATE), IDLE);

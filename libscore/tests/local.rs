@@ -71,6 +71,17 @@ fn ends_have_their_codes() {
 }
 
 #[test]
+fn alone_it_sleeps_and_gives_way_by_itself() {
+    let mut process = Process::start(&build::node(), &[], None);
+    assert_eq!(process.line(), "ready");
+    let begin = std::time::Instant::now();
+    assert_eq!(process.ask("sleep 1"), "0");
+    assert!(begin.elapsed() >= std::time::Duration::from_secs(1));
+    assert_eq!(process.ask("yield"), "0");
+    assert_eq!(process.ask("sleep -5"), libc::EINVAL.to_string());
+}
+
+#[test]
 fn temporary_files_are_private_and_go_with_the_process_but_not_with_its_child() {
     let dir = build::scratch("tmp");
     let count = |dir: &PathBuf| std::fs::read_dir(dir).unwrap().count();

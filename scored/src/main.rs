@@ -3,10 +3,9 @@
 mod cluster;
 mod console;
 mod daemon;
-// Pure machines that nothing drives yet (docs/ROADMAP.md).
+// Pure machine that nothing drives yet (docs/ROADMAP.md).
 #[cfg(test)]
 mod deadlock;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "what switches jobs reads it"))]
 mod gang;
 mod job;
 mod link;

@@ -104,6 +104,7 @@ struct Words {
     json: bool,
     no_namespace: bool,
     control: Option<OwnedFd>,
+    switch: Option<OwnedFd>,
     proc_dir: Option<OwnedFd>,
     directory: Option<OsString>,
     hosts: Option<String>,
@@ -159,6 +160,7 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
         })),
         Some(_) => Ok(Command::Shepherd(shepherd::Setting {
             control: control(words.control)?,
+            switch: words.switch.ok_or("-switch is missing")?,
             directory: words.directory.ok_or("-directory is missing")?.into(),
             outer_proc: words.proc_dir,
             owner: words.owner.as_deref().map(owner::read).transpose()?,
@@ -212,6 +214,7 @@ impl Words {
             "-json" => self.json = true,
             "-nonamespace" => self.no_namespace = true,
             "-control" => self.control = Some(number(&shown, value()?)?),
+            "-switch" => self.switch = Some(number(&shown, value()?)?),
             "-proc" => self.proc_dir = Some(number(&shown, value()?)?),
             "-directory" => self.directory = Some(value()?.clone()),
             "-owner" => self.owner = Some(value()?.clone()),

@@ -67,6 +67,11 @@ impl merge::Report for Report {
             (Report::Yield { element }, Report::Yield { element: other }) => {
                 return element == other;
             }
+            // Who sleeps as long sleeps together.
+            (
+                Report::Sleep { element, seconds },
+                Report::Sleep { element: other, seconds: wanted },
+            ) => return element == other && seconds == wanted,
             (
                 Report::Attached { element, nodes, addresses },
                 Report::Attached { element: other, nodes: more, addresses: further },

@@ -109,8 +109,8 @@ static void in_child(void) {
         score_become_busy();
         sc_set_monitor(0, 99);
         sc_getpid(&job);
-        printf("%d %d %d job %d file %d %d\n", sc_barrier(), sc_flush(), sc_signal_bcast(SIGTERM),
-               job, sc_create_temporary_file((char *)"of-child", &fd),
+        printf("%d %d %d %d %d job %d file %d %d\n", sc_barrier(), sc_flush(),
+               sc_signal_bcast(SIGTERM), sc_sleep(1), sc_yield(), job, sc_create_temporary_file((char *)"of-child", &fd),
                score_pmnet[0] == NULL ? 0 : pmSend(score_pmnet[0]));
         sc_exit(7);
     }
@@ -219,7 +219,11 @@ static void obey(char *what, char *first, char *second) {
     else if (strcmp(what, "leave") == 0)
         printf("%d\n", score_ckpt_leave_uncheckpointable());
     else if (strcmp(what, "later") == 0)
-        printf("%d %d %d %d\n", sc_sleep(-1), sc_sleep(0), sc_yield(), sc_checkpoint());
+        printf("%d\n", sc_checkpoint());
+    else if (strcmp(what, "sleep") == 0)
+        printf("%d\n", sc_sleep(number));
+    else if (strcmp(what, "yield") == 0)
+        printf("%d\n", sc_yield());
     else if (strcmp(what, "create") == 0 || strcmp(what, "open") == 0 ||
              strcmp(what, "unlink") == 0)
         file(what, first);

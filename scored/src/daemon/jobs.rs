@@ -18,8 +18,9 @@ use super::relay::{Out, SHEPHERD};
 use super::session::Lane;
 use super::store::Wish;
 use super::{Daemon, Owner, directory, host_name, random};
+use crate::cluster::Share;
 use crate::job::check;
-use crate::job::life::{Action, Event, Job};
+use crate::job::life::{Action, Bid, Event, Job};
 
 /// A job that this daemon leads.
 #[derive(Debug)]
@@ -27,10 +28,11 @@ pub struct Lead {
     job: Job,
     /// Who has submitted it.
     pub lane: Lane,
+    /// Where it runs, as the gang scheduler sees it.
+    pub shares: Vec<Share>,
     /// Its hosts by name, in order.
     hosts: Vec<String>,
     /// Its share among those that compete with it: 0 to 15.
-    #[expect(dead_code, reason = "what switches jobs reads it")]
     pub priority: u8,
     /// Directories of the job on hosts that share this machine's disk.
     directories: BTreeMap<u32, String>,
@@ -71,10 +73,11 @@ impl Daemon {
         let placement = Placement::new(life, spec.hosts.iter().enumerate().map(place));
         let secret = random().unwrap_or_default();
         let priority = check::priority(&spec);
+        let shares = self.shares(&spec);
         let begin = Begin { job: number, secret, spec, owner };
         let (job, orders) = Job::begin(begin, placement);
         let directories = BTreeMap::new();
-        self.leads.insert(number, Lead { job, lane, hosts, priority, directories });
+        self.leads.insert(number, Lead { job, lane, hosts, shares, priority, directories });
         if let Some(Order::Begin(begin)) = orders.last()
             && let Err(reason) = self.fetch(number, begin)
         {
@@ -122,11 +125,13 @@ impl Daemon {
                     self.tell(number, lane, &up);
                 }
                 Action::Order(order) => self.lead_order(number, order),
+                Action::Gang(bid) => self.bid(number, bid),
             }
         }
         if is_over {
             self.job_over(number, code);
         }
+        self.grant_bids();
     }
 
     /// An order of this daemon's own master: for the first host of the job, which is this one or
@@ -408,6 +413,7 @@ impl Daemon {
     pub fn abandon(&mut self, number: u32) {
         if let Some(lead) = self.leads.remove(&number) {
             lead.directories.values().for_each(|path| directory::remove_abandoned(path));
+            self.bid(number, Bid::Leave);
         }
         self.dismiss((number, true));
         self.dismiss((number, false));

@@ -262,7 +262,7 @@ impl Member {
     pub fn ordered(&mut self, order: &Order) {
         match (&mut self.shepherd, order) {
             (Some(shepherd), order) => {
-                shepherd.link.queue(order);
+                shepherd.order(order);
                 if shepherd.link.backlog() > BACKLOG {
                     // Its user has stopped it, and floods it.
                     process::kill(shepherd.pid(), libc::SIGKILL);
@@ -281,7 +281,7 @@ impl Member {
     pub fn hear(&mut self) {
         let Some(shepherd) = &mut self.shepherd else { return };
         loop {
-            match shepherd.link.receive::<Report>() {
+            match shepherd.hear() {
                 Ok(Some(Report::Finished { elapsed_ns })) => shepherd.finished = Some(elapsed_ns),
                 Ok(Some(report)) => self.relay.reported(SHEPHERD, report),
                 Ok(None) => break,
@@ -308,7 +308,7 @@ impl Member {
             && shepherd.has_ended()
         {
             // Its last words may have come after mio's last report.
-            shepherd.link.mark_readable();
+            shepherd.mark_readable();
             self.hear();
             self.bury();
         }

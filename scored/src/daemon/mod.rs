@@ -15,6 +15,7 @@ mod scout;
 pub mod service;
 mod session;
 mod shepherd;
+pub mod slices;
 mod store;
 mod strangers;
 
@@ -47,7 +48,8 @@ use peers::{Heard, Peers};
 use scout::Scout;
 use service::Service;
 use session::{Lane, Said, Session};
-use shepherd::Family;
+use shepherd::{Family, Shepherd};
+use slices::Slices;
 use store::Store;
 
 const SIGNALS: Token = Token(0);
@@ -58,6 +60,8 @@ const WORDS: Token = Token(2);
 const LIFELINE: Token = Token(3);
 /// Somebody calls at the local socket.
 const DOOR: Token = Token(4);
+/// The slice is over. [`service::LOCAL`] is 5.
+const SLICE: Token = Token(6);
 /// The first token that is given to sessions, shepherds and links.
 const FIRST: usize = 8;
 
@@ -90,7 +94,6 @@ pub struct Common {
     /// How daemons of other hosts are to be started.
     pub wishes: Wishes,
     /// How jobs take turns on their processors.
-    #[expect(dead_code, reason = "what switches jobs reads it")]
     pub gang: gang::Setting,
 }
 
@@ -183,6 +186,8 @@ struct Daemon {
     scout: Option<Scout>,
     /// Jobs led from here, by number.
     leads: HashMap<u32, Lead>,
+    /// Which of them run now.
+    slices: Slices,
     /// Places in the trees of jobs.
     members: HashMap<Post, Member>,
     family: Family,
@@ -207,6 +212,7 @@ impl Daemon {
         let signals = SignalFd::with_flags(&wanted, flags)?;
         let mut source = SourceFd(&signals.as_raw_fd());
         poll.registry().register(&mut source, SIGNALS, Interest::READABLE)?;
+        let slices = Slices::new(poll.registry(), SLICE)?;
         Ok(Self {
             poll,
             signals,
@@ -219,6 +225,7 @@ impl Daemon {
             muster: None,
             scout: None,
             leads: HashMap::new(),
+            slices,
             members: HashMap::new(),
             family: Family::default(),
             store: Store::default(),
@@ -273,6 +280,8 @@ impl Daemon {
             self.advance();
             self.tick_cluster();
             self.settle();
+            self.turn_slices();
+            self.settle();
             if looked.elapsed() > CALM {
                 // Not while a job is being launched.
                 self.spare_links();
@@ -287,6 +296,7 @@ impl Daemon {
                 // What that has led to is to be moved before the next wait.
                 self.settle();
             }
+            self.slices.set_timer();
         }
         self.close_scout();
         for (_, mut member) in self.members.drain() {
@@ -320,7 +330,7 @@ impl Daemon {
                 (_, Some(Owner::Shepherd(job))) => {
                     let member = self.members.get_mut(&(*job, false));
                     let shepherd = member.and_then(|member| member.shepherd.as_mut());
-                    shepherd.into_iter().for_each(|one| one.link.mark_readable());
+                    shepherd.into_iter().for_each(Shepherd::mark_readable);
                 }
                 (Token(number), Some(Owner::Peer)) => {
                     self.peers.iter_mut().for_each(|peers| peers.mark(number));
@@ -342,9 +352,8 @@ impl Daemon {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let of_shepherd = |member: &Member| {
-            member.shepherd.as_ref().is_some_and(|shepherd| shepherd.link.may_have_more())
-        };
+        let of_shepherd =
+            |member: &Member| member.shepherd.as_ref().is_some_and(Shepherd::may_have_more);
         if self.sessions.values().any(Session::may_have_more)
             || self.members.values().any(of_shepherd)
             || self.peers.as_ref().is_some_and(Peers::has_more)
@@ -554,8 +563,7 @@ impl Daemon {
     fn flush(&mut self) -> bool {
         for member in self.members.values_mut() {
             if let Some(shepherd) = &mut member.shepherd {
-                shepherd.link.flush();
-                shepherd.link.watch(self.poll.registry());
+                shepherd.flush(self.poll.registry());
             }
         }
         self.peers.iter_mut().for_each(Peers::flush);

@@ -37,6 +37,8 @@ struct Source {
     ready: bool,
     drained: bool,
     finished: Option<u64>,
+    /// The last order to stop that it has carried out.
+    stopped: u64,
     /// Nothing more comes from there.
     gone: bool,
 }
@@ -50,9 +52,14 @@ impl Source {
             ready: false,
             drained: false,
             finished: None,
+            stopped: 0,
             gone: false,
         }
     }
+}
+
+fn has_stopped(source: &Source, switch: u64) -> bool {
+    source.stopped >= switch || source.gone || source.finished.is_some()
 }
 
 /// The place of one host in the tree of one job.
@@ -71,6 +78,8 @@ pub struct Relay {
     killed: bool,
     finishing: bool,
     finished: bool,
+    /// The order to stop that is being carried out.
+    stopping: Option<u64>,
     waiting: Queue<Report>,
     out: Vec<Out>,
 }
@@ -97,6 +106,7 @@ impl Relay {
             killed: false,
             finishing: false,
             finished: false,
+            stopping: None,
             waiting: Queue::new(WAITING),
             out: Vec::new(),
         }
@@ -126,6 +136,22 @@ impl Relay {
         &self.placement
     }
 
+    /// The hosts behind sources that have not stopped yet, though they were ordered to.
+    pub fn moving(&self) -> impl Iterator<Item = std::ops::Range<u32>> + '_ {
+        let moving = |switch| move |one: &&Source| !has_stopped(one, switch);
+        let sources = self.stopping.map(|switch| self.sources.iter().filter(moving(switch)));
+        sources.into_iter().flatten().map(|one| one.hosts.clone())
+    }
+
+    /// Whether output waits for whoever is above to take what went before.
+    pub fn is_blocked(&self) -> bool {
+        let waits = |one: &Source| match one.queue.front() {
+            Some(Report::Output { bytes, .. }) => bytes.len() as u64 > self.credit,
+            _ => false,
+        };
+        self.sources.iter().any(waits)
+    }
+
     /// Whether the last report has gone up.
     pub fn is_finished(&self) -> bool {
         self.finished
@@ -144,6 +170,8 @@ impl Relay {
             }
             Order::Kill => self.killed = true,
             Order::Finish => self.finishing = true,
+            Order::Stop { switch, .. } => self.stopping = Some(switch),
+            Order::Run { .. } => self.stopping = None,
             _ => {}
         }
         let to = order.host();
@@ -175,6 +203,7 @@ impl Relay {
                 source.queue.push_back(report);
             }
             Report::Finished { elapsed_ns } => source.finished = Some(elapsed_ns),
+            Report::Stopped { switch } => source.stopped = source.stopped.max(switch),
             other => self.add(other),
         }
         self.pump();
@@ -264,6 +293,12 @@ impl Relay {
         if self.draining && self.sources.iter().all(settled) {
             self.draining = false;
             self.out.push(Out::Up(Report::Drained));
+        }
+        if let Some(switch) = self.stopping
+            && self.sources.iter().all(|one| has_stopped(one, switch))
+        {
+            self.stopping = None;
+            self.add(Report::Stopped { switch });
         }
         if !self.is_ready && self.sources.iter().all(|one| one.ready) {
             self.is_ready = true;

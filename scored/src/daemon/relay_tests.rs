@@ -47,6 +47,47 @@ fn what_is_for_one_host_goes_there_only() {
 }
 
 #[test]
+fn a_job_has_stopped_when_every_host_that_is_left_has() {
+    let mut relay = root();
+    let stop = |relay: &mut Relay, switch| relay.ordered(Order::Stop { switch, lasting: false });
+    stop(&mut relay, 4);
+    relay.reported(0, Report::Stopped { switch: 4 });
+    relay.reported(2, Report::Stopped { switch: 4 });
+    assert_eq!(ups(&mut relay), []);
+    assert_eq!(relay.moving().map(|hosts| hosts.start).collect::<Vec<_>>(), [1]);
+    relay.gone(1);
+    assert_eq!(ups(&mut relay), [Report::Stopped { switch: 4 }]);
+    // Late, and of an order that another has followed.
+    stop(&mut relay, 6);
+    relay.reported(0, Report::Stopped { switch: 6 });
+    relay.ordered(Order::Run { switch: 7, pace_us: 0 });
+    relay.reported(2, Report::Stopped { switch: 6 });
+    assert_eq!(ups(&mut relay), []);
+    assert_eq!(relay.moving().count(), 0);
+    stop(&mut relay, 8);
+    relay.reported(2, Report::Stopped { switch: 6 });
+    assert_eq!(relay.moving().collect::<Vec<_>>(), [0..1, 2..3]);
+    for host in [0, 2] {
+        relay.reported(host, Report::Stopped { switch: 8 });
+    }
+    assert_eq!(ups(&mut relay), [Report::Stopped { switch: 8 }]);
+}
+
+#[test]
+fn blocked_output_is_seen() {
+    let mut relay = root();
+    let chunks = HOP_WINDOW as usize / CHUNK;
+    for _ in 0..chunks {
+        relay.reported(1, output(&"x".repeat(CHUNK), false));
+    }
+    assert!(!relay.is_blocked());
+    relay.reported(1, output("x", false));
+    assert!(relay.is_blocked());
+    relay.ordered(Order::OutputTaken(1));
+    assert!(!relay.is_blocked());
+}
+
+#[test]
 fn equal_reports_of_all_hosts_go_up_as_one() {
     let mut relay = root();
     for source in 0..3 {

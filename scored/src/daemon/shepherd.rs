@@ -5,15 +5,16 @@ use std::collections::HashSet;
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
-use std::iter;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use mio::Registry;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use score_proto::order::{Owner, Status};
+use score_proto::frame::FrameError;
+use score_proto::order::{Order, Owner, Report, Status};
 
 use super::member::Start;
 use crate::link::Link;
@@ -66,6 +67,8 @@ pub struct Shepherd {
     rung: Rung,
     /// Its socket.
     pub link: Link,
+    /// That of its thread that switches.
+    pub switch: Link,
     /// What its last report said.
     pub finished: Option<u64>,
 }
@@ -76,8 +79,10 @@ impl Shepherd {
     /// # Errors
     /// What the last rung was refused for.
     pub fn start(about: &About<'_>, start: Start<'_>) -> io::Result<Self> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+        let pair =
+            || socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC);
+        let ((ours, theirs), (our_switch, their_switch)) = (pair()?, pair()?);
+        let sockets = [&theirs, &their_switch];
         let outer_proc = OwnedFd::from(File::open("/proc")?);
         let mut last = io::Error::from_raw_os_error(libc::EPERM);
         for rung in Rung::ladder() {
@@ -87,22 +92,61 @@ impl Shepherd {
             let outer_proc = rung.is_namespace().then_some(&outer_proc);
             let started = match about.owner {
                 // A program of its own: this process's memory is not for the user.
-                Some(_) => start_program(*rung, about, &theirs, outer_proc),
+                Some(_) => start_program(*rung, about, sockets, outer_proc),
                 // What this process knows is the user's own, and a fork costs a fifth.
-                None => namespace::start_fork(*rung, || work(about, &theirs, outer_proc)),
+                None => namespace::start_fork(*rung, || work(about, sockets, outer_proc)),
             };
             match started {
                 Ok(pid) => {
-                    let mut link = Link::new(ours)?;
+                    let (mut link, mut switch) = (Link::new(ours)?, Link::new(our_switch)?);
                     link.register(start.registry, start.token)?;
+                    switch.register(start.registry, start.token)?;
                     let family = start.family;
                     family.borrow_mut().insert(pid);
-                    return Ok(Self { pid, family, rung: *rung, link, finished: None });
+                    return Ok(Self { pid, family, rung: *rung, link, switch, finished: None });
                 }
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// Queues an order, on the socket that it is for.
+    pub fn order(&mut self, order: &Order) {
+        match order {
+            Order::Stop { .. } | Order::Run { .. } => self.switch.queue(order),
+            _ => self.link.queue(order),
+        }
+    }
+
+    /// mio has reported on either socket.
+    pub fn mark_readable(&mut self) {
+        self.link.mark_readable();
+        self.switch.mark_readable();
+    }
+
+    /// Whether [`Shepherd::hear`] may find more without a further report of mio's.
+    pub fn may_have_more(&self) -> bool {
+        self.link.may_have_more() || self.switch.may_have_more()
+    }
+
+    /// The next report.
+    ///
+    /// # Errors
+    /// It does not speak our protocol.
+    pub fn hear(&mut self) -> Result<Option<Report>, FrameError> {
+        match self.switch.receive()? {
+            Some(report) => Ok(Some(report)),
+            None => self.link.receive(),
+        }
+    }
+
+    /// Writes as much of the queues as the sockets take.
+    pub fn flush(&mut self, registry: &Registry) {
+        for link in [&mut self.link, &mut self.switch] {
+            link.flush();
+            link.watch(registry);
+        }
     }
 
     /// Its process number.
@@ -135,13 +179,14 @@ impl Shepherd {
 fn start_program(
     rung: Rung,
     about: &About<'_>,
-    control: &OwnedFd,
+    sockets: [&OwnedFd; 2],
     outer_proc: Option<&OwnedFd>,
 ) -> io::Result<i32> {
-    let number = control.as_raw_fd().to_string();
-    let fixed = ["scored", "-shepherd", "-control", &number].map(OsString::from);
-    let mut words: Vec<OsString> = fixed.into_iter().chain(about.words()).collect();
-    let mut keep = vec![control];
+    let [control, switch] = sockets.map(|socket| socket.as_raw_fd().to_string());
+    let fixed = ["scored", "-shepherd", "-control", &control, "-switch", &switch];
+    let fixed = fixed.map(OsString::from).into_iter();
+    let mut words: Vec<OsString> = fixed.chain(about.words()).collect();
+    let mut keep = sockets.to_vec();
     if let Some(outer_proc) = outer_proc {
         words.extend(["-proc".into(), outer_proc.as_raw_fd().to_string().into()]);
         keep.push(outer_proc);
@@ -152,13 +197,15 @@ fn start_program(
 }
 
 /// What a forked shepherd does; its exit code.
-fn work(about: &About<'_>, control: &OwnedFd, outer_proc: Option<&OwnedFd>) -> i32 {
+fn work(about: &About<'_>, sockets: [&OwnedFd; 2], outer_proc: Option<&OwnedFd>) -> i32 {
     let run = || {
-        let control = control.try_clone()?;
+        let (control, switch) = (sockets[0].try_clone()?, sockets[1].try_clone()?);
         let outer_proc = outer_proc.map(OwnedFd::try_clone).transpose()?;
-        descriptor::close_all_but(&iter::once(&control).chain(&outer_proc).collect::<Vec<_>>());
+        let kept = [&control, &switch].into_iter().chain(&outer_proc);
+        descriptor::close_all_but(&kept.collect::<Vec<_>>());
         crate::shepherd::run(Setting {
             control,
+            switch,
             directory: about.directory.into(),
             outer_proc,
             owner: None,

@@ -142,6 +142,17 @@ impl Gang {
         slice.into_iter().chain(of_jobs).min()
     }
 
+    /// Whether somebody waits for processors.
+    pub fn is_contended(&self) -> bool {
+        self.length.is_some()
+    }
+
+    /// A number for an order of the shell's own to a job that runs.
+    pub fn number(&mut self) -> u64 {
+        self.switch += 1;
+        self.switch
+    }
+
     fn with(&mut self, job: JobId, change: impl FnOnce(&mut Job)) {
         if let Some(job) = self.jobs.get_mut(&job) {
             change(job);
@@ -262,7 +273,7 @@ impl Gang {
 
     fn sleep(&mut self, id: JobId, until: Time, now: Time) {
         self.count(now);
-        self.with(id, |job| job.asleep = Some(until));
+        self.with(id, |job| job.asleep = job.asleep.max(Some(until)));
         self.fill(now);
     }
 

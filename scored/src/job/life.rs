@@ -9,6 +9,7 @@ use score_proto::order::{Begin, Order, Placement, Report};
 
 use super::code;
 use super::element::Element;
+use crate::gang::Why;
 
 /// What has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +18,23 @@ pub enum Event {
     Down(Down),
     /// Hosts have reported something.
     Report(Report),
+    /// The gang scheduler lets it run: at its beginning, and after each stop; also to set a pace.
+    Run {
+        /// The number of the order.
+        switch: u64,
+        /// How often it is to be looked whether all processes are idle.
+        pace_us: u32,
+    },
+    /// The gang scheduler stops it.
+    Stop {
+        /// The number of the order.
+        switch: u64,
+        /// For longer than a slice.
+        lasting: bool,
+    },
+    /// All of it stands still, and remains so until [`Bid::Release`]: after [`Bid::Hold`], also
+    /// one that is due to the user or to blocked output.
+    Held,
 }
 
 /// What is to be done.
@@ -26,6 +44,34 @@ pub enum Action {
     Up(Up),
     /// Tell the hosts.
     Order(Order),
+    /// Tell the gang scheduler.
+    Gang(Bid),
+}
+
+/// What the gang scheduler is told of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bid {
+    /// It can run: answered by [`Event::Run`].
+    Enter,
+    /// It will not run any more.
+    Leave,
+    /// All hosts have carried out the order to stop of that number.
+    Stopped(u64),
+    /// It is not to run, until released for the same reason. Answered by [`Event::Held`], perhaps
+    /// more than once.
+    Hold(Why),
+    /// See [`Bid::Hold`].
+    Release(Why),
+    /// It gives up the rest of its slice.
+    Yield,
+    /// It wants no slice for so many seconds.
+    Sleep(u32),
+    /// None of its processes has anything to do.
+    #[expect(dead_code, reason = "the sampling of C-Areas says it")]
+    Idle,
+    /// That is over.
+    #[expect(dead_code, reason = "the sampling of C-Areas says it")]
+    Busy,
 }
 
 /// How far the job has come.
@@ -62,8 +108,14 @@ pub struct Job {
     /// Flushes that scrun has been asked for: host and its token, by ours.
     flushes: HashMap<u64, (u32, u64)>,
     next_flush: u64,
-    /// Orders to stop or run so far.
-    switch: u64,
+    /// The gang scheduler lets it run.
+    running: bool,
+    /// Its stage is to be started when it runs.
+    due: bool,
+    /// Its user has suspended it.
+    suspended: bool,
+    /// The gang scheduler knows it.
+    entered: bool,
     usage: Vec<NodeUsage>,
     actions: Vec<Action>,
 }
@@ -101,7 +153,10 @@ impl Job {
             expected: Vec::new(),
             flushes: HashMap::new(),
             next_flush: 0,
-            switch: 0,
+            running: false,
+            due: false,
+            suspended: false,
+            entered: false,
             usage: Vec::new(),
             actions: Vec::new(),
         };
@@ -119,6 +174,12 @@ impl Job {
             _ if self.is_over() => {}
             Event::Down(down) => self.told(down),
             Event::Report(report) => self.reported(report),
+            Event::Run { switch, pace_us } => self.run(switch, pace_us),
+            Event::Stop { switch, lasting } => {
+                self.running = false;
+                self.order(Order::Stop { switch, lasting });
+            }
+            Event::Held => {}
         }
         self.settle();
         std::mem::take(&mut self.actions)
@@ -130,6 +191,46 @@ impl Job {
 
     fn up(&mut self, up: Up) {
         self.actions.push(Action::Up(up));
+    }
+
+    fn gang(&mut self, bid: Bid) {
+        self.actions.push(Action::Gang(bid));
+    }
+
+    /// The gang scheduler lets it run: processes are started in a slice only.
+    fn run(&mut self, switch: u64, pace_us: u32) {
+        self.running = true;
+        self.start_if_due();
+        self.order(Order::Run { switch, pace_us });
+    }
+
+    fn start_if_due(&mut self) {
+        if self.running && std::mem::take(&mut self.due) {
+            self.order(Order::StartStage(self.stage as u32));
+        }
+    }
+
+    fn suspend(&mut self) {
+        self.suspended = true;
+        if self.entered {
+            self.gang(Bid::Hold(Why::User));
+        }
+    }
+
+    fn resume(&mut self) {
+        self.suspended = false;
+        match self.entered {
+            true => self.gang(Bid::Release(Why::User)),
+            false => self.enter(),
+        }
+    }
+
+    /// Has the gang scheduler know it as soon as it has a stage to run.
+    fn enter(&mut self) {
+        if self.state == State::Running && !self.entered && !self.suspended {
+            self.entered = true;
+            self.gang(Bid::Enter);
+        }
     }
 
     fn told(&mut self, down: Down) {
@@ -157,15 +258,13 @@ impl Job {
             Down::Signal(signal) => {
                 self.expected.push(signal);
                 self.order(Order::Signal(signal));
+                // It must be able to act on it, whether anybody reads what it says or not.
+                if self.entered {
+                    self.gang(Bid::Release(Why::Output));
+                }
             }
-            Down::Suspend => {
-                self.switch += 1;
-                self.order(Order::Stop { switch: self.switch, lasting: true });
-            }
-            Down::Resume => {
-                self.switch += 1;
-                self.order(Order::Run { switch: self.switch, pace_us: 0 });
-            }
+            Down::Suspend => self.suspend(),
+            Down::Resume => self.resume(),
             Down::Watch(period_ms) => self.order(Order::Watch { period_ms }),
             Down::Kill => {
                 self.order(Order::Kill);
@@ -202,6 +301,9 @@ impl Job {
                 self.up(Up::Flush(self.next_flush));
                 self.next_flush += 1;
             }
+            Report::Stopped { switch } => self.gang(Bid::Stopped(switch)),
+            Report::Sleep { seconds, .. } => self.gang(Bid::Sleep(seconds)),
+            Report::Yield { .. } => self.gang(Bid::Yield),
             Report::Figures(figures) => self.up(Up::Figures(figures)),
             Report::Usage(usage) => self.usage.extend(usage),
             Report::Drained if self.state == State::Draining => self.end_stage(),
@@ -245,7 +347,9 @@ impl Job {
                 if self.separate { element.separate() } else { element }
             })
             .collect();
-        self.order(Order::StartStage(stage as u32));
+        self.due = true;
+        self.enter();
+        self.start_if_due();
     }
 
     fn lost(&mut self, code: u8, reason: String) {
@@ -275,6 +379,8 @@ impl Job {
         self.killed.get_or_insert(code);
         match &mut self.state {
             State::Starting => self.finish(None, code),
+            // Nothing of the stage has been started, and nothing will be.
+            State::Running if self.due => self.finish(None, code),
             State::Running => {
                 for element in &mut self.elements {
                     element.end(code, &mut self.actions);
@@ -287,7 +393,7 @@ impl Job {
 
     fn settle(&mut self) {
         if self.state == State::Running && self.elements.iter().all(Element::is_over) {
-            self.state = State::Draining;
+            (self.state, self.due) = (State::Draining, false);
             self.order(Order::Drain);
         }
     }
@@ -304,7 +410,10 @@ impl Job {
     }
 
     fn finish(&mut self, refusal: Option<String>, code: u8) {
-        self.state = State::Finishing { refusal, code };
+        (self.state, self.due) = (State::Finishing { refusal, code }, false);
+        if std::mem::take(&mut self.entered) {
+            self.gang(Bid::Leave);
+        }
         self.order(Order::Finish);
     }
 

@@ -42,8 +42,21 @@ fn started(shape: &[usize], kind: Kind) -> Job {
     let mut job = job(shape, kind);
     let actions = report(&mut job, Report::Ready);
     assert_eq!(actions[0], Action::Up(Up::Accepted { job: 7, nodes: NODES, hosts: 2 }));
-    assert_eq!(actions[1..], [Action::Order(Order::StartStage(0))]);
+    assert_eq!(actions[1..], [Action::Gang(Bid::Enter)]);
+    assert_eq!(run(&mut job, 1), [Order::StartStage(0), ordered_run(1)].map(Action::Order));
     job
+}
+
+fn run(job: &mut Job, switch: u64) -> Vec<Action> {
+    job.on(Event::Run { switch, pace_us: 9 })
+}
+
+fn ordered_run(switch: u64) -> Order {
+    Order::Run { switch, pace_us: 9 }
+}
+
+fn leaves() -> [Action; 2] {
+    [Action::Gang(Bid::Leave), Action::Order(Order::Finish)]
 }
 
 fn ended(element: u32, nodes: std::ops::Range<u32>, code: u8) -> Report {
@@ -63,7 +76,7 @@ fn stages_follow_each_other_and_the_last_code_counts() {
     assert_eq!(report(&mut job, Report::Drained), [Action::Order(Order::StartStage(1))]);
     report(&mut job, ended(0, 1..4, 0));
     assert_eq!(report(&mut job, ended(0, 0..1, 6)), [Action::Order(Order::Drain)]);
-    assert_eq!(report(&mut job, Report::Drained), [Action::Order(Order::Finish)]);
+    assert_eq!(report(&mut job, Report::Drained), leaves());
     assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(6)]);
     assert_eq!(job.on(Event::Down(Down::Kill)), []);
 }
@@ -79,7 +92,7 @@ fn a_failed_stage_is_the_last() {
     for nodes in [0..1, 2..4] {
         report(&mut job, Report::Skipped { element: 0, nodes: nodes.into() });
     }
-    assert_eq!(report(&mut job, Report::Drained), [Action::Order(Order::Finish)]);
+    assert_eq!(report(&mut job, Report::Drained), leaves());
     assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(127)]);
 }
 
@@ -114,7 +127,7 @@ fn a_host_that_goes_takes_its_nodes_along_and_ends_the_job() {
     report(&mut job, ended(0, 0..2, 0));
     let skipped = Report::Skipped { element: 1, nodes: (0..2).into() };
     assert_eq!(report(&mut job, skipped), [Action::Order(Order::Drain)]);
-    assert_eq!(report(&mut job, Report::Drained), [Action::Order(Order::Finish)]);
+    assert_eq!(report(&mut job, Report::Drained), leaves());
     assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(137)]);
 }
 
@@ -128,6 +141,55 @@ fn flushes_are_answered_where_they_came_from() {
     let answer = job.on(Event::Down(Down::Flushed(0)));
     assert_eq!(answer, [Action::Order(Order::Flushed { host: 1, token: 8 })]);
     assert_eq!(job.on(Event::Down(Down::Flushed(0))), []);
+}
+
+#[test]
+fn processes_are_started_in_a_slice_of_their_job_only() {
+    let mut job = started(&[1, 1], Kind::Plain);
+    let stop = Order::Stop { switch: 2, lasting: false };
+    let stopped = job.on(Event::Stop { switch: 2, lasting: false });
+    assert_eq!(stopped, [Action::Order(stop)]);
+    let told = report(&mut job, Report::Stopped { switch: 2 });
+    assert_eq!(told, [Action::Gang(Bid::Stopped(2))]);
+    // What had ended before it was stopped.
+    report(&mut job, ended(0, 0..4, 0));
+    assert_eq!(report(&mut job, Report::Drained), []);
+    assert_eq!(run(&mut job, 3), [Order::StartStage(1), ordered_run(3)].map(Action::Order));
+    assert_eq!(run(&mut job, 4), [Action::Order(ordered_run(4))]);
+}
+
+#[test]
+fn a_job_that_is_suspended_before_it_begins_waits_for_its_user() {
+    let mut job = job(&[1], Kind::Plain);
+    assert_eq!(job.on(Event::Down(Down::Suspend)), []);
+    assert_eq!(report(&mut job, Report::Ready).len(), 1);
+    assert_eq!(job.on(Event::Down(Down::Resume)), [Action::Gang(Bid::Enter)]);
+    let hold = job.on(Event::Down(Down::Suspend));
+    assert_eq!(hold, [Action::Gang(Bid::Hold(Why::User))]);
+    let go_on = job.on(Event::Down(Down::Resume));
+    assert_eq!(go_on, [Action::Gang(Bid::Release(Why::User))]);
+}
+
+#[test]
+fn a_job_that_is_killed_before_its_first_slice_has_nothing_to_wait_for() {
+    let mut job = job(&[2], Kind::Plain);
+    report(&mut job, Report::Ready);
+    let actions = job.on(Event::Down(Down::Kill));
+    assert_eq!(actions[0], Action::Order(Order::Kill));
+    assert_eq!(actions[1..], leaves());
+    assert_eq!(run(&mut job, 1), [Action::Order(ordered_run(1))]);
+    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(137)]);
+}
+
+#[test]
+fn what_processes_say_of_their_slices_reaches_the_scheduler() {
+    let mut job = started(&[1], Kind::Score);
+    let told = report(&mut job, Report::Sleep { element: 0, seconds: 7 });
+    assert_eq!(told, [Action::Gang(Bid::Sleep(7))]);
+    assert_eq!(report(&mut job, Report::Yield { element: 0 }), [Action::Gang(Bid::Yield)]);
+    // Who is to act on a signal must run, though nobody reads what it has said.
+    let signal = job.on(Event::Down(Down::Signal(15)));
+    assert_eq!(signal[1..], [Action::Gang(Bid::Release(Why::Output))]);
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -163,9 +225,15 @@ fn any_event() -> impl Strategy<Value = Event> {
         (1..65i32).prop_map(Down::Signal),
         Just(Down::Kill),
         Just(Down::Suspend),
+        Just(Down::Resume),
         (0..3u64).prop_map(Down::Flushed),
     ];
-    prop_oneof![12 => report.prop_map(Event::Report), 1 => down.prop_map(Event::Down)]
+    let gang = prop_oneof![
+        any::<u64>().prop_map(|switch| Event::Run { switch, pace_us: 1 }),
+        any::<u64>().prop_map(|switch| Event::Stop { switch, lasting: false }),
+        Just(Event::Held),
+    ];
+    prop_oneof![12 => report.prop_map(Event::Report), 1 => down.prop_map(Event::Down), 2 => gang]
 }
 
 proptest! {

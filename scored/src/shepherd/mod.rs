@@ -14,6 +14,7 @@ mod output;
 mod reports;
 mod segments;
 mod start;
+mod switch;
 mod work;
 
 use std::fs::File;
@@ -30,6 +31,7 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::order::{Order, Owner, Report};
 
 use crate::link::Link;
+use crate::sys::fifo::{self, Heirs};
 use crate::sys::{descriptor, process, user};
 pub use limits::Counts;
 use reports::Reports;
@@ -39,6 +41,8 @@ const LINK: Token = Token(0);
 const CHILD: Token = Token(1);
 const INPUT: Token = Token(2);
 const NETWORKS: Token = Token(3);
+/// The job runs again.
+const RUN: Token = Token(4);
 const FIRST: usize = 8;
 
 /// Exit code of a shepherd that could not become the user; it has said why.
@@ -52,6 +56,8 @@ const NAME: &std::ffi::CStr = c"scored-shepherd";
 pub struct Setting {
     /// Socket to scored.
     pub control: OwnedFd,
+    /// The same for orders to stop and to run.
+    pub switch: OwnedFd,
     /// The job's directory.
     pub directory: PathBuf,
     /// /proc of the outer PID namespace, when this process is init of an inner one.
@@ -81,6 +87,8 @@ pub fn run(setting: Setting) -> io::Result<()> {
     let poll = Poll::new()?;
     let mut reports = Reports::new(Link::new(setting.control)?);
     reports.register(poll.registry(), LINK)?;
+    // Before the right to it is gone; for the thread that switches.
+    let _ = fifo::take(Heirs::Same);
     if let Some(owner) = &setting.owner {
         if let Err(reason) = user::become_owner(owner) {
             reports.add(Report::Lost { code: 1, reason });
@@ -97,6 +105,7 @@ pub fn run(setting: Setting) -> io::Result<()> {
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
     poll.registry().register(&mut SourceFd(&child.as_raw_fd()), CHILD, Interest::READABLE)?;
+    let gate = switch::start(setting.switch, poll.registry(), RUN)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let ground = work::Ground {
         directory: setting.directory,
@@ -106,7 +115,7 @@ pub fn run(setting: Setting) -> io::Result<()> {
         counts: setting.counts,
         multi_user: setting.owner.is_some(),
     };
-    Shepherd { poll, child, work: Work::new(ground, reports) }.live()
+    Shepherd { poll, child, work: Work::new(ground, reports, gate) }.live()
 }
 
 struct Shepherd {
@@ -129,6 +138,8 @@ impl Shepherd {
                 match event.token() {
                     LINK => self.work.reports.mark_readable(),
                     CHILD => reap = true,
+                    // A turn is all that it needs.
+                    RUN => {}
                     NETWORKS => self.work.serve_networks(),
                     INPUT => self.work.input.mark(event.is_write_closed() || event.is_error()),
                     Token(number) if number % 2 == 0 => {
@@ -158,6 +169,9 @@ impl Shepherd {
 
     fn timeout(&self) -> Option<Duration> {
         if self.work.is_runnable() || self.work.reports.may_have_more() {
+            return Some(Duration::ZERO);
+        }
+        if self.work.gate.is_stopped() && self.work.gate.wake_me() {
             return Some(Duration::ZERO);
         }
         let due = self.work.next_deadline()?;

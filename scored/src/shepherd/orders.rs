@@ -84,17 +84,9 @@ impl Work {
             Order::OutputTaken(bytes) => self.outputs.taken(bytes, Instant::now()),
             Order::OutputClosed(stream) => self.outputs.close(stream),
             Order::Signal(signal) => self.signal(None, signal),
-            Order::Stop { switch, .. } => {
-                self.segments.stopped(Instant::now());
-                self.signal_everything(libc::SIGSTOP);
-                self.reports.add(Report::Stopped { switch });
-            }
+            // Another socket, and another thread ([`super::switch`]).
+            Order::Stop { .. } | Order::Run { .. } => {}
             Order::Look { .. } | Order::Explain { .. } | Order::Watch { .. } => {}
-            Order::Run { .. } => {
-                self.signal_everything(libc::SIGCONT);
-                self.segments.resumed(Instant::now());
-                self.outputs.restart_clocks(Instant::now());
-            }
             Order::Kill => self.kill(),
             Order::Finish => self.begin_to_end(),
         }
@@ -180,13 +172,8 @@ impl Work {
         let (spec, here) = (known.spec(), &known.here);
         let elements = spec.stages[known.stage].elements.len();
         let oversubscribed = elements * here.nodes as usize > super::processors();
-        let told = self.segments.create(
-            element,
-            &known.placement,
-            peers,
-            oversubscribed,
-            super::monotonic_ns(),
-        )?;
+        let told =
+            self.segments.create(element, &known.placement, peers, oversubscribed, &self.gate)?;
         if let Some(callers) = self.callers.get_mut(element as usize) {
             callers.welcome();
         }

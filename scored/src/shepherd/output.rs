@@ -409,9 +409,15 @@ impl Outputs {
         }
     }
 
-    /// The job was stopped for a while, or held back by the window: nobody could have finished a
-    /// line.
-    pub fn restart_clocks(&mut self, now: Instant) {
+    /// The job was stopped for so long.
+    pub fn postpone(&mut self, pause: Duration) {
+        for due in self.all.iter_mut().flatten().filter_map(|output| output.deadline.as_mut()) {
+            *due += pause;
+        }
+    }
+
+    /// The job was held back by the window: nobody could have finished a line.
+    fn restart_clocks(&mut self, now: Instant) {
         for output in self.all.iter_mut().flatten() {
             if output.deadline.is_some() {
                 output.deadline = Some(now + QUIET_IN_WRITE);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::sync::Arc;
 
 use mio::{Registry, Token};
 use score_pm::Counters;
@@ -15,6 +15,7 @@ use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Placement};
 
 use super::networks::{Label, Networks, Told};
+use super::switch::Gate;
 use super::work::Known;
 use crate::sys::memfd::{Published, sealed};
 
@@ -28,13 +29,10 @@ struct Shared {
 /// All shared memory of the job on this host.
 #[derive(Default)]
 pub struct Segments {
-    board: Option<Published>,
+    board: Option<Arc<Published>>,
     shared: HashMap<u32, Shared>,
     /// Stages that were begun.
     stage: u32,
-    stopped_since: Option<Instant>,
-    stopped_ns: u64,
-    stops: u64,
 }
 
 impl Segments {
@@ -66,16 +64,16 @@ impl Segments {
         placement: &Placement,
         peers: &[HostAddress],
         oversubscribed: bool,
-        now_ns: u64,
+        gate: &Gate,
     ) -> Result<Told, String> {
         let nodes = placement.here().map_or(0, |here| here.nodes);
         if self.board.is_none() {
             let page = Published::new(c"score-board", BOARD_BYTES)
                 .map_err(|error| format!("no memory for the board: {error}"))?;
             page.store_u32(board::VERSION, PROTOCOL_VERSION);
-            page.store_u64(board::STARTED_NS, now_ns);
-            self.board = Some(page);
-            self.publish_stops();
+            page.store_u64(board::STARTED_NS, super::monotonic_ns());
+            let page = self.board.insert(Arc::new(page));
+            gate.publish_on(Arc::clone(page));
         }
         if let Some(page) = &self.board {
             page.store_u32(board::FLAGS, if oversubscribed { board::OVERSUBSCRIBED } else { 0 });
@@ -140,36 +138,5 @@ impl Segments {
     pub fn clear(&mut self) {
         self.shared.clear();
         self.stage = self.stage.wrapping_add(1);
-    }
-
-    /// The job is stopped.
-    pub fn stopped(&mut self, now: Instant) {
-        if self.stopped_since.is_none() {
-            self.stopped_since = Some(now);
-            self.stops += 1;
-            self.publish_stops();
-        }
-    }
-
-    /// The job runs again.
-    pub fn resumed(&mut self, now: Instant) {
-        if let Some(since) = self.stopped_since.take() {
-            let pause = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
-            self.stopped_ns = self.stopped_ns.saturating_add(pause);
-            self.stops += 1;
-            self.publish_stops();
-        }
-    }
-
-    /// Whether the job is stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.stopped_since.is_some()
-    }
-
-    fn publish_stops(&self) {
-        if let Some(page) = &self.board {
-            page.store_u64(board::STOPPED_NS, self.stopped_ns);
-            page.store_u64(board::STOP_COUNT, self.stops);
-        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
@@ -19,6 +20,7 @@ use super::output::{Outputs, Purpose};
 use super::reports::Reports;
 use super::segments::Segments;
 use super::start::{self, NotStarted, Starts};
+use super::switch::Gate;
 use super::{FIRST, INPUT, NETWORKS, ending};
 use crate::job::code;
 use crate::job::limits::Kind;
@@ -87,6 +89,10 @@ pub struct Work {
     pub controls: Controls,
     pub(super) starts: Starts,
     pub(super) segments: Segments,
+    /// Whether the job is stopped.
+    pub gate: Arc<Gate>,
+    /// How long it had been, when that was last looked at.
+    stopped_for: Duration,
     /// The user has heard what there is to hear of the networks.
     pub(super) told_networks: bool,
     pub(super) watch: Watch,
@@ -115,7 +121,7 @@ fn control_token(number: usize) -> Token {
 }
 
 impl Work {
-    pub fn new(ground: Ground, reports: Reports) -> Self {
+    pub fn new(ground: Ground, reports: Reports, gate: Arc<Gate>) -> Self {
         Self {
             ground,
             placement: None,
@@ -126,6 +132,8 @@ impl Work {
             controls: Controls::default(),
             starts: Starts::default(),
             segments: Segments::default(),
+            gate,
+            stopped_for: Duration::ZERO,
             told_networks: false,
             watch: Watch::default(),
             callers: Vec::new(),
@@ -148,13 +156,13 @@ impl Work {
 
     /// Whether there is something to do without waiting.
     pub fn is_runnable(&self) -> bool {
-        let starts = self.starts.is_pending() && !self.segments.is_stopped();
+        let starts = self.starts.is_pending() && !self.gate.is_stopped();
         starts || self.outputs.is_runnable() || self.controls.is_runnable()
     }
 
     /// When something is to be done by the clock.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let lines = if self.segments.is_stopped() { None } else { self.outputs.next_deadline() };
+        let lines = if self.gate.is_stopped() { None } else { self.outputs.next_deadline() };
         let going = match self.end {
             End::Going(until) => Some(until),
             _ => None,
@@ -167,9 +175,10 @@ impl Work {
         if let Err(error) = self.segments.register(registry, NETWORKS) {
             self.lost(format!("the networks cannot be watched: {error}"));
         }
+        self.count_stops();
         self.start_some(registry);
         self.outputs.pump(&mut self.reports, now);
-        if !self.segments.is_stopped() {
+        if !self.gate.is_stopped() {
             self.outputs.expire(&mut self.reports, now);
         }
         self.input.pump(&mut self.reports);
@@ -191,9 +200,21 @@ impl Work {
         }
     }
 
+    /// The clocks of the job stand still while it is stopped.
+    fn count_stops(&mut self) {
+        let stopped_for = self.gate.stopped_for();
+        let pause = stopped_for.saturating_sub(self.stopped_for);
+        if !pause.is_zero() {
+            self.stopped_for = stopped_for;
+            self.outputs.postpone(pause);
+            // What came meanwhile was left.
+            self.serve_networks();
+        }
+    }
+
     /// What processes that have ended have sent is on its way still.
     pub fn serve_networks(&self) {
-        if !self.segments.is_stopped() {
+        if !self.gate.is_stopped() {
             self.segments.serve();
         }
     }
@@ -240,14 +261,15 @@ impl Work {
     }
 
     fn start_some(&mut self, registry: &Registry) {
+        let gate = Arc::clone(&self.gate);
         for _ in 0..STARTS {
-            if self.segments.is_stopped() {
-                return;
-            }
+            let Some(open) = gate.open() else { return };
             let Some(at) = self.starts.next() else { return };
             let Some(known) = &self.known else { return };
             let stage = known.stage;
-            match self.starts.start(&self.ground.of(known), stage, at) {
+            let started = self.starts.start(&self.ground.of(known), stage, at);
+            drop(open);
+            match started {
                 Ok(started) => {
                     if let Err(error) = self.keep(started, stage, at, registry) {
                         self.lost(format!("node {}: {error}", at.node));
@@ -406,17 +428,6 @@ impl Work {
         for (at, pid) in &self.pids {
             if element.is_none_or(|element| element == at.element) {
                 process::kill_group(*pid, signal);
-            }
-        }
-    }
-
-    /// Sends a signal to whatever runs below this process.
-    pub(super) fn signal_everything(&self, signal: i32) {
-        if std::process::id() == 1 {
-            process::kill_namespace(signal);
-        } else {
-            for pid in process::descendants() {
-                process::kill(pid, signal);
             }
         }
     }

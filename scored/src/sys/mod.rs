@@ -3,11 +3,14 @@
 
 pub mod cgroup;
 pub mod descriptor;
+pub mod fifo;
 pub mod memfd;
 pub mod namespace;
 pub mod probe;
 pub mod process;
 pub mod remove;
 pub mod spawn;
+pub mod stop;
 pub mod tie;
+pub mod timer;
 pub mod user;

@@ -116,7 +116,7 @@ impl Spawner {
     }
 
     /// Starts process `number` in a session of its own and returns its process id. All signals
-    /// must be blocked in the caller, which must have one thread only.
+    /// must be blocked in the caller.
     ///
     /// # Errors
     /// [`Fault::Process`]. What goes wrong later is told by [`Spawner::fault`].
@@ -132,7 +132,8 @@ impl Spawner {
         let envp: Vec<*const c_char> =
             launch.environment.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
         let parent = std::process::id();
-        // SAFETY: as fork: the child runs on a copy of our memory, and we have one thread.
+        // SAFETY: as fork: the child runs on a copy of our memory, where another thread may
+        // have left any lock taken; it takes none and allocates nothing.
         let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         if pid < 0 {
             return Err(Fault::Process(errno()));

@@ -1,0 +1,181 @@
+//! The processes of the job on this host, at whatever remove, and what they do when they are
+//! stopped.
+//!
+//! Where the shepherd is init of a PID namespace, one call stops all of them at once, and no fork
+//! gets past it: the kernel begins one anew that a signal has come before. Its children are waited
+//! for by waitid(2); others are looked at in /proc, and only if any process has begun since that
+//! was done last.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use crate::sys::process;
+use crate::sys::stop::{self, Waited};
+
+/// Where the kernel says which number it has given last in this PID namespace.
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+
+/// How far a stop has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// All stand still.
+    All,
+    /// Somebody does not yet.
+    NotYet,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Members {
+    /// They have a PID namespace of their own, and this process is its init.
+    has_namespace: bool,
+    last_pid: Option<File>,
+    /// The last number that had been given when it was looked who is there.
+    looked: Option<u64>,
+    children: Vec<i32>,
+    others: Vec<i32>,
+    /// Who was stopped by somebody else, and is not to be continued.
+    foreign: HashSet<i32>,
+    /// Who has not been seen to stand still.
+    moving: Vec<i32>,
+    /// A debugger holds one of them.
+    pub is_debugged: bool,
+}
+
+impl Members {
+    /// Of this process.
+    pub fn new() -> Self {
+        let has_namespace = std::process::id() == 1;
+        Self {
+            has_namespace,
+            last_pid: has_namespace.then(|| File::open(LAST_PID).ok()).flatten(),
+            looked: None,
+            children: Vec::new(),
+            others: Vec::new(),
+            foreign: HashSet::new(),
+            moving: Vec::new(),
+            is_debugged: false,
+        }
+    }
+
+    /// Stops all; [`Members::watch`] tells when they stand still. `first`: they run so far.
+    pub fn stop(&mut self, first: bool) {
+        if first {
+            self.find_stopped();
+        }
+        match self.has_namespace {
+            true => {
+                process::kill_namespace(libc::SIGSTOP);
+                self.look_around();
+            }
+            false => self.stop_descendants(),
+        }
+        let all = self.children.iter().chain(&self.others);
+        self.moving = all.filter(|pid| !self.foreign.contains(pid)).copied().collect();
+        self.is_debugged = false;
+    }
+
+    /// Has all go on that were not stopped by somebody else.
+    pub fn go_on(&self) {
+        if self.has_namespace && self.foreign.is_empty() {
+            process::kill_namespace(libc::SIGCONT);
+            return;
+        }
+        let all = self.children.iter().chain(&self.others);
+        for pid in all.filter(|pid| !self.foreign.contains(pid)) {
+            process::kill(*pid, libc::SIGCONT);
+        }
+    }
+
+    /// Waits for those that move still, as long as no signal comes; others than children are only
+    /// looked at.
+    pub fn watch(&mut self) -> Standing {
+        let (children, mut is_interrupted) = (&self.children, false);
+        let is_debugged = &mut self.is_debugged;
+        self.moving.retain(|pid| {
+            if children.contains(pid) && !is_interrupted {
+                match stop::wait_for_stop(*pid) {
+                    Waited::Stopped | Waited::Ended => return false,
+                    // It may be held by a debugger, or wait for what cannot be interrupted.
+                    Waited::Interrupted => is_interrupted = true,
+                }
+            }
+            let Some(look) = stop::look(*pid) else { return false };
+            *is_debugged |= look.is_traced();
+            !look.stands_still()
+        });
+        if self.moving.is_empty() { Standing::All } else { Standing::NotYet }
+    }
+
+    /// Whether some that move still are no children: they have to be looked at again and again.
+    pub fn is_blind(&self) -> bool {
+        self.moving.first().is_some_and(|pid| !self.children.contains(pid))
+    }
+
+    /// Looks who is stopped though nobody here has stopped it.
+    fn find_stopped(&mut self) {
+        self.foreign.retain(|pid| stop::look(*pid).is_some_and(|look| look.is_stopped()));
+        while let Some(child) = stop::take_stopped() {
+            self.foreign.insert(child);
+        }
+        self.look_around();
+        let stopped = |pid: &&i32| stop::look(**pid).is_some_and(|look| look.is_stopped());
+        self.foreign.extend(self.others.iter().filter(stopped));
+    }
+
+    /// Looks who is there, unless nobody can have come.
+    fn look_around(&mut self) {
+        let given = self.last_given();
+        if given.is_some() && given == self.looked {
+            return;
+        }
+        if self.has_namespace {
+            self.sort(all_of_namespace());
+        } else {
+            self.sort(process::descendants());
+        }
+        self.looked = given;
+    }
+
+    fn sort(&mut self, found: Vec<i32>) {
+        let own = std::process::id() as i32;
+        self.children.clear();
+        self.others.clear();
+        for pid in found {
+            match stop::look(pid) {
+                Some(look) if look.parent == own => self.children.push(pid),
+                Some(_) => self.others.push(pid),
+                None => {}
+            }
+        }
+    }
+
+    fn last_given(&self) -> Option<u64> {
+        let mut digits = [0; 24];
+        let count = self.last_pid.as_ref()?.read_at(&mut digits, 0).ok()?;
+        std::str::from_utf8(&digits[..count]).ok()?.trim().parse().ok()
+    }
+
+    /// Without a namespace: all that can be found, until a look finds nobody new. Whoever forks
+    /// between look and signal is found by the next.
+    fn stop_descendants(&mut self) {
+        let mut stopped = HashSet::new();
+        loop {
+            let found = process::descendants();
+            let news: Vec<i32> = found.into_iter().filter(|pid| stopped.insert(*pid)).collect();
+            if news.is_empty() {
+                break;
+            }
+            news.iter().for_each(|pid| process::kill(*pid, libc::SIGSTOP));
+        }
+        self.sort(stopped.into_iter().collect());
+    }
+}
+
+/// All processes of this PID namespace but its init.
+fn all_of_namespace() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers.filter(|pid| *pid != 1).collect()
+}

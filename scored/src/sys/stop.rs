@@ -1,0 +1,178 @@
+//! Stopping processes and waiting until they have stopped.
+
+// UNSAFETY: waitid, timers that signal a thread, and signal dispositions have no safe wrapper.
+#![expect(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ptr;
+use std::time::Duration;
+
+/// What a process does, as /proc says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// One letter: proc_pid_stat(5).
+    pub state: u8,
+    /// Its parent.
+    pub parent: i32,
+}
+
+impl Look {
+    /// It was stopped by a signal.
+    pub fn is_stopped(self) -> bool {
+        self.state == b'T'
+    }
+
+    /// It is in the hands of a debugger, which has stopped it.
+    pub fn is_traced(self) -> bool {
+        self.state == b't'
+    }
+
+    /// None of its code runs before it has seen a signal that stops it. What waits for a disk, or
+    /// for a child of vfork(2), sees it later, and first.
+    pub fn stands_still(self) -> bool {
+        matches!(self.state, b'T' | b't' | b'D' | b'Z' | b'X')
+    }
+}
+
+/// Looks at a process; none when it is gone.
+pub fn look(pid: i32) -> Option<Look> {
+    let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
+    // Number, name of at most 64 bytes, state, parent.
+    let mut bytes = [0; 256];
+    let count = file.read(&mut bytes).ok()?;
+    parse(&bytes[..count])
+}
+
+fn parse(stat: &[u8]) -> Option<Look> {
+    // The name in parentheses may hold anything, parentheses too: count from the last one.
+    let name = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name + 1..]).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    Some(Look { state, parent: fields.next()?.parse().ok()? })
+}
+
+/// How a wait for a child has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// It has stopped, with all of its threads.
+    Stopped,
+    /// It has ended.
+    Ended,
+    /// A signal came first.
+    Interrupted,
+}
+
+/// Waits until a child has stopped or ended; takes neither.
+pub fn wait_for_stop(pid: i32) -> Waited {
+    let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+    match wait(libc::P_PID, pid, flags) {
+        Ok(Some((_, libc::CLD_STOPPED | libc::CLD_TRAPPED))) => Waited::Stopped,
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Waited::Interrupted,
+        _ => Waited::Ended,
+    }
+}
+
+/// Takes the news that a child has stopped, if there are any.
+pub fn take_stopped() -> Option<i32> {
+    wait(libc::P_ALL, 0, libc::WSTOPPED | libc::WNOHANG).ok()?.map(|(pid, _)| pid)
+}
+
+/// Process and what happened to it.
+fn wait(kind: libc::idtype_t, pid: i32, flags: i32) -> io::Result<Option<(i32, i32)>> {
+    // SAFETY: an all-zero siginfo_t is a valid value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the struct given.
+    if unsafe { libc::waitid(kind, pid.cast_unsigned(), &mut info, flags) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: waitid has filled it in as SIGCHLD's, or left it zero.
+    let pid = unsafe { info.si_pid() };
+    Ok((pid != 0).then_some((pid, info.si_code)))
+}
+
+/// Has no signal sent to this process when a child stops or goes on.
+///
+/// # Errors
+/// As sigaction(2).
+pub fn ignore_stops_of_children() -> io::Result<()> {
+    disposition(libc::SIGCHLD, libc::SIG_DFL, libc::SA_NOCLDSTOP)
+}
+
+fn disposition(signal: i32, handler: usize, flags: i32) -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is a valid value: no mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    (action.sa_sigaction, action.sa_flags) = (handler, flags);
+    // SAFETY: reads the struct given; the handler touches nothing.
+    match unsafe { libc::sigaction(signal, &action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+extern "C" fn nothing(_: i32) {}
+
+/// Interrupts the system calls in which the thread waits that has made it, again and again while
+/// it is on.
+#[derive(Debug)]
+pub struct Ticks(libc::timer_t);
+
+impl Ticks {
+    /// Off.
+    ///
+    /// # Errors
+    /// As timer_create(2).
+    pub fn new() -> io::Result<Self> {
+        let signal = libc::SIGRTMIN() + 1;
+        // Without SA_RESTART, so that calls are interrupted. execve(2) forgets it.
+        disposition(signal, nothing as *const () as usize, 0)?;
+        // SAFETY: all-zero values are valid; each call reads and writes the structs given.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
+            let mut event: libc::sigevent = std::mem::zeroed();
+            (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, signal);
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer: libc::timer_t = ptr::null_mut();
+            match libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) {
+                0 => Ok(Self(timer)),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+
+    /// On, every so often (less than a second).
+    pub fn start(&self, period: Duration) {
+        self.set(libc::timespec { tv_sec: 0, tv_nsec: period.subsec_nanos().into() });
+    }
+
+    /// Off.
+    pub fn stop(&self) {
+        self.set(libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    }
+
+    fn set(&self, time: libc::timespec) {
+        let setting = libc::itimerspec { it_interval: time, it_value: time };
+        // SAFETY: reads the struct given.
+        unsafe { libc::timer_settime(self.0, 0, &setting, ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_disturb() {
+        let look = |state, parent| Some(Look { state, parent });
+        assert_eq!(parse(b"7 (sh) S 1 7 7"), look(b'S', 1));
+        assert_eq!(parse(b"7 (a) R 9 (b) T 12 7"), look(b'T', 12));
+        for bad in [&b"7 (sh"[..], b"", b"7 (sh)", b"7 (sh) S", b"7 (sh) S x"] {
+            assert_eq!(parse(bad), None);
+        }
+        assert!(super::look(std::process::id() as i32).is_some());
+    }
+}
