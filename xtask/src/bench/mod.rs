@@ -5,6 +5,7 @@
 mod calls;
 mod ethernet;
 mod figures;
+mod gang;
 mod hosts;
 mod jobs;
 mod latency;
@@ -35,6 +36,7 @@ usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
   idle            what the daemons of 64 idle virtual hosts cost, for -seconds (60)
   scatter         -mib (256) MiB to 8 and to 2 hosts on links of 200 Mbit/s (needs namespaces)
   jobs            jobs of `true` per second: 4 in flight, one scrun each, a bare loop
+  gang            two jobs in time slices on two cores, beside plain Linux; shares (needs root)
   proof           system calls and instructions of a message (strace, callgrind)
 
 All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
@@ -49,7 +51,7 @@ const WORK: &str = "bench-results/work";
 type Rows = Result<Vec<Row>, String>;
 type Measurement = fn(&Bench) -> Rows;
 
-const ALL: [(&str, Measurement); 11] = [
+const ALL: [(&str, Measurement); 12] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
@@ -60,6 +62,7 @@ const ALL: [(&str, Measurement); 11] = [
     ("idle", hosts::idle),
     ("scatter", hosts::scatter),
     ("jobs", jobs::jobs),
+    ("gang", gang::gang),
     ("proof", proof::proof),
 ];
 

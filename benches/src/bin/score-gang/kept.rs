@@ -1,0 +1,84 @@
+//! How much two jobs do together of what one does alone in the same time.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::bed::{Bed, Job};
+
+const WINDOW: Duration = Duration::from_secs(1);
+/// The first slices after a change belong to nobody's window.
+const SETTLING: Duration = Duration::from_millis(150);
+/// How far the ends of the interval may be from the median.
+const EXACT: f64 = 0.005;
+
+/// Measures and prints.
+pub fn run(slice: &str, rounds: u32, seconds: u32) -> Result<()> {
+    let begin = Instant::now();
+    let limit = Duration::from_secs(seconds.into());
+    let mut bed = Bed::new(slice)?;
+    let jobs = [bed.start("8")?, bed.start("8")?];
+    let mut kept = Vec::new();
+    loop {
+        // Neither job is the one alone more often.
+        let (stays, goes) = (&jobs[kept.len() % 2], &jobs[(kept.len() + 1) % 2]);
+        let first = rate(&[stays, goes])?;
+        goes.suspend()?;
+        let (second, third) = (rate(&[stays])?, rate(&[stays])?);
+        goes.resume()?;
+        let fourth = rate(&[stays, goes])?;
+        kept.push((first + fourth) / (second + third));
+        println!(
+            "{:.4} together {:.0} alone {:.0} round trips/s",
+            kept[kept.len() - 1],
+            (first + fourth) / 2.0,
+            (second + third) / 2.0
+        );
+        let [low, median, high] = interval(&kept);
+        let exact = median - low <= EXACT && high - median <= EXACT;
+        if kept.len() >= rounds as usize && (exact || begin.elapsed() >= limit) {
+            println!("interval {low:.4} {high:.4} median {median:.4}");
+            return Ok(());
+        }
+        // Not even the rounds that are wanted are worth waiting for without end.
+        if begin.elapsed() >= limit * 2 {
+            return Err(format!("{} rounds in {} s", kept.len(), begin.elapsed().as_secs()));
+        }
+    }
+}
+
+/// Round trips per second of all of these.
+fn rate(jobs: &[&Job]) -> Result<f64> {
+    sleep(SETTLING);
+    let sum = || jobs.iter().map(|job| job.progress()).sum::<u64>();
+    let (begin, before) = (Instant::now(), sum());
+    sleep(WINDOW);
+    let (elapsed, after) = (begin.elapsed(), sum());
+    match after.saturating_sub(before) {
+        0 => Err("a job makes no progress".to_owned()),
+        count => Ok(count as f64 / elapsed.as_secs_f64()),
+    }
+}
+
+/// The median between the ends of its 95 % interval, by order statistics.
+fn interval(figures: &[f64]) -> [f64; 3] {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() as f64 / 2.0;
+    let reach = 0.98 * (sorted.len() as f64).sqrt();
+    let low = (half - reach).floor().max(0.0) as usize;
+    let high = ((half + reach).ceil() as usize).min(sorted.len() - 1);
+    [sorted[low], sorted[sorted.len() / 2], sorted[high]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_of_a_median_is_by_rank() {
+        let figures: Vec<f64> = (0..100).rev().map(f64::from).collect();
+        assert_eq!(interval(&figures), [40.0, 50.0, 60.0]);
+        assert_eq!(interval(&[3.0]), [3.0, 3.0, 3.0]);
+    }
+}

@@ -1,0 +1,54 @@
+//! Two jobs on the same two processors: how much of them is kept, and who gets it. For `cargo xtask
+//! bench gang`; by hand:
+//!
+//! ```text
+//! score-gang kept SLICE [ROUNDS SECONDS]   progress of two jobs together by that of one alone,
+//!                                          with slices of so many ms; `plain`: as Linux does
+//! score-gang shares SLICE SECONDS P...     what each of several jobs with these priorities gets
+//! score-gang turns FILE                    a job itself: its progress stands in the file
+//! ```
+//! `kept` measures in turns together, alone, alone, together, so that a machine whose speed changes
+//! does not matter; at least ROUNDS (20) times, and on until the median's 95 % interval is within
+//! half a percent or SECONDS (150) are over. A line for each round, then `interval` and its ends.
+//! Slices are those of a scored in multi-user mode that is started for it, which is for root; the
+//! processors are the first two that this process may use.
+#![forbid(unsafe_code)]
+
+// PM itself: the runtime only declares its functions.
+extern crate pm as _;
+
+mod bed;
+mod kept;
+mod shares;
+mod turns;
+
+use std::process::ExitCode;
+
+type Result<T> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match &words[..] {
+        ["turns", file] => turns::run(file),
+        ["kept", slice] => kept::run(slice, 20, 150),
+        ["kept", slice, rounds, seconds] => {
+            number(rounds).and_then(|rounds| kept::run(slice, rounds, number(seconds)?))
+        }
+        ["shares", slice, seconds, priorities @ ..] if priorities.len() > 1 => {
+            number(seconds).and_then(|seconds| shares::run(slice, seconds, priorities))
+        }
+        _ => Err("kept SLICE [ROUNDS SECONDS] | shares SLICE SECONDS P... | turns FILE".to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("score-gang: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number(word: &str) -> Result<u32> {
+    word.parse().ok().filter(|number| *number > 0).ok_or_else(|| format!("{word}: not a number"))
+}
