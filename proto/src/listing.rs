@@ -48,7 +48,7 @@ pub enum JobState {
     },
     /// It has its hosts.
     Running,
-    /// Its user has suspended it.
+    /// Suspended: by its user, or because nobody takes its output.
     Suspended,
     /// It is being ended.
     Ending,

@@ -11,6 +11,7 @@ mod job;
 mod link;
 mod options;
 mod owner;
+mod page;
 mod shepherd;
 mod start;
 mod sys;

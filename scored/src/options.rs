@@ -18,7 +18,7 @@ use crate::{console, owner, shepherd};
 pub const HELP: &str = "\
 usage: scored [-group EXPR] [-file DB] [-server HOST] [-host NAME] [-network NET] [-port N]
               [-key FILE] [-socket PATH] [-operator USER] [-syslog ADDRESS[:PORT]] [-v]
-              [-ts MS] [-rows N]
+              [-ts MS] [-rows N] [-page PORT|ADDRESS:PORT|off]
        scored -list | -kill JOB
        scored -probe [-json]
        scored -try HOSTS [-start WAY] [-links L] [-mtu BYTES] [-rate RATE]
@@ -38,6 +38,8 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
   -ts MS        how long a time slice is, 5 to 60000; default 500
   -rows N       jobs that may share a processor, 1 to 64; default 8; 1: none do
   -v            log logins and jobs
+  -page P       the server's page is at this port of 127.0.0.1, at ADDRESS:PORT, or nowhere (off);
+                default: a free port of 127.0.0.1, which scps -page tells
   -list         the jobs of the cluster
   -kill JOB     end one: your own, or as operator
   -probe        print what this machine allows, and what each lack costs
@@ -55,9 +57,9 @@ Without -single, -probe and the like, as root: serve every user (multi-user mode
 In single-user mode scrun starts scored by itself: see scored(8).
 ";
 
-/// Options of SCore's scored that have no effect yet: what is said of each. With a value or none.
+/// Options of SCore's scored that have no effect: what is said of each. With a value or none.
 const LATER: &[(&str, bool, &str)] = &[
-    ("-sysmon", true, "monitors come with time-sharing"),
+    ("-sysmon", true, "the server's page is the monitor of the whole (-page, scps -page)"),
     ("-session", true, "it chooses among checkpoints, which come with checkpoint and restart"),
     (
         "-restart",
@@ -238,6 +240,7 @@ impl Words {
                 let slice = within("-ts", value()?, 5..=60_000, "milliseconds")?;
                 self.service.slice = Some(Duration::from_millis(slice.into()));
             }
+            "-page" => self.service.page = service::PageAt::parse(&text(value()?))?,
             "-rows" => {
                 self.service.rows = Some(within("-rows", value()?, 1..=64, "jobs a processor")?);
             }
@@ -254,7 +257,7 @@ impl Words {
                     if *takes {
                         value()?;
                     }
-                    self.service.notices.push(format!("{name} has no effect yet: {why}"));
+                    self.service.notices.push(format!("{name} has no effect: {why}"));
                 }
             }
             _ => return Err(format!("{shown}: no such option (scored -help)")),

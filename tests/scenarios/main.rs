@@ -30,6 +30,7 @@ mod multi_user;
 mod networks;
 mod odd_hosts;
 mod options;
+mod page;
 mod pm_misuse;
 mod pmtest;
 mod probe;

@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 pub mod binaries;
+pub mod http;
 pub mod job;
+pub mod openmetrics;
 pub mod place;
 pub mod process;
 pub mod scene;

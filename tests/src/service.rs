@@ -83,7 +83,10 @@ impl<'a> Cluster<'a> {
     pub fn program(&self, name: &str) -> PathBuf {
         let path = self.scene.dir().join(name);
         if !path.exists() {
-            std::fs::copy(binaries::program(name), &path).unwrap();
+            // By another process: a program that this one writes is busy as long as a child that
+            // another test has just forked holds the descriptor, too.
+            let copied = Command::new("cp").arg(binaries::program(name)).arg(&path).status();
+            assert!(copied.is_ok_and(|status| status.success()), "cp {name}");
         }
         path
     }

@@ -167,6 +167,8 @@ enum Owner {
     Shepherd(u32),
     /// Another daemon.
     Peer,
+    /// Somebody who asks for the page.
+    Visitor,
 }
 
 struct Daemon {
@@ -279,6 +281,7 @@ impl Daemon {
             }
             self.advance();
             self.tick_cluster();
+            self.serve_visitors();
             self.settle();
             self.turn_slices();
             self.settle();
@@ -322,6 +325,8 @@ impl Daemon {
                 (LISTENER, _) => self.accept(),
                 (DOOR, _) => self.somebody_knocks(),
                 (LIFELINE, _) => self.ending = true,
+                (service::PAGE, _) => self.mark_page(None),
+                (Token(number), Some(Owner::Visitor)) => self.mark_page(Some(number)),
                 (service::LOCAL, _) => self.service.iter_mut().for_each(Service::mark),
                 (_, None) => {}
                 (_, Some(Owner::Session(number))) => {
@@ -338,6 +343,10 @@ impl Daemon {
             }
         }
         signalled
+    }
+
+    fn mark_page(&mut self, number: Option<usize>) {
+        self.service.iter_mut().for_each(|service| service.mark_page(number));
     }
 
     fn accept(&mut self) {

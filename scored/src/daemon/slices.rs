@@ -69,6 +69,16 @@ impl Slices {
         })
     }
 
+    /// Which jobs have their processors, in ascending order.
+    pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.gang.running()
+    }
+
+    /// Whether a job is suspended: by its user, or because nobody takes its output.
+    pub fn is_suspended(&self, job: JobId) -> bool {
+        self.gang.is_suspended(job)
+    }
+
     fn now(&self) -> Time {
         self.began.elapsed()
     }
@@ -205,6 +215,7 @@ impl Daemon {
                 gang::Action::Row(_) => {}
             }
         }
+        self.note_row();
     }
 
     /// Somebody waits for processors, or nobody does any more: those that run are looked at more

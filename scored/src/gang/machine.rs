@@ -147,6 +147,17 @@ impl Gang {
         self.length.is_some()
     }
 
+    /// The jobs that have their processors, in ascending order.
+    pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.jobs.iter().filter(|(_, job)| job.takes_room()).map(|(id, _)| *id)
+    }
+
+    /// Whether a job is suspended: by its user, or because nobody takes its output.
+    pub fn is_suspended(&self, id: JobId) -> bool {
+        let why = bit(Why::User) | bit(Why::Output);
+        self.jobs.get(&id).is_some_and(|job| job.holds & why != 0)
+    }
+
     /// A number for an order of the shell's own to a job that runs.
     pub fn number(&mut self) -> u64 {
         self.switch += 1;

@@ -56,8 +56,46 @@ pub struct Setting {
     pub rows: Option<u32>,
     /// `-v`
     pub verbose: bool,
+    /// `-page PORT|ADDRESS:PORT|off`
+    pub page: PageAt,
     /// Options that have no effect: what is said of them.
     pub notices: Vec<String>,
+}
+
+/// Where the server's page listens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PageAt {
+    /// At a free port of the loopback interface.
+    #[default]
+    Free,
+    /// There.
+    Address(SocketAddr),
+    /// Nowhere.
+    Off,
+}
+
+impl PageAt {
+    /// Reads `PORT`, `ADDRESS:PORT` or `off`.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn parse(word: &str) -> Result<Self, String> {
+        let on_loopback = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        match (word, word.parse().map(on_loopback), word.parse()) {
+            ("off", ..) => Ok(PageAt::Off),
+            (_, Ok(address), _) | (_, _, Ok(address)) => Ok(PageAt::Address(address)),
+            _ => Err(format!("-page {word}: a port, ADDRESS:PORT or off is wanted")),
+        }
+    }
+
+    /// The address, if there is to be a page.
+    pub fn address(self) -> Option<SocketAddr> {
+        match self {
+            PageAt::Free => Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            PageAt::Address(address) => Some(address),
+            PageAt::Off => None,
+        }
+    }
 }
 
 /// A cluster as it is configured.
@@ -421,6 +459,20 @@ mod tests {
         assert_eq!(pools(&[("hosts", "1.linux.new")]), Ok(vec![new]));
         let fault = pools(&[("nodes", "2.linux.odl")]).unwrap_err();
         assert!(fault.contains("did you mean 'old'"), "{fault}");
+    }
+
+    #[test]
+    fn the_page_listens_on_loopback_unless_an_address_is_named() {
+        let at = |word: &str| PageAt::parse(word).map(PageAt::address);
+        let address = |text: &str| Ok(Some(text.parse().unwrap()));
+        assert_eq!(PageAt::default().address(), Some("127.0.0.1:0".parse().unwrap()));
+        assert_eq!(at("8080"), address("127.0.0.1:8080"));
+        assert_eq!(at("10.0.0.7:80"), address("10.0.0.7:80"));
+        assert_eq!(at("[::1]:80"), address("[::1]:80"));
+        assert_eq!(at("off"), Ok(None));
+        for wrong in ["", "on", "70000", "comp0:80", "10.0.0.7"] {
+            assert!(at(wrong).unwrap_err().starts_with(&format!("-page {wrong}: ")), "{wrong}");
+        }
     }
 
     #[test]

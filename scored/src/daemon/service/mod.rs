@@ -8,9 +8,11 @@
 //! | `log.rs` | lines for the operator |
 //! | `logins.rs` | who logs in, and what goes to the server and back |
 //! | `membership.rs` | messages between daemons, to and from the pure machines |
+//! | `page.rs` | the page of the cluster: who sees what of it |
 //! | `placing.rs` | jobs: from a request to the hosts |
 //! | `numbers.rs` | job numbers that outlive a server |
 //! | `slices.rs` | how jobs take turns on this kind of machine |
+//! | `visitors.rs` | the sockets of the page |
 
 pub mod config;
 mod console;
@@ -18,8 +20,10 @@ mod log;
 mod logins;
 mod membership;
 mod numbers;
+mod page;
 mod placing;
 mod slices;
+mod visitors;
 
 use std::collections::HashMap;
 use std::fs::DirBuilder;
@@ -42,9 +46,12 @@ use crate::sys::{descriptor, probe, process};
 use config::{Config, Setting};
 pub use log::{info, warn};
 use numbers::Numbers;
+use page::Page;
 
 /// Where local scruns are accepted.
 pub const LOCAL: Token = Token(5);
+/// Where the page is asked for.
+pub const PAGE: Token = Token(6);
 
 /// How the cluster sees its daemons; the links' limit of silence is the same.
 const TIMES: Times = Times {
@@ -83,6 +90,8 @@ pub struct Service {
     /// In the server.
     numbers: Option<Numbers>,
     verbose: bool,
+    /// In the server, unless it is off.
+    page: Option<Page>,
     /// Since when so many lines about strangers: callers of this host, connections of others.
     complaints: [(Instant, u32); 2],
 }
@@ -144,6 +153,11 @@ pub fn run(setting: &Setting) -> io::Result<()> {
         Role::Server(_) => format!("server of {} hosts", config.hosts.len()),
         Role::Host(_) => format!("host {own}, server {}", config.server),
     };
+    let page = setting.page.address().filter(|_| is_server);
+    let registry = daemon.poll.registry();
+    let open = |at| Page::open(at, &own, daemon.setting.gang.slice, registry);
+    let page = page.map(open).transpose().map_err(other)?;
+    page.iter().for_each(|page| info(&page.announcement()));
     info(&format!("ready: {what}; scruns call at {}", path.display()));
     daemon.service = Some(Service {
         config,
@@ -156,6 +170,7 @@ pub fn run(setting: &Setting) -> io::Result<()> {
         unreachable: Vec::new(),
         numbers,
         verbose: setting.verbose,
+        page,
         complaints: [(Instant::now(), 0); 2],
     });
     notify_ready();
@@ -223,11 +238,22 @@ impl Service {
 
     /// How long nothing has to be done.
     pub fn deadline(&self) -> Duration {
+        let now = self.now();
         let due = match &self.role {
             Role::Server(cluster) => cluster.deadline(),
             Role::Host(member) => member.deadline(),
         };
-        due.saturating_sub(self.now())
+        let page = self.page.as_ref().and_then(|page| page.deadline(now));
+        page.into_iter().fold(due.saturating_sub(now), Duration::min)
+    }
+
+    /// mio has reported something of the page: somebody connects, or that connection.
+    pub fn mark_page(&mut self, number: Option<usize>) {
+        let Some(page) = &mut self.page else { return };
+        match number {
+            Some(number) => page.mark(number),
+            None => page.knock(),
+        }
     }
 
     /// Somebody calls at the local socket.

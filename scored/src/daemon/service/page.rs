@@ -1,0 +1,205 @@
+//! The page of the cluster, in its server: who gets which token, and what is answered to whom
+//! ([`crate::page`]).
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mio::{Registry, Token};
+use score_proto::message::Up;
+use score_proto::peer::SERVER;
+
+use super::super::slices::Slices;
+use super::super::{Daemon, Owner, random};
+use super::visitors::Visitors;
+use super::{PAGE, Role, Service};
+use crate::cluster::{JobId, Time};
+use crate::page::response::{self, Kind, Status};
+use crate::page::view::{Host, Job, View};
+use crate::page::{History, Request, Tokens};
+
+/// The page, as a browser gets it.
+const HTML: &str = include_str!("../../page/files/index.html");
+const SCRIPT: &str = include_str!("../../page/files/page.js");
+const STYLE: &str = include_str!("../../page/files/page.css");
+
+/// What a user is told is as old as that at most: asking more often costs little.
+const FRESH: Duration = Duration::from_millis(250);
+
+/// The page.
+#[derive(Debug)]
+pub struct Page {
+    visitors: Visitors,
+    tokens: Tokens,
+    /// What the gang has done.
+    pub history: History,
+    /// How long a slice is.
+    slice: Duration,
+    /// What users were told last.
+    told: HashMap<(u32, &'static str), (Time, Vec<u8>)>,
+}
+
+impl Page {
+    /// Listens.
+    ///
+    /// # Errors
+    /// One line with the address.
+    pub fn open(
+        address: SocketAddr,
+        name: &str,
+        slice: Duration,
+        registry: &Registry,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            visitors: Visitors::open(address, name, registry, PAGE)?,
+            slice,
+            tokens: Tokens::default(),
+            history: History::default(),
+            told: HashMap::new(),
+        })
+    }
+
+    /// What the log says of it.
+    pub fn announcement(&self) -> String {
+        let at = self.visitors.address;
+        let open = match at.ip().is_loopback() {
+            true => "",
+            false => "; others can read along on the network: it is not encrypted",
+        };
+        format!("page at http://{at}/, to each user by scps -page{open}")
+    }
+
+    /// Somebody connects.
+    pub fn knock(&mut self) {
+        self.visitors.knock();
+    }
+
+    /// mio has reported something of a connection.
+    pub fn mark(&mut self, number: usize) {
+        self.visitors.mark(number);
+    }
+
+    /// How long nothing has to be done.
+    pub fn deadline(&self, now: Time) -> Option<Duration> {
+        self.visitors.deadline(now)
+    }
+}
+
+impl Service {
+    /// Where a user finds the page: only there its token stands.
+    pub(super) fn page_of(&mut self, uid: u32) -> Result<Up, String> {
+        let host = self.name(SERVER).unwrap_or_default().to_owned();
+        let page = self.page.as_mut().ok_or("this cluster has no page (scored -page off)")?;
+        let fresh = || {
+            let halves = [random().ok()?, random().ok()?];
+            Some((u128::from(halves[0]) << 64 | u128::from(halves[1])).to_be_bytes())
+        };
+        let token = page.tokens.of(uid, fresh).ok_or("there are no tokens left")?;
+        let at = page.visitors.address;
+        let place = match at.ip().is_unspecified() {
+            true => format!("{host}:{}", at.port()),
+            false => at.to_string(),
+        };
+        Ok(Up::Page { host, address: format!("http://{place}/{token}/") })
+    }
+}
+
+impl Service {
+    /// What a user asks for.
+    fn answer(&mut self, uid: u32, request: &Request, slices: &Slices) -> Result<Vec<u8>, Status> {
+        let (name, kind) = match request.path.as_str() {
+            "" => return Ok(response::ok(Kind::Html, HTML.as_bytes(), request.close)),
+            "page.js" => return Ok(response::ok(Kind::Script, SCRIPT.as_bytes(), request.close)),
+            "page.css" => return Ok(response::ok(Kind::Style, STYLE.as_bytes(), request.close)),
+            "data" => ("data", Kind::Json),
+            "metrics" => ("metrics", Kind::Metrics),
+            _ => return Err(Status::NotFound),
+        };
+        let now = self.now();
+        let page = self.page.as_mut().ok_or(Status::NotFound)?;
+        page.told.retain(|_, (at, _)| *at + FRESH > now);
+        if !page.told.contains_key(&(uid, name)) {
+            let view = self.view(uid, slices).ok_or(Status::NotFound)?;
+            let text = if name == "data" { view.json() } else { view.metrics() };
+            let page = self.page.as_mut().ok_or(Status::NotFound)?;
+            page.told.insert((uid, name), (now, text.into_bytes()));
+        }
+        let told = self.page.as_ref().and_then(|page| page.told.get(&(uid, name)));
+        let (_, body) = told.ok_or(Status::NotFound)?;
+        Ok(response::ok(kind, body, request.close))
+    }
+
+    /// The cluster, as this user may see it.
+    fn view(&self, uid: u32, slices: &Slices) -> Option<View<'_>> {
+        let (Role::Server(cluster), Some(page)) = (&self.role, &self.page) else { return None };
+        let hosts = (0..).zip(&self.config.hosts).map(|(number, host)| Host {
+            name: &host.name,
+            slots: host.slots,
+            up: cluster.is_up(number),
+        });
+        let shares: HashMap<JobId, Vec<(u32, u32)>> = cluster
+            .list()
+            .map(|job| {
+                let shares = job.shares.iter().map(|share| (share.host, share.procs));
+                (job.job, shares.collect())
+            })
+            .collect();
+        let job = |line: score_proto::listing::JobLine| Job {
+            shares: shares.get(&line.job).cloned().unwrap_or_default(),
+            processes: Vec::new(),
+            trend: Vec::new(),
+            line,
+        };
+        Some(View {
+            now: self.now(),
+            server: cluster.name(SERVER),
+            uid,
+            operator: cluster.is_operator(uid),
+            slice: page.slice,
+            hosts: hosts.collect(),
+            jobs: self.job_lines(uid, slices).into_iter().map(job).collect(),
+            history: &page.history,
+        })
+    }
+}
+
+impl Daemon {
+    /// The gang scheduler has decided something.
+    pub fn note_row(&mut self) {
+        let Some(service) = &mut self.service else { return };
+        let now = service.now();
+        let page = service.page.as_mut();
+        page.into_iter().for_each(|page| page.history.note(self.slices.running(), now));
+    }
+
+    /// Takes in who connects to the page, and answers what is asked.
+    pub fn serve_visitors(&mut self) {
+        let Some(service) = &mut self.service else { return };
+        let now = service.now();
+        let Some(page) = &mut service.page else { return };
+        let (owners, next) = (&mut self.owners, &mut self.next_token);
+        let number = || {
+            let token = Token(*next);
+            *next += 1;
+            owners.insert(token, Owner::Visitor);
+            token
+        };
+        let mut gone = page.visitors.admit(self.poll.registry(), now, number);
+        for (visitor, asked) in page.visitors.hear(now) {
+            let answered = asked.and_then(|request| {
+                let page = service.page.as_ref().ok_or(Status::NotFound)?;
+                let token = request.token.as_deref().ok_or(Status::Forbidden)?;
+                let uid = page.tokens.user(token).ok_or(Status::Forbidden)?;
+                Ok((service.answer(uid, &request, &self.slices)?, request.close, uid))
+            });
+            let Some(page) = &mut service.page else { return };
+            match answered {
+                Ok((answer, last, uid)) => page.visitors.answer(visitor, answer, last, uid, now),
+                Err(status) => page.visitors.refuse(visitor, status, now),
+            }
+        }
+        let page = service.page.as_mut();
+        gone.extend(page.map(|page| page.visitors.flush(now)).unwrap_or_default());
+        gone.into_iter().for_each(|number| _ = self.owners.remove(&Token(number)));
+    }
+}
