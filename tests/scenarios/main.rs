@@ -48,6 +48,7 @@ mod signals;
 mod standard_input;
 mod strangers;
 mod system_calls;
+mod time_sharing;
 mod traffic;
 mod unprivileged;
 mod usage_errors;

@@ -326,6 +326,13 @@ impl Daemon {
     /// What a job has had here may go, if it has gone everywhere.
     fn forget(&mut self, number: u32) {
         let runs = [true, false].iter().any(|root| self.members.contains_key(&(number, *root)));
+        if !runs {
+            let of_it = |owner: &Owner| match owner {
+                Owner::Shepherd(job) | Owner::Switch(job) => *job == number,
+                _ => false,
+            };
+            self.owners.retain(|_, owner| !of_it(owner));
+        }
         if !runs && !self.leads.contains_key(&number) {
             for (other, wish) in self.store.release(number) {
                 self.wish(other, wish);
@@ -372,7 +379,8 @@ impl Daemon {
 
     /// Everything that a job needs is on this host: it begins here.
     pub fn begin_here(&mut self, number: u32, begin: &Begin) {
-        let token = self.token(Owner::Shepherd(number));
+        let [token, switch] =
+            [Owner::Shepherd(number), Owner::Switch(number)].map(|owner| self.token(owner));
         let Some(member) = self.members.get_mut(&(number, false)) else { return };
         let (above, own, life) = (member.above, member.relay.placement().own, member.life());
         let lane = self.leads.get(&number).map(|lead| lead.lane);
@@ -401,6 +409,7 @@ impl Daemon {
             no_namespace: self.setting.no_namespace,
             registry: self.poll.registry(),
             token,
+            switch,
             family: self.family.clone(),
             store: &self.store,
             cgroups: &self.cgroups,

@@ -74,6 +74,8 @@ pub struct Start<'a> {
     pub registry: &'a Registry,
     /// As what.
     pub token: Token,
+    /// The same for its thread that switches.
+    pub switch: Token,
     /// The other children of this process.
     pub family: Family,
     /// The programs that travel.

@@ -165,6 +165,8 @@ enum Owner {
     Session(usize),
     /// The shepherd of this job.
     Shepherd(u32),
+    /// That one's thread that switches.
+    Switch(u32),
     /// Another daemon.
     Peer,
     /// Somebody who asks for the page.
@@ -335,7 +337,12 @@ impl Daemon {
                 (_, Some(Owner::Shepherd(job))) => {
                     let member = self.members.get_mut(&(*job, false));
                     let shepherd = member.and_then(|member| member.shepherd.as_mut());
-                    shepherd.into_iter().for_each(Shepherd::mark_readable);
+                    shepherd.into_iter().for_each(|one| one.link.mark_readable());
+                }
+                (_, Some(Owner::Switch(job))) => {
+                    let member = self.members.get_mut(&(*job, false));
+                    let shepherd = member.and_then(|member| member.shepherd.as_mut());
+                    shepherd.into_iter().for_each(|one| one.switch.mark_readable());
                 }
                 (Token(number), Some(Owner::Peer)) => {
                     self.peers.iter_mut().for_each(|peers| peers.mark(number));

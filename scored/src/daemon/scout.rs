@@ -79,11 +79,10 @@ impl Daemon {
 
     /// Takes those who have called.
     pub fn let_in(&mut self) {
-        let own = geteuid().as_raw();
         while let Some(scout) = &mut self.scout
             && let Some(caller) = scout.door.as_mut().and_then(Door::accept)
         {
-            let (uid, _) = caller.peer;
+            let ((uid, _), own) = (caller.peer, geteuid().as_raw());
             if uid != own {
                 eprintln!("scored: user {uid} tried to enter a scout session of user {own}");
                 continue;

@@ -100,7 +100,7 @@ impl Shepherd {
                 Ok(pid) => {
                     let (mut link, mut switch) = (Link::new(ours)?, Link::new(our_switch)?);
                     link.register(start.registry, start.token)?;
-                    switch.register(start.registry, start.token)?;
+                    switch.register(start.registry, start.switch)?;
                     let family = start.family;
                     family.borrow_mut().insert(pid);
                     return Ok(Self { pid, family, rung: *rung, link, switch, finished: None });
@@ -119,7 +119,7 @@ impl Shepherd {
         }
     }
 
-    /// mio has reported on either socket.
+    /// There may be something on either socket.
     pub fn mark_readable(&mut self) {
         self.link.mark_readable();
         self.switch.mark_readable();

@@ -1,0 +1,140 @@
+/*
+ * Writes down when it runs: a thread that spins looks at the clock, and what lies between two looks
+ * is counted as its own time only if that is less than any slice. Prints "FROM TO" lines, in
+ * nanoseconds of a clock that all processes of the host share.
+ *
+ *   turns SECONDS            one thread
+ *   turns SECONDS stubborn   ignores what can be ignored; two threads, a child, and a grandchild in
+ *                            a session of its own spin as well
+ *   turns SECONDS stopped    node 1 stops itself; node 0 spins so long, then continues it
+ *   turns SECONDS sleep      calls sc_sleep
+ *   turns SECONDS yield      gives its slices up
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sc.h>
+#include <score.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST = 100000, SPINNERS = 5 };
+static const long long GAP = 1000000; /* a millisecond */
+
+struct spinner {
+    int count;
+    long long from[MOST], to[MOST];
+};
+
+static double seconds;
+static int yields;
+
+static long long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+static void *spin(void *argument) {
+    struct spinner *own = argument;
+    long long begin = now(), last = begin, time;
+    own->from[0] = begin;
+    while ((time = now()) - begin < (long long)(seconds * 1e9)) {
+        if (time - last > GAP && own->count + 1 < MOST) {
+            own->to[own->count++] = last;
+            own->from[own->count] = time;
+        }
+        last = time;
+        if (yields) sc_yield();
+    }
+    own->to[own->count++] = last;
+    return NULL;
+}
+
+static struct spinner *all;
+
+/* A spinner in a process of its own, at whatever remove. */
+static pid_t spin_apart(int number, int deeper) {
+    pid_t child = fork();
+    if (child != 0) return child;
+    if (deeper) {
+        pid_t grandchild;
+        setsid();
+        grandchild = spin_apart(number + 1, 0);
+        spin(&all[number]);
+        waitpid(grandchild, NULL, 0);
+    } else {
+        setsid();
+        spin(&all[number]);
+    }
+    _exit(0);
+}
+
+static void be_stubborn(void) {
+    pthread_t threads[2];
+    pid_t child;
+    int number;
+    for (number = 1; number < 65; number++)
+        if (number != SIGCHLD) signal(number, SIG_IGN);
+    child = spin_apart(3, 1);
+    for (number = 0; number < 2; number++)
+        pthread_create(&threads[number], NULL, spin, &all[number + 1]);
+    spin(&all[0]);
+    for (number = 0; number < 2; number++) pthread_join(threads[number], NULL);
+    waitpid(child, NULL, 0);
+}
+
+/* Node 1 stops itself, and says when it goes on; node 0 says when it has it go on. */
+static void stop_one(void) {
+    char *directory = getenv("SCORE_JOB_DIR"), name[4096];
+    FILE *file;
+    int pid = 0;
+    snprintf(name, sizeof name, "%s/pid", directory == NULL ? "." : directory);
+    if (score_self_node == 1) {
+        file = fopen(name, "w");
+        fprintf(file, "%d\n", (int)getpid());
+        fclose(file);
+        sc_barrier();
+        raise(SIGSTOP);
+        printf("woken %lld\n", now());
+        return;
+    }
+    sc_barrier();
+    file = fopen(name, "r");
+    if (file == NULL || fscanf(file, "%d", &pid) != 1) exit(9);
+    spin(&all[0]);
+    printf("wakes %lld\n", now());
+    fflush(stdout);
+    kill(pid, SIGCONT);
+}
+
+int main(int argc, char **argv) {
+    const char *how = argc > 2 ? argv[2] : "";
+    int number, at;
+    score_initialize();
+    seconds = argc > 1 ? atof(argv[1]) : 1;
+    all = mmap(NULL, SPINNERS * sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+               -1, 0);
+    if (all == MAP_FAILED) return 8;
+    printf("up\n");
+    fflush(stdout);
+    if (strcmp(how, "stubborn") == 0)
+        be_stubborn();
+    else if (strcmp(how, "stopped") == 0)
+        stop_one();
+    else if (strcmp(how, "sleep") == 0)
+        printf("slept %d\n", sc_sleep((int)seconds));
+    else {
+        yields = strcmp(how, "yield") == 0;
+        spin(&all[0]);
+    }
+    for (number = 0; number < SPINNERS; number++)
+        for (at = 0; at < all[number].count; at++)
+            printf("%lld %lld\n", all[number].from[at], all[number].to[at]);
+    return 0;
+}

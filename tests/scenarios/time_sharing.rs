@@ -1,0 +1,261 @@
+//! Several jobs share the processors of a host: each runs as if it were alone, in turns, and never
+//! beside another, whatever its processes do to signals, sessions and themselves. ^Z, sc_sleep and
+//! output that nobody reads suspend a job. Who dies meanwhile leaves nothing.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use score_tests::service::{ALICE, BOB, Cluster};
+use score_tests::{Outcome, Running, Scene};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One host with so many processors, and slices of so many milliseconds.
+fn cluster<'a>(scene: &'a Scene, cores: u32, slice: &str) -> Option<Cluster<'a>> {
+    let database = format!("a address=127.0.0.1 cores={cores} group=all\n");
+    Cluster::start_as(scene, &["a"], &database, &["-ts", slice])
+}
+
+/// The helper program where every user may run it.
+fn turns(scene: &Scene) -> Option<PathBuf> {
+    let built = scene.program("turns")?;
+    let path = scene.dir().join("turns");
+    std::fs::copy(built, &path).unwrap();
+    Some(path)
+}
+
+fn start(cluster: &Cluster<'_>, uid: u32, options: &str, words: &[&str]) -> Running {
+    let options = format!("-scored=all,{options}");
+    cluster.command(uid, "scrun", "a").args(&[&options]).args(words).start()
+}
+
+/// The stretches of time in which each spinner of a job ran.
+fn stretches(outcome: &Outcome) -> Vec<(u64, u64)> {
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let text = outcome.text();
+    let pair = |line: &str| {
+        let (from, to) = line.split_once(' ')?;
+        Some((from.parse().ok()?, to.parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+/// Checks that two jobs ran in turns: both more than once, and never at the same time.
+fn assert_in_turns(one: &[(u64, u64)], other: &[(u64, u64)]) {
+    let end = |list: &[(u64, u64)]| list.iter().map(|stretch| stretch.1).max().unwrap();
+    let begin = |list: &[(u64, u64)]| list.iter().map(|stretch| stretch.0).min().unwrap();
+    let shared = begin(one).max(begin(other))..end(one).min(end(other));
+    for list in [one, other] {
+        let within = list.iter().filter(|stretch| shared.contains(&stretch.0)).count();
+        assert!(within > 3, "{within} turns in {} ms", (shared.end - shared.start) / 1_000_000);
+    }
+    for (from, to) in one {
+        let beside = other.iter().find(|stretch| stretch.0 < *to && *from < stretch.1);
+        assert_eq!(beside, None, "both run: {from} to {to}");
+    }
+}
+
+#[test]
+fn jobs_on_the_same_processor_never_run_at_once_whatever_they_ignore() {
+    let scene = Scene::new();
+    let Some(program) = turns(&scene) else { return };
+    let Some(cluster) = cluster(&scene, 1, "10") else { return };
+    let program = program.to_str().unwrap();
+    let plain = start(&cluster, ALICE, "nodes=1", &[program, "3"]);
+    let stubborn = start(&cluster, BOB, "nodes=1", &[program, "3", "stubborn"]);
+    let (plain, stubborn) = (plain.wait(), stubborn.wait());
+    let (plain, stubborn) = (stretches(&plain), stretches(&stubborn));
+    assert_in_turns(&plain, &stubborn);
+}
+
+#[test]
+fn who_has_stopped_itself_is_left_so() {
+    let scene = Scene::new();
+    let Some(program) = turns(&scene) else { return };
+    let Some(cluster) = cluster(&scene, 2, "10") else { return };
+    let program = program.to_str().unwrap();
+    let other = start(&cluster, ALICE, "nodes=2", &[program, "3"]);
+    let outcome = start(&cluster, BOB, "nodes=2", &[program, "2", "stopped"]).wait();
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let text = outcome.text();
+    let time = |what: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(what));
+        line.and_then(|time| time.trim().parse::<u64>().ok()).expect(what)
+    };
+    assert!(time("wakes") <= time("woken"), "{text}");
+    assert_eq!(other.wait().code, 0);
+}
+
+#[test]
+fn a_newcomer_does_not_wait_for_the_end_of_a_slice() {
+    let scene = Scene::new();
+    let Some(cluster) = cluster(&scene, 1, "20000") else { return };
+    let spin = "echo up; while :; do :; done";
+    let holders = [ALICE, ALICE].map(|uid| {
+        let mut job = cluster.scrun(uid, "a", "nodes=1", spin).start();
+        job.wait_for("up", 1);
+        job
+    });
+    let begin = Instant::now();
+    let newcomer = cluster.scrun(BOB, "a", "nodes=1", "echo here").run();
+    assert_eq!(newcomer.expect(0).text(), "here\n");
+    // Two slices are before it, if it has to wait.
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    for job in &holders {
+        job.signal(Signal::SIGTERM);
+    }
+    for job in holders {
+        assert_ne!(job.wait().code, 0);
+    }
+}
+
+#[test]
+fn a_suspended_job_stands_still_while_others_take_turns() {
+    let scene = Scene::new();
+    let Some(cluster) = cluster(&scene, 1, "10") else { return };
+    let tick = "while :; do echo tick; sleep 0.05; done";
+    let other = cluster.scrun(ALICE, "a", "nodes=1", "while :; do :; done").start();
+    let mut job = cluster.scrun(BOB, "a", "nodes=1", tick).start();
+    job.wait_for("tick", 3);
+    job.signal(Signal::SIGTSTP);
+    stands_still(&scene, |one| one.command.contains("echo tick") && one.program() != "scrun");
+    // What was on its way when it was stopped; scrun itself stands still, too.
+    sleep(Duration::from_millis(200));
+    let shown = job.stdout().len();
+    sleep(Duration::from_millis(500));
+    assert_eq!(job.stdout().len(), shown);
+    job.signal(Signal::SIGCONT);
+    let ticks = job.stdout().matches("tick").count();
+    job.wait_for("tick", ticks + 3);
+    job.signal(Signal::SIGTERM);
+    assert_ne!(job.wait().code, 0);
+    other.signal(Signal::SIGTERM);
+    assert_ne!(other.wait().code, 0);
+}
+
+/// Waits until such a process is found stopped several times on end, so that no slice is over
+/// between.
+fn stands_still(scene: &Scene, which: impl Fn(&score_tests::process::Process) -> bool) {
+    let begin = Instant::now();
+    let mut times = 0;
+    while times < 40 {
+        let all: Vec<_> = scene.processes().into_iter().filter(|one| which(one)).collect();
+        let still = !all.is_empty() && all.iter().all(|one| one.state == 'T');
+        times = if still { times + 1 } else { 0 };
+        assert!(begin.elapsed() < PATIENCE, "it runs: {all:#?}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_job_whose_output_nobody_takes_is_suspended_and_goes_on_when_somebody_does() {
+    let scene = Scene::new();
+    let (mut read, write) = std::io::pipe().unwrap();
+    let words = ["-nodes=1", "sh", "-c", "seq 1 2000000; echo end >&2"];
+    let job = scene.scrun(&words).output_to(write).start();
+    let shell = |one: &score_tests::process::Process| {
+        one.command.starts_with("seq ") || one.command.starts_with("sh -c seq")
+    };
+    stands_still(&scene, shell);
+    let mut bytes = Vec::new();
+    read.read_to_end(&mut bytes).unwrap();
+    let outcome = job.wait();
+    assert_eq!(outcome.code, 0, "{outcome}");
+    let lines = bytes.split(|byte| *byte == b'\n').count() - 1;
+    assert_eq!((lines, bytes.ends_with(b"\n2000000\n")), (2_000_000, true));
+}
+
+#[test]
+fn sc_sleep_stops_the_whole_job_for_its_time() {
+    let scene = Scene::new();
+    let Some(program) = turns(&scene) else { return };
+    let job = scene.scrun(&["-nodes=2", program.to_str().unwrap(), "3", "sleep"]).start();
+    stands_still(&scene, |one| one.program() == "turns");
+    let outcome = job.wait();
+    assert_eq!(outcome.code, 0, "{outcome}");
+    assert_eq!(outcome.text().matches("slept 0").count(), 2, "{outcome}");
+    assert!(outcome.elapsed >= Duration::from_secs(3), "{outcome}");
+}
+
+#[test]
+fn who_yields_all_the_time_leaves_the_processor_to_others() {
+    let scene = Scene::new();
+    let Some(program) = turns(&scene) else { return };
+    let Some(cluster) = cluster(&scene, 1, "10") else { return };
+    let program = program.to_str().unwrap();
+    let yields = start(&cluster, ALICE, "nodes=1", &[program, "3", "yield"]);
+    let spins = start(&cluster, BOB, "nodes=1", &[program, "2"]);
+    let (spins, yields) = (stretches(&spins.wait()), stretches(&yields.wait()));
+    let (begin, end) = (spins[0].0, spins.last().unwrap().1);
+    let time = |list: &[(u64, u64)]| -> u64 {
+        list.iter().map(|(from, to)| (*to).min(end).saturating_sub((*from).max(begin))).sum()
+    };
+    assert!(yields.len() > 3, "{yields:?}");
+    // In fair shares they would be equal.
+    assert!(2 * time(&yields) < time(&spins), "{} of {}", time(&yields), time(&spins));
+}
+
+#[test]
+fn when_scored_is_killed_nothing_of_a_stopped_job_is_left() {
+    let scene = Scene::new();
+    let Some(mut cluster) = cluster(&scene, 1, "20") else { return };
+    let spin = "echo up; (trap '' TERM; setsid sh -c 'while :; do :; done') & while :; do :; done";
+    let jobs = [ALICE, BOB].map(|uid| {
+        let mut job = cluster.scrun(uid, "a", "nodes=1", spin).start();
+        job.wait_for("up", 1);
+        job
+    });
+    // One of them is stopped, whichever.
+    cluster.strike("a", Signal::SIGKILL);
+    for job in jobs {
+        assert_ne!(job.wait().code, 0);
+    }
+    let begin = Instant::now();
+    while let Some(left) = scene.processes().first() {
+        assert!(begin.elapsed() < PATIENCE, "{left:?}");
+        sleep(Duration::from_millis(10));
+    }
+    // The directories of the jobs, which the next scored removes.
+    cluster.start_host("a");
+}
+
+#[test]
+fn a_pipeline_loses_nothing_under_slices() {
+    let scene = Scene::new();
+    let Some(cluster) = cluster(&scene, 2, "10") else { return };
+    for name in ["scatter", "system"] {
+        if Path::new(&score_tests::binaries::program(name)).exists() {
+            cluster.program(name);
+        }
+    }
+    let lines = (0..4_000_000_u32).map(|number| format!("{number:015}\n"));
+    let input: String = lines.collect();
+    let words = ["-scored=all,nodes=2", "scatter", "==", "system", "cat"];
+    let jobs = [ALICE, BOB].map(|uid| {
+        let job = cluster.command(uid, "scrun", "a").args(&words).input(input.clone());
+        job.watchdog(Duration::from_secs(240)).start()
+    });
+    for job in jobs {
+        let outcome = job.wait();
+        assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+        // Every node has all lines, in order.
+        for half in halves(&outcome.stdout) {
+            assert!(half == input.as_bytes(), "a node has lost or changed something");
+        }
+    }
+}
+
+/// What each of two nodes has written: the lines of both are merged, and each has written the same.
+fn halves(bytes: &[u8]) -> [Vec<u8>; 2] {
+    let mut halves = [Vec::new(), Vec::new()];
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        // Lines are of one length: the node that is behind, or ahead, is the one this continues.
+        let number: usize = std::str::from_utf8(line).unwrap().trim().parse().unwrap();
+        let at = usize::from(halves[0].len() / line.len() != number);
+        halves[at].extend_from_slice(line);
+    }
+    halves
+}
