@@ -41,8 +41,8 @@ pub enum Peer {
     Joined(Vec<Joined>),
     /// Up: these children were lost.
     Lost(Vec<Lost>),
-    /// Down the tree, from the server: it lives, and this is its incarnation.
-    Beat(Incarnation),
+    /// Down the tree, from the server: it lives.
+    Beat(Beat),
     /// Up, in answer to a beat: the sender, and the hosts that its children reported since the
     /// last one. Who is not reported for long is lost, whatever the links say.
     Present(NodeSet),
@@ -143,6 +143,18 @@ pub struct Member {
     pub attach: u32,
     /// Bytes of memory of the host; 0 where that is not known.
     pub memory: u64,
+}
+
+/// A sign of the server's life, from a parent to one of its children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beat {
+    /// The server's incarnation.
+    pub server: Incarnation,
+    /// The child as the parent knows it, which may be a predecessor: what the child has said may
+    /// be lost with a link while there was another one, and nobody hears of that.
+    pub child: Incarnation,
+    /// As in [`Member`].
+    pub attach: u32,
 }
 
 /// A daemon without a parent.

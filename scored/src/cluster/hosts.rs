@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use score_proto::nodeset::NodeSet;
-use score_proto::peer::{HostId, Incarnation, Join, Lost, Member, Peer, Place, SERVER};
+use score_proto::peer::{Beat, HostId, Incarnation, Join, Lost, Member, Peer, Place, SERVER};
 use score_tree::range::Branch;
 
 use super::machine::Cluster;
@@ -347,8 +347,12 @@ impl Cluster {
                 let found = &self.hosts[host as usize];
                 if found.is_up() && found.seen + unseen < now {
                     self.suspect(host, "its parent does not report it any more".to_owned(), now);
-                } else if found.is_up() && found.parent == SERVER {
-                    self.send(host, Peer::Beat(server));
+                } else if found.is_up()
+                    && found.parent == SERVER
+                    && let Some(member) = &found.member
+                {
+                    let (child, attach) = (member.incarnation, member.attach);
+                    self.send(host, Peer::Beat(Beat { server, child, attach }));
                 }
             }
         }

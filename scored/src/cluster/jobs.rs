@@ -198,11 +198,23 @@ impl Cluster {
             // Even when there is room: others may have been waiting longer for it.
             self.schedule();
             let waits = matches!(self.jobs[&job].state, State::Waiting { .. });
+            // It fits only as long as some host is down, and others come first.
+            if waits && let Some(never) = self.why_never(job) {
+                self.waiting.remove(uid, rank);
+                self.forget(job);
+                return Err(never);
+            }
             if waits {
                 self.actions.push(Action::Queued { session, tag, job });
             }
         }
         Ok(())
+    }
+
+    fn why_never(&self, job: JobId) -> Option<String> {
+        let request = &self.jobs.get(&job)?.request;
+        let found = self.search(request, View::Known, &NodeSet::new());
+        found.is_none().then(|| self.shortage(request, View::Known))
     }
 
     fn check(&self, uid: u32, request: &Request) -> Result<(), String> {

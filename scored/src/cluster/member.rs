@@ -7,6 +7,7 @@
 //! | `Heard(Place)` | `Book` of the parent's address, `Send(Child)` |
 //! | a child says `Child`, or `Joined` or `Lost` | a moment later one `Send` of all such news |
 //! | `Heard(Beat)` | `Send(Beat)` to each child, `Send(Present)` to the parent |
+//! | that beat was for a predecessor | `Send(Child)` as well |
 //! | `Unlinked` of the parent, `Heard(Orphaned)` | `Send(Orphaned)` to all children, `Send(Join)` |
 //! | no beat for one and a half times the limit of silence | the same, without that parent |
 //! | `Heard(Reset)`, another server, or no beat for twice that limit and the grace | `Clean` |
@@ -16,7 +17,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use score_proto::nodeset::NodeSet;
-use score_proto::peer::{HostId, Incarnation, Join, Joined, Lost, Member as Card, Peer, SERVER};
+use score_proto::peer::{
+    Beat, HostId, Incarnation, Join, Joined, Lost, Member as Card, Peer, SERVER,
+};
 
 use super::{Time, Times};
 
@@ -228,14 +231,14 @@ impl Member {
                 }
                 self.attach_to(place.parent);
             }
-            Peer::Beat(server) if self.parent() != Some(from) => {
-                if self.belongs_to(server, now) {
+            Peer::Beat(beat) if self.parent() != Some(from) => {
+                if self.belongs_to(beat.server, now) {
                     self.send(from, Peer::Leave);
                 }
             }
-            Peer::Beat(server) => {
-                if self.belongs_to(server, now) {
-                    self.beat(from, server, now);
+            Peer::Beat(beat) => {
+                if self.belongs_to(beat.server, now) {
+                    self.beat(from, beat, now);
                 }
             }
             Peer::Present(hosts) => {
@@ -260,16 +263,36 @@ impl Member {
         }
     }
 
-    fn beat(&mut self, parent: HostId, server: Incarnation, now: Time) {
+    fn beat(&mut self, parent: HostId, beat: Beat, now: Time) {
         self.beaten = now;
         for child in self.children.keys().copied().collect::<Vec<_>>() {
-            self.send(child, Peer::Beat(server));
+            self.beat_to(child, beat.server).into_iter().for_each(|beat| self.send(child, beat));
         }
+        let known = (beat.child, beat.attach) == (self.setting.incarnation, self.attach);
         let mut present = std::mem::take(&mut self.present);
         if let Some(host) = self.host {
             present.insert(host);
         }
         self.send(parent, Peer::Present(present));
+        if !known {
+            self.send(parent, Peer::Child(self.card()));
+        }
+    }
+
+    fn beat_to(&self, child: HostId, server: Incarnation) -> Option<Peer> {
+        let (child, attach) = *self.children.get(&child)?;
+        Some(Peer::Beat(Beat { server, child, attach }))
+    }
+
+    fn card(&self) -> Card {
+        Card {
+            host: self.host.unwrap_or(SERVER),
+            incarnation: self.setting.incarnation,
+            address: self.setting.address,
+            server: self.server,
+            attach: self.attach,
+            memory: self.setting.memory,
+        }
     }
 
     fn adopt(&mut self, member: Card, now: Time) {
@@ -282,9 +305,8 @@ impl Member {
         self.children.insert(child, (member.incarnation, member.attach));
         self.joined.push(Joined { member, parent });
         self.news(now);
-        if let Some(server) = self.server {
-            self.send(child, Peer::Beat(server));
-        }
+        let beat = self.server.and_then(|server| self.beat_to(child, server));
+        beat.into_iter().for_each(|beat| self.send(child, beat));
     }
 
     /// Whether this is the server whose jobs run here; another one finds this host empty.
@@ -308,15 +330,7 @@ impl Member {
         self.attach += 1;
         self.without = None;
         self.state = State::Attached { parent, sure: false };
-        let card = Card {
-            host: self.host.unwrap_or(SERVER),
-            incarnation: self.setting.incarnation,
-            address: self.setting.address,
-            server: self.server,
-            attach: self.attach,
-            memory: self.setting.memory,
-        };
-        self.send(parent, Peer::Child(card));
+        self.send(parent, Peer::Child(self.card()));
     }
 
     fn unlinked(&mut self, host: HostId, reason: String, now: Time) {

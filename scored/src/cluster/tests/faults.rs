@@ -194,6 +194,27 @@ fn a_host_that_dies_with_its_parent_is_named_within_the_limit_too() {
     assert!(world.given_up.contains(&format!("host c{child}: {why}")), "{:?}", world.given_up);
 }
 
+/// Its parent, which hung meanwhile, took its beats for those of its predecessor: the server never
+/// heard of it and gave its jobs to a daemon that was gone.
+#[test]
+fn a_daemon_that_begins_anew_while_its_parent_hangs_is_heard_of() {
+    let mut world = world(75, 5);
+    world.run_until(seconds(20));
+    let child = Branch::whole(75).towards(1).unwrap().children().next().unwrap().root();
+    world.stop(1, true);
+    world.run_until(world.now + Time::from_millis(500));
+    world.kill(child, false);
+    world.run_until(world.now + Time::from_millis(2500));
+    world.start_daemon(child, None);
+    // Its word to the parent is lost with a dial that nobody answers; by then the parent, which
+    // wakes, has made a link of its own.
+    world.run_until(world.now + seconds(1));
+    world.stop(1, false);
+    world.run_until(world.now + LIMIT);
+    let there = world.hosts[child as usize].member.as_ref().unwrap().incarnation();
+    assert_eq!(world.server.as_ref().unwrap().incarnation_of(child), Some(there));
+}
+
 #[test]
 fn a_network_that_is_away_for_five_seconds_costs_nothing() {
     let mut world = busy(40);

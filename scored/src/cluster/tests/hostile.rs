@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
-use score_proto::peer::{Join, Joined, Lost, Member as Card, Peer, Place, User};
+use score_proto::peer::{Beat, Join, Joined, Lost, Member as Card, Peer, Place, User};
 
 use super::life::setting;
 use crate::cluster::member::{self, Member};
@@ -49,7 +49,11 @@ fn message() -> impl Strategy<Value = Peer> {
         card().prop_map(Peer::Child),
         proptest::collection::vec(joined, 0..4).prop_map(Peer::Joined),
         proptest::collection::vec(lost, 0..4).prop_map(Peer::Lost),
-        (6u64..8).prop_map(Peer::Beat),
+        (6u64..8, 0u64..4, 0u32..4).prop_map(|(server, child, attach)| Peer::Beat(Beat {
+            server,
+            child,
+            attach
+        })),
         (0u32..20, 0u32..20).prop_map(|(from, to)| Peer::Present(NodeSet::from(from..to))),
         Just(Peer::Orphaned),
         Just(Peer::Leave),

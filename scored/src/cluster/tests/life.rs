@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use score_proto::message::OsBytes;
 use score_proto::nodeset::NodeSet;
-use score_proto::peer::{Join, Member, Peer, Place, SERVER, User};
+use score_proto::peer::{Beat, Join, Member, Peer, Place, SERVER, User};
 use score_proto::shape::Shape;
 
 use crate::cluster::{
@@ -115,7 +115,10 @@ fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
     let place = Action::Send { to: 1, message: Peer::Place(place) };
     assert_eq!(cluster.on(join(1, 100, 0), at(0)), std::slice::from_ref(&place));
     assert_eq!(cluster.on(child(1, 100, 1), at(0)), [Action::Up { host: 1, incarnation: 100 }]);
-    let beat = Action::Send { to: 1, message: Peer::Beat(SERVER_INCARNATION) };
+    let beat = Action::Send {
+        to: 1,
+        message: Peer::Beat(Beat { server: SERVER_INCARNATION, child: 100, attach: 1 }),
+    };
     assert_eq!(cluster.on(Event::Tick, at(1)), [beat]);
     assert_eq!(cluster.on(Event::Login { session: session(1), user: user(1000) }, at(1)), []);
     let start = |job, incarnation| Action::Start {
@@ -280,6 +283,23 @@ fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
     cluster.on(Event::Finished { job: 1, code: 0 }, at(1));
     let actions = cluster.on(Event::Released { job: 1, hosts: NodeSet::one(0) }, at(1));
     assert_eq!(shares(&actions), [share(1, 1), share(2, 1)]);
+}
+
+#[test]
+fn a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all() {
+    let mut small = setting(2, 4);
+    small.hosts[2].slots = 1;
+    let mut cluster = Cluster::new(small, at(0));
+    cluster.on(Event::Login { session: session(1), user: user(1000) }, at(0));
+    cluster.on(child(1, 100, 1), at(0));
+    let every = || request(Shape::Every { procs: 2, least: 1, most: 9 }, true);
+    assert_eq!(shares(&cluster.on(submit(1, 1, every()), at(0))), [share(1, 2)]);
+    // Behind a job that waits for the other host it would wait for ever.
+    let both = request(Shape::Grid { hosts: 2, procs: 1 }, true);
+    cluster.on(submit(1, 2, both), at(0));
+    let refused = cluster.on(submit(1, 3, every()), at(0));
+    assert!(reason(&refused).contains("2 of the cluster have 5 processors"), "{refused:?}");
+    assert_eq!(cluster.waiting.len(), 1);
 }
 
 #[test]

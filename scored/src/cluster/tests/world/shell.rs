@@ -201,16 +201,19 @@ impl World {
     pub fn submit(&mut self, session: SessionId) {
         let tag = self.unique();
         let count = self.hosts.len() as u64;
-        let shape = match self.random.below(3) {
+        let shape = match self.random.below(5) {
             0 => Shape::Grid {
                 hosts: 1 + self.random.below(count) as u32,
                 procs: 1 + self.random.below(4) as u32,
             },
             1 => Shape::Spread(1 + self.random.below(count * 3) as u32),
-            _ => Shape::Fill { least: 1, most: 1 + self.random.below(8) as u32 },
+            2 => Shape::Fill { least: 1, most: 1 + self.random.below(8) as u32 },
+            3 => Shape::Whole { hosts: 1 + self.random.below(3) as u32, least: 1, most: 99 },
+            _ => Shape::Every { procs: 1 + self.random.below(2) as u32, least: 1, most: 999 },
         };
         let some = |random: &mut Random| (1..count as u32).filter(|_| random.chance(60)).collect();
-        let pools = if self.random.chance(20) { vec![some(&mut self.random)] } else { Vec::new() };
+        let pools = if self.random.chance(20) { 1 + self.random.below(3) } else { 0 };
+        let pools = (0..pools).map(|_| some(&mut self.random)).collect();
         let wait = self.random.chance(70);
         let priority = self.random.below(16) as u8;
         let memory = if self.random.chance(30) { self.random.below(60) } else { 0 };
