@@ -259,3 +259,33 @@ fn halves(bytes: &[u8]) -> [Vec<u8>; 2] {
     }
     halves
 }
+
+#[test]
+fn a_host_that_does_not_answer_is_named_and_never_has_two_jobs() {
+    let scene = Scene::new();
+    let Some(program) = turns(&scene) else { return };
+    let hosts = ["b", "a"];
+    let database = "b address=127.0.0.1 cores=1 group=all\na address=127.0.0.2 cores=1 group=all\n";
+    let Some(mut cluster) = Cluster::start_as(&scene, &hosts, database, &["-ts", "20"]) else {
+        return;
+    };
+    let program = program.to_str().unwrap();
+    let mut jobs = [ALICE, BOB].map(|uid| {
+        let options = "-scored=all,nodes=2x1";
+        cluster.command(uid, "scrun", "a").args(&[options, program, "8"]).start()
+    });
+    jobs.iter_mut().for_each(|job| job.wait_for("up", 2));
+    // The daemon of one host hears no orders for a while.
+    cluster.strike("b", Signal::SIGSTOP);
+    let begin = Instant::now();
+    while !cluster.log("a").contains("has not been stopped") {
+        assert!(begin.elapsed() < PATIENCE, "{}", cluster.log("a"));
+        sleep(Duration::from_millis(20));
+    }
+    assert!(cluster.log("a").contains("on host b"), "{}", cluster.log("a"));
+    cluster.strike("b", Signal::SIGCONT);
+    let [one, other] = jobs.map(Running::wait);
+    let told = one.stderr.contains("host b") || other.stderr.contains("host b");
+    assert!(told, "{one}\n{other}");
+    assert_in_turns(&stretches(&one), &stretches(&other));
+}

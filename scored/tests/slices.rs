@@ -1,0 +1,71 @@
+//! A job that is stopped and goes on, with and without a PID namespace: every descendant stands
+//! still, whatever its session, and who had stopped itself is left so.
+
+mod driver;
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use driver::*;
+use score_proto::message::*;
+
+/// Writes on and on: a process, a child of it, and a child of that in a session of its own. One
+/// more stops itself, and says so if it is woken.
+const SCRIPT: &str = "cd FOLDER; trap '' TSTP TERM INT HUP
+write() { while :; do echo x >> $1; sleep 0.01; done; }
+(sh -c 'kill -STOP $$; echo woken >> woken') &
+(write child & setsid sh -c 'while :; do echo x >> grandchild; sleep 0.01; done') &
+write parent";
+
+fn stand_and_go(name: &str, no_namespace: bool) {
+    let scratch = Scratch::new(name);
+    let names = ["parent", "child", "grandchild"];
+    let script = SCRIPT.replace("FOLDER", &scratch.path("."));
+    let size = |name: &&str| fs::metadata(scratch.path(name)).map_or(0, |data| data.len());
+    let sizes = || names.each_ref().map(size);
+    let how = How { no_namespace, ..How::default() };
+    let mut driver = Driver::start_as(job(1, vec![sh(&script)]), how);
+    driver.until("all write", |_| sizes().iter().all(|size| *size > 20));
+    for _ in 0..3 {
+        driver.send(&Down::Suspend);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let before = sizes();
+            sleep(Duration::from_millis(300));
+            if before == sizes() {
+                break;
+            }
+            assert!(Instant::now() < end, "somebody writes still: {:?}", sizes());
+        }
+        let before = sizes();
+        driver.send(&Down::Resume);
+        let grown = |now: [u64; 3]| now.iter().zip(before).all(|(now, then)| *now > then + 20);
+        driver.until("all go on", |_| grown(sizes()));
+    }
+    assert!(!fs::exists(scratch.path("woken")).unwrap(), "who had stopped itself was continued");
+    driver.send(&Down::Kill);
+    assert_eq!(driver.finish().code(), 137);
+}
+
+#[test]
+fn every_descendant_stands_still_and_goes_on() {
+    stand_and_go("slices", false);
+}
+
+#[test]
+fn every_descendant_stands_still_and_goes_on_without_a_namespace() {
+    stand_and_go("slices-bare", true);
+}
+
+#[test]
+fn a_job_that_is_killed_while_it_stands_still_ends() {
+    let mut driver = Driver::start(job(2, vec![sh("echo up; while :; do :; done")]));
+    driver.until("both are up", |driver| driver.outcome.lines().len() == 2);
+    driver.send(&Down::Suspend);
+    for _ in 0..10 {
+        driver.step();
+    }
+    driver.send(&Down::Kill);
+    assert_eq!(driver.finish().code(), 137);
+}
