@@ -82,6 +82,18 @@ impl Area {
         self.slot(number, slot::WAITING_FOR).store(waiting as u32, Ordering::Relaxed);
     }
 
+    /// sc_barrier is called: before the thread is idle in it.
+    pub(crate) fn barrier_called(&self) {
+        // SYNC: thread-state (who sees the thread idle sees the call)
+        self.0.u64(area::BARRIERS_CALLED).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// sc_barrier was answered: after the thread is busy again.
+    pub(crate) fn barrier_left(&self) {
+        // SYNC: busy-transition (who sees the answer taken sees the transition)
+        self.0.u64(area::BARRIERS_LEFT).fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Sets a user monitor (manual 3.5.3): the first, or the second.
     pub(crate) fn set_monitor(&self, second: bool, value: u8) {
         let offset = if second { area::USR1 } else { area::USR0 };

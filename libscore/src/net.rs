@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
 use score_proto::carea::WaitingFor;
 
 use crate::pm::{Context, pmContext};
@@ -219,7 +219,8 @@ impl Net {
     fn sleep(&self) -> io::Result<()> {
         let mut waited: Vec<PollFd<'_>> =
             self.descriptors.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
-        match poll(&mut waited, PollTimeout::NONE) {
+        // Not poll(): after a stop of the job the kernel could not say any more what it waits for.
+        match ppoll(&mut waited, None, None) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(e.into()),
         }

@@ -31,9 +31,14 @@ const LAST_SIGNAL: i32 = 64;
 /// node.
 pub fn barrier() -> io::Result<()> {
     match node()? {
-        Some(session) => idle::while_idle(WaitingFor::Barrier, || {
-            session.control.call(|id| Call::Barrier { id })
-        }),
+        Some(session) => {
+            session.area.barrier_called();
+            let result = idle::while_idle(WaitingFor::Barrier, || {
+                session.control.call(|id| Call::Barrier { id })
+            });
+            session.area.barrier_left();
+            result
+        }
         None => Ok(()),
     }
 }
@@ -63,7 +68,9 @@ pub fn signal_broadcast(signal: i32) -> io::Result<()> {
         return Err(Errno::EINVAL.into());
     }
     match node()? {
-        Some(session) => session.control.call(|id| Call::SignalBroadcast { id, signal }),
+        Some(session) => idle::while_busy(WaitingFor::Nothing, || {
+            session.control.call(|id| Call::SignalBroadcast { id, signal })
+        }),
         None => Ok(end::signal_self(signal)?),
     }
 }

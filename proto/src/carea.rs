@@ -66,6 +66,12 @@ pub mod area {
     pub const BUSY_TRANSITIONS: usize = 64;
     /// u32, own line: threads of this process that are idle now (libpm reads it on pmSend).
     pub const IDLE_THREADS: usize = 128;
+    /// u64, own line: calls of sc_barrier, counted before the caller's slot says idle. A sampler
+    /// that finds the slot idle sees the count, and the shepherd has heard of it or not.
+    pub const BARRIERS_CALLED: usize = 192;
+    /// u64: answers to sc_barrier that were taken, counted after the caller's return to work is
+    /// ([`BUSY_TRANSITIONS`]). While the shepherd has sent more, somebody is about to go on.
+    pub const BARRIERS_LEFT: usize = 200;
     /// First thread slot.
     pub const SLOTS: usize = 512;
     /// Distance between thread slots.

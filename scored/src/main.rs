@@ -3,8 +3,6 @@
 mod cluster;
 mod console;
 mod daemon;
-// Pure machine that nothing drives yet (docs/ROADMAP.md).
-#[cfg(test)]
 mod deadlock;
 mod gang;
 mod job;

@@ -8,6 +8,7 @@ mod between_hosts;
 mod cables;
 mod clock_jumps;
 mod compilers;
+mod deadlock;
 mod early_reader;
 mod environment;
 mod exit_codes;

@@ -31,6 +31,7 @@ fn is_free(report: &Report) -> bool {
             | Report::StdinClosed
             | Report::Figures(_)
             | Report::Waits { .. }
+            | Report::Quiet { .. }
             | Report::Sleep { .. }
             | Report::Yield { .. }
     )
@@ -63,6 +64,12 @@ impl merge::Report for Report {
                     waits.extend_from_slice(further);
                 }
                 return fits;
+            }
+            (Report::Quiet { element, quiet }, Report::Quiet { element: other, quiet: newer })
+                if element == other =>
+            {
+                *quiet = *newer;
+                return true;
             }
             (Report::Yield { element }, Report::Yield { element: other }) => {
                 return element == other;

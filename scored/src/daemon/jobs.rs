@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use score_proto::frame;
 use score_proto::message::{JobSpec, Level, Up};
@@ -107,6 +108,7 @@ impl Daemon {
                 _ => {}
             }
         }
+        lead.job.set_time(self.began.elapsed());
         let actions = lead.job.on(event);
         let (lane, is_over) = (lead.lane, lead.job.is_over());
         if is_over && let Some(lead) = self.leads.remove(&number) {
@@ -132,6 +134,21 @@ impl Daemon {
             self.job_over(number, code);
         }
         self.grant_bids();
+    }
+
+    /// When the master of some job has something to do by the clock.
+    pub fn leads_deadline(&self) -> Option<Duration> {
+        let due = self.leads.values().filter_map(|lead| lead.job.deadline()).min()?;
+        Some(due.saturating_sub(self.began.elapsed()))
+    }
+
+    /// Has those masters act whose time has come.
+    pub fn tick_leads(&mut self) {
+        let now = self.began.elapsed();
+        let is_due = |lead: &Lead| lead.job.deadline().is_some_and(|due| due <= now);
+        let due: Vec<u32> =
+            self.leads.iter().filter(|(_, lead)| is_due(lead)).map(|(job, _)| *job).collect();
+        due.into_iter().for_each(|job| self.lead(Some(job), Event::Tick));
     }
 
     /// An order of this daemon's own master: for the first host of the job, which is this one or

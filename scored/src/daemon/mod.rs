@@ -197,6 +197,8 @@ struct Daemon {
     family: Family,
     store: Store<Post>,
     next_job: u32,
+    /// The clock of masters counts from here.
+    began: Instant,
     /// Connections that were dropped before they were anybody's.
     strangers: u64,
     ending: bool,
@@ -234,6 +236,7 @@ impl Daemon {
             family: Family::default(),
             store: Store::default(),
             next_job: 1,
+            began: Instant::now(),
             strangers: 0,
             ending: false,
             cgroups: Cgroups::default(),
@@ -284,6 +287,7 @@ impl Daemon {
             self.advance();
             self.tick_cluster();
             self.serve_visitors();
+            self.tick_leads();
             self.settle();
             self.turn_slices();
             self.settle();
@@ -383,7 +387,8 @@ impl Daemon {
         let starts = starts.map(|due| due.saturating_duration_since(Instant::now()));
         let cluster = self.service.as_ref().map(Service::deadline);
         // epoll counts milliseconds: round up, or the loop would spin at the end.
-        let all = [links, starts, callers, cluster, self.callers_deadline()];
+        let leads = self.leads_deadline();
+        let all = [links, starts, callers, cluster, leads, self.callers_deadline()];
         all.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }
 

@@ -5,9 +5,10 @@
 //! what went before. Everything else does not wait for output; see docs/ARCHITECTURE.md, "A job on
 //! many hosts".
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use score_proto::order::{HOP_WINDOW, Order, Placement, Report};
+use score_proto::sight::{Quiet, Seen};
 use score_tree::merge::Queue;
 use score_tree::range::Branch;
 
@@ -41,6 +42,8 @@ struct Source {
     stopped: u64,
     /// Nothing more comes from there.
     gone: bool,
+    /// What it has said of each element of the running stage.
+    quiet: BTreeMap<u32, Quiet>,
 }
 
 impl Source {
@@ -54,8 +57,17 @@ impl Source {
             finished: None,
             stopped: 0,
             gone: false,
+            quiet: BTreeMap::new(),
         }
     }
+}
+
+/// A look at an element, as far as sources have answered.
+#[derive(Debug)]
+struct Look {
+    round: u64,
+    seen: Seen,
+    answered: Vec<bool>,
 }
 
 fn has_stopped(source: &Source, switch: u64) -> bool {
@@ -80,6 +92,10 @@ pub struct Relay {
     finished: bool,
     /// The order to stop that is being carried out.
     stopping: Option<u64>,
+    /// What has gone up of each element of the running stage.
+    quiet: BTreeMap<u32, Quiet>,
+    /// The last look at each.
+    looks: BTreeMap<u32, Look>,
     waiting: Queue<Report>,
     out: Vec<Out>,
 }
@@ -107,6 +123,8 @@ impl Relay {
             finishing: false,
             finished: false,
             stopping: None,
+            quiet: BTreeMap::new(),
+            looks: BTreeMap::new(),
             waiting: Queue::new(WAITING),
             out: Vec::new(),
         }
@@ -169,6 +187,11 @@ impl Relay {
                 self.sources.iter_mut().for_each(|source| source.drained = false);
             }
             Order::Kill => self.killed = true,
+            Order::StartStage(_) => {
+                self.quiet.clear();
+                self.looks.clear();
+                self.sources.iter_mut().for_each(|source| source.quiet.clear());
+            }
             Order::Finish => self.finishing = true,
             Order::Stop { switch, .. } => self.stopping = Some(switch),
             Order::Run { .. } => self.stopping = None,
@@ -203,6 +226,10 @@ impl Relay {
                 source.queue.push_back(report);
             }
             Report::Finished { elapsed_ns } => source.finished = Some(elapsed_ns),
+            Report::Quiet { element, quiet } => {
+                source.quiet.insert(element, quiet);
+            }
+            Report::Seen { element, round, seen } => self.seen(from, element, round, seen),
             Report::Stopped { switch } => source.stopped = source.stopped.max(switch),
             other => self.add(other),
         }
@@ -231,8 +258,46 @@ impl Relay {
         self.pump();
     }
 
+    /// A source has looked at an element. The answers of all go up as one, behind whatever each of
+    /// them has said before; who is gone never answers, since its job ends.
+    fn seen(&mut self, from: usize, element: u32, round: u64, seen: Seen) {
+        let sources = self.sources.len();
+        let fresh = || Look { round, seen: Seen::NOTHING, answered: vec![false; sources] };
+        let look = self.looks.entry(element).or_insert_with(fresh);
+        if look.round < round {
+            *look = fresh();
+        }
+        if look.round > round || std::mem::replace(&mut look.answered[from], true) {
+            return;
+        }
+        look.seen = look.seen.and(seen);
+        let nobody = |at: usize| self.sources[at].hosts.is_empty();
+        if (0..sources).all(|at| look.answered[at] || nobody(at)) {
+            let seen = look.seen;
+            self.add(Report::Seen { element, round, seen });
+        }
+    }
+
+    /// Whether all are idle, when that has changed: a host that has said nothing is busy.
+    fn hush(&mut self) {
+        let elements: BTreeSet<u32> =
+            self.sources.iter().flat_map(|source| source.quiet.keys().copied()).collect();
+        for element in elements {
+            let busy = Quiet { idle: false, ..Quiet::NOTHING };
+            let sources = self.sources.iter().filter(|source| !source.hosts.is_empty());
+            let all = sources
+                .map(|source| source.quiet.get(&element).copied().unwrap_or(busy))
+                .fold(Quiet::NOTHING, Quiet::and);
+            let quiet = if all.idle { all } else { busy };
+            if self.quiet.insert(element, quiet) != Some(quiet) {
+                self.add(Report::Quiet { element, quiet });
+            }
+        }
+    }
+
     /// What is to be sent, at the end of a turn.
     pub fn take(&mut self) -> Vec<Out> {
+        self.hush();
         self.send_waiting();
         for (number, source) in self.sources.iter_mut().enumerate() {
             let taken = std::mem::take(&mut source.taken);

@@ -99,6 +99,57 @@ fn equal_reports_of_all_hosts_go_up_as_one() {
     assert_eq!(ups(&mut relay), [Report::Ended { element: 0, nodes, status: Status::Exited(0) }]);
 }
 
+fn quiet(idle: bool, sent: u64) -> Report {
+    Report::Quiet { element: 0, quiet: Quiet { idle, sent, received: sent, remote: 0 } }
+}
+
+#[test]
+fn all_are_idle_when_every_host_has_said_so() {
+    let mut relay = root();
+    relay.reported(0, quiet(true, 1));
+    relay.reported(1, quiet(true, 2));
+    assert_eq!(ups(&mut relay), [quiet(false, 0)]);
+    relay.reported(2, quiet(true, 3));
+    assert_eq!(ups(&mut relay), [quiet(true, 6)]);
+    relay.reported(2, quiet(true, 3));
+    assert_eq!(ups(&mut relay), [], "nothing has changed");
+    relay.reported(1, quiet(true, 4));
+    assert_eq!(ups(&mut relay), [quiet(true, 8)]);
+    relay.reported(0, quiet(false, 0));
+    relay.reported(1, quiet(false, 0));
+    assert_eq!(ups(&mut relay), [quiet(false, 0)]);
+    relay.ordered(Order::StartStage(1));
+    relay.take();
+    relay.reported(0, quiet(true, 0));
+    assert_eq!(ups(&mut relay), [quiet(false, 0)], "the others have said nothing in this stage");
+}
+
+#[test]
+fn a_look_is_answered_when_all_hosts_have_and_behind_what_they_said_before() {
+    let seen = |round, nodes| {
+        let seen = Seen { nodes, sent: nodes.into(), ..Seen::NOTHING };
+        Report::Seen { element: 0, round, seen }
+    };
+    let mut relay = root();
+    let nodes = NodeSet::one(3);
+    relay.reported(0, seen(1, 2));
+    relay.reported(1, seen(1, 2));
+    relay.reported(1, seen(1, 2));
+    assert_eq!(ups(&mut relay), []);
+    relay.reported(2, Report::InBarrier { element: 0, nodes: nodes.clone() });
+    relay.reported(2, seen(1, 2));
+    assert_eq!(ups(&mut relay), [Report::InBarrier { element: 0, nodes }, seen(1, 6)]);
+    for source in [0, 2] {
+        relay.reported(source, seen(2, 2));
+    }
+    relay.reported(1, seen(3, 2));
+    relay.reported(0, seen(2, 2));
+    assert_eq!(ups(&mut relay), [], "an old look is never answered");
+    relay.reported(0, seen(3, 2));
+    relay.reported(2, seen(3, 2));
+    assert_eq!(ups(&mut relay), [seen(3, 6)]);
+}
+
 #[test]
 fn ready_and_drained_and_finished_wait_for_the_last_host() {
     let mut relay = root();

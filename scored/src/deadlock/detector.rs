@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LONGEST_PAUSE, PAUSE, Seen};
+use super::{LONGEST_PAUSE, PATIENCE, PAUSE, Seen};
 use crate::cluster::Time;
 
 /// What happens to a parallel process.
@@ -49,6 +49,8 @@ enum State {
     First,
     Second,
     Third,
+    /// Nothing is amiss, but not everybody who spins has had its chance: the third round again.
+    Patience(Time),
     Holding,
     Last,
     Pause(Time),
@@ -63,15 +65,18 @@ pub struct Detector {
     all_idle: bool,
     round: u64,
     pause: Duration,
+    patience: Duration,
 }
 
 impl Detector {
     /// For a parallel process of so many nodes.
     pub fn new(nodes: u32) -> Self {
-        Self { nodes, state: State::Busy, all_idle: false, round: 0, pause: PAUSE }
+        let (state, pause) = (State::Busy, PAUSE);
+        Self { nodes, state, all_idle: false, round: 0, pause, patience: PATIENCE }
     }
 
     /// Whether it was found.
+    #[cfg(test)]
     pub fn is_deadlocked(&self) -> bool {
         self.state == State::Deadlocked
     }
@@ -79,7 +84,7 @@ impl Detector {
     /// When `Tick` is wanted.
     pub fn deadline(&self) -> Option<Time> {
         match self.state {
-            State::Pause(until) => Some(until),
+            State::Pause(until) | State::Patience(until) => Some(until),
             _ => None,
         }
     }
@@ -110,6 +115,10 @@ impl Detector {
                 self.look(true)
             }
             (Event::Tick, State::Pause(until)) if until <= now => self.first(),
+            (Event::Tick, State::Patience(until)) if until <= now => {
+                self.state = State::Third;
+                self.look(false)
+            }
             _ => Vec::new(),
         }
     }
@@ -131,18 +140,28 @@ impl Detector {
                 self.state = State::Holding;
                 vec![Action::Hold]
             }
+            State::Third if between => {
+                self.state = State::Patience(now + self.patience);
+                self.patience = (self.patience * 2).min(LONGEST_PAUSE);
+                Vec::new()
+            }
             // Nobody polls while it is stopped.
             State::Last if between => {
                 self.state = State::Deadlocked;
                 vec![Action::Verdict]
             }
             State::First | State::Second | State::Third | State::Last => self.give_up(now),
-            State::Busy | State::Holding | State::Pause(_) | State::Deadlocked => Vec::new(),
+            State::Busy
+            | State::Holding
+            | State::Pause(_)
+            | State::Patience(_)
+            | State::Deadlocked => Vec::new(),
         }
     }
 
     fn first(&mut self) -> Vec<Action> {
         self.state = State::First;
+        self.patience = PATIENCE;
         // A gap: no host may compare this round with the last of another suspicion.
         self.round += 1;
         self.look(false)

@@ -21,6 +21,10 @@
 //!   has to have polled in vain twice since. "Since" needs a third round: what it did after its own
 //!   look in round 1 may have come before the write of somebody who was looked at later.
 //!
+//! - From the second round on every thread is looked at, in the kernel too: what says nothing of
+//!   itself must sleep where only its own process can wake it, and must not have run between
+//!   rounds 2 and 3. So at the instant between these nobody was about to wake anybody.
+//!
 //! All of that gives a *suspicion*. One stop of the gang confirms it: nothing has changed, and no
 //! thread is anywhere but where it says that it waits.
 //!
@@ -29,6 +33,7 @@
 //! | all hosts say that theirs are idle: `AllIdle` | `Look` 1 |
 //! | `Seen` by all, idle | `Look` 2 |
 //! | `Seen` by all, unchanged, sums equal | `Look` 3 |
+//! | `Seen` by all, unchanged, but somebody who spins has not polled | `Look` 3 again, later |
 //! | `Seen` by all, unchanged, and whoever spins has polled | `Hold` the job |
 //! | `Held` | `Look` 4 |
 //! | `Seen` by all, confirmed | `Verdict` |
@@ -48,3 +53,5 @@ pub use score_proto::sight::Seen;
 /// From a look that found no deadlock to the next, while all are idle; doubled up to a second.
 const PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// From a third round in which somebody has not polled to the same again; doubled likewise.
+const PATIENCE: Duration = Duration::from_millis(1);

@@ -71,7 +71,6 @@ pub enum Why {
     /// Nobody takes its output.
     Output,
     /// What it does is looked at.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the detector of deadlocks says it"))]
     Check,
 }
 

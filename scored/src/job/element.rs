@@ -33,6 +33,8 @@ pub struct Element {
     in_barrier: NodeSet,
     welcomed: bool,
     ending: bool,
+    /// It is deadlocked, and has been told: how its nodes end is no news.
+    condemned: bool,
     verdict: Verdict,
 }
 
@@ -54,6 +56,7 @@ impl Element {
             in_barrier: NodeSet::new(),
             welcomed: false,
             ending: false,
+            condemned: false,
             verdict: Verdict::default(),
         }
     }
@@ -115,6 +118,12 @@ impl Element {
         }
     }
 
+    /// It cannot go on, which is told elsewhere, and is ended in a while.
+    pub fn condemn(&mut self, failure: u8) {
+        self.verdict.failure.get_or_insert(failure);
+        self.condemned = true;
+    }
+
     fn fail(&mut self, failure: u8, out: &mut Vec<Action>) {
         self.verdict.failure.get_or_insert(failure);
         self.stop(out);
@@ -155,7 +164,7 @@ impl Element {
     fn ended(&mut self, nodes: &NodeSet, status: Status, expected: &[i32], out: &mut Vec<Action>) {
         let news = self.bury(nodes);
         let Some(first) = news.first() else { return };
-        if self.ending || self.separate {
+        if self.ending || self.condemned || self.separate {
             return;
         }
         if first == 0 {

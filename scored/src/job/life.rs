@@ -9,6 +9,8 @@ use score_proto::order::{Begin, Order, Placement, Report};
 
 use super::code;
 use super::element::Element;
+use super::hang::{self, Hang, Step};
+use crate::cluster::Time;
 use crate::gang::Why;
 
 /// What has happened.
@@ -35,6 +37,8 @@ pub enum Event {
     /// All of it stands still, and remains so until [`Bid::Release`]: after [`Bid::Hold`], also
     /// one that is due to the user or to blocked output.
     Held,
+    /// Time has passed.
+    Tick,
 }
 
 /// What is to be done.
@@ -67,10 +71,8 @@ pub enum Bid {
     /// It wants no slice for so many seconds.
     Sleep(u32),
     /// None of its processes has anything to do.
-    #[expect(dead_code, reason = "the sampling of C-Areas says it")]
     Idle,
     /// That is over.
-    #[expect(dead_code, reason = "the sampling of C-Areas says it")]
     Busy,
 }
 
@@ -101,6 +103,14 @@ pub struct Job {
     state: State,
     stage: usize,
     elements: Vec<Element>,
+    /// Whether they can go on, likewise.
+    hangs: Vec<Hang>,
+    /// Those that the job is held for.
+    checks: Vec<u32>,
+    /// None of them has anything to do.
+    silent: bool,
+    /// When the event happens that is dealt with.
+    now: Time,
     /// The job ends before its time, with this code at least.
     killed: Option<u8>,
     /// Signals that the user has sent: dying of them is no news.
@@ -149,6 +159,10 @@ impl Job {
             state: State::Starting,
             stage: 0,
             elements: Vec::new(),
+            hangs: Vec::new(),
+            checks: Vec::new(),
+            silent: false,
+            now: Time::ZERO,
             killed: None,
             expected: Vec::new(),
             flushes: HashMap::new(),
@@ -168,6 +182,16 @@ impl Job {
         self.state == State::Over
     }
 
+    /// What time it is: said before each event.
+    pub fn set_time(&mut self, now: Time) {
+        self.now = now;
+    }
+
+    /// When [`Event::Tick`] is wanted.
+    pub fn deadline(&self) -> Option<Time> {
+        self.hangs.iter().filter_map(Hang::deadline).min()
+    }
+
     /// One step: what has happened in, what to do out.
     pub fn on(&mut self, event: Event) -> Vec<Action> {
         match event {
@@ -179,7 +203,13 @@ impl Job {
                 self.running = false;
                 self.order(Order::Stop { switch, lasting });
             }
-            Event::Held => {}
+            Event::Held => {
+                let checks = self.checks.clone();
+                checks.into_iter().for_each(|number| self.hang(number, Hang::held));
+            }
+            Event::Tick => {
+                (0..self.hangs.len() as u32).for_each(|one| self.hang(one, Hang::tick));
+            }
         }
         self.settle();
         std::mem::take(&mut self.actions)
@@ -304,6 +334,15 @@ impl Job {
             Report::Stopped { switch } => self.gang(Bid::Stopped(switch)),
             Report::Sleep { seconds, .. } => self.gang(Bid::Sleep(seconds)),
             Report::Yield { .. } => self.gang(Bid::Yield),
+            Report::Quiet { element, quiet } => {
+                self.hang(element, |hang, now| hang.quiet(quiet, now));
+            }
+            Report::Seen { element, round, seen } => {
+                self.hang(element, |hang, now| hang.seen(round, seen, now));
+            }
+            Report::Waits { element, waits } => {
+                self.hang(element, |hang, now| hang.explained(waits, now));
+            }
             Report::Figures(figures) => self.up(Up::Figures(figures)),
             Report::Usage(usage) => self.usage.extend(usage),
             Report::Drained if self.state == State::Draining => self.end_stage(),
@@ -321,11 +360,60 @@ impl Job {
             Report::Ended { nodes, .. } if self.placement.hosts.len() > 1 => Some(nodes.clone()),
             _ => None,
         };
+        let before = self.actions.len();
         element.reported(report, &self.expected, &mut self.actions);
+        let wakes = |action: &Action| matches!(action, Action::Order(Order::BarrierDone { .. }));
+        let woken = self.actions[before..].iter().any(wakes).then(|| element.number());
         // Who sends to them from another host must not wait for them.
         if let Some(nodes) = ended.filter(|_| element.is_communicating()) {
             let gone = Order::Gone { element: element.number(), nodes };
             self.actions.push(Action::Order(gone));
+        }
+        if let Some(element) = woken {
+            self.hang(element, Hang::disturbed);
+        }
+    }
+
+    /// Something that tells whether an element can go on.
+    fn hang(&mut self, number: u32, on: impl FnOnce(&mut Hang, Time) -> Vec<Step>) {
+        let runs = self.elements.get(number as usize).is_some_and(|element| !element.is_over());
+        let Some(hang) = self.hangs.get_mut(number as usize).filter(|_| runs) else { return };
+        for step in on(hang, self.now) {
+            match step {
+                Step::Order(order) => self.order(order),
+                Step::Hold => {
+                    self.checks.push(number);
+                    self.gang(Bid::Hold(Why::Check));
+                }
+                Step::Release => self.release(number),
+                Step::Condemn(waits) => {
+                    let name = self.name(number);
+                    let lines = hang::lines(self.number, &name, &waits, &self.placement);
+                    self.actions.extend(lines.into_iter().map(|text| notice(Level::Error, text)));
+                    self.elements[number as usize].condemn(hang::CODE);
+                }
+                Step::End => self.elements[number as usize].end(hang::CODE, &mut self.actions),
+            }
+        }
+    }
+
+    /// The job need not stand still any longer for an element.
+    fn release(&mut self, number: u32) {
+        let before = self.checks.len();
+        self.checks.retain(|other| *other != number);
+        if self.checks.is_empty() && before > 0 {
+            self.gang(Bid::Release(Why::Check));
+        }
+    }
+
+    /// Tells the gang scheduler when all that runs has nothing to do, and when that is over.
+    fn hush(&mut self) {
+        let all = self.elements.iter().zip(&self.hangs);
+        let mut running = all.filter(|(element, _)| !element.is_over()).peekable();
+        let silent = running.peek().is_some() && running.all(|(_, hang)| hang.is_silent());
+        if silent != self.silent && self.entered {
+            self.silent = silent;
+            self.gang(if silent { Bid::Idle } else { Bid::Busy });
         }
     }
 
@@ -347,6 +435,7 @@ impl Job {
                 if self.separate { element.separate() } else { element }
             })
             .collect();
+        self.hangs = self.elements.iter().map(|one| Hang::new(one.number(), nodes)).collect();
         self.due = true;
         self.enter();
         self.start_if_due();
@@ -392,8 +481,15 @@ impl Job {
     }
 
     fn settle(&mut self) {
+        for number in self.checks.clone() {
+            if self.elements.get(number as usize).is_none_or(Element::is_over) {
+                self.release(number);
+            }
+        }
+        self.hush();
         if self.state == State::Running && self.elements.iter().all(Element::is_over) {
             (self.state, self.due) = (State::Draining, false);
+            self.hangs.clear();
             self.order(Order::Drain);
         }
     }

@@ -2,6 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use score_proto::message::{ElementSpec, HostSpec, Input, Output, StageSpec};
 use score_proto::order::Status;
+use score_proto::sight::{Quiet, Seen, Wait};
 
 const NODES: u32 = 4;
 
@@ -282,4 +283,83 @@ fn a_node_that_has_ended_is_told_to_all_hosts_while_others_of_its_element_commun
     assert_eq!(report(&mut job, ended(0, 1..2, 0)), [Action::Order(gone)]);
     let rest = report(&mut job, ended(0, 0..4, 0));
     assert_eq!(rest, [Action::Order(Order::Drain)]);
+}
+
+fn actions_of_the_gang(actions: &[Action]) -> Vec<Bid> {
+    let bid = |action: &Action| if let Action::Gang(bid) = action { Some(*bid) } else { None };
+    actions.iter().filter_map(bid).collect()
+}
+
+fn look(actions: &[Action]) -> u64 {
+    let round = |action: &Action| match action {
+        Action::Order(Order::Look { round, .. }) => Some(*round),
+        _ => None,
+    };
+    actions.iter().find_map(round).unwrap_or_else(|| panic!("{actions:?}"))
+}
+
+/// Element 0 stands still for its last look.
+fn held_for_a_look(job: &mut Job) -> u64 {
+    let quiet = Quiet { idle: true, ..Quiet::NOTHING };
+    let mut round = look(&report(job, Report::Quiet { element: 0, quiet }));
+    let seen = Seen { nodes: NODES, ..Seen::NOTHING };
+    for _ in 0..2 {
+        round = look(&report(job, Report::Seen { element: 0, round, seen }));
+    }
+    let actions = report(job, Report::Seen { element: 0, round, seen });
+    assert_eq!(actions_of_the_gang(&actions), [Bid::Hold(Why::Check)]);
+    look(&job.on(Event::Held))
+}
+
+#[test]
+fn all_elements_together_have_nothing_to_do_or_not() {
+    let mut job = started(&[2], Kind::Score);
+    let idle = Quiet { idle: true, ..Quiet::NOTHING };
+    let mut of =
+        |element, quiet| actions_of_the_gang(&report(&mut job, Report::Quiet { element, quiet }));
+    assert_eq!(of(0, idle), []);
+    assert_eq!(of(1, idle), [Bid::Idle]);
+    assert_eq!(of(1, Quiet { sent: 1, ..idle }), [Bid::Busy], "a message is under way");
+    assert_eq!(of(1, idle), [Bid::Idle]);
+}
+
+#[test]
+fn a_deadlock_is_told_and_the_job_goes_on_to_hear_its_signal() {
+    let mut job = started(&[1], Kind::Score);
+    let round = held_for_a_look(&mut job);
+    let seen = Seen { nodes: NODES, ..Seen::NOTHING };
+    let actions = report(&mut job, Report::Seen { element: 0, round, seen });
+    assert_eq!(actions_of_the_gang(&actions), [Bid::Release(Why::Check)]);
+    let wait = |node| Wait {
+        node,
+        waiting: 1,
+        idle_ms: 1,
+        sent: 0,
+        received: 0,
+        last_to: None,
+        last_from: None,
+    };
+    let waits = (0..NODES).map(wait).collect();
+    let actions = report(&mut job, Report::Waits { element: 0, waits });
+    assert_eq!(actions.len(), 2 + NODES as usize, "{actions:?}");
+    assert!(matches!(actions.last(), Some(Action::Order(Order::Broadcast { .. }))));
+    let nodes = (0..NODES).into();
+    let status = Status::Signaled(libc::SIGHUP);
+    assert_eq!(
+        report(&mut job, Report::Ended { element: 0, nodes, status }),
+        [Action::Gang(Bid::Busy), Action::Order(Order::Drain)],
+        "they were told to"
+    );
+    report(&mut job, Report::Drained);
+    assert_eq!(report(&mut job, Report::Finished { elapsed_ns: 5 }), [finished(hang::CODE)]);
+}
+
+#[test]
+fn who_ends_while_it_is_looked_at_does_not_keep_the_others_standing() {
+    let mut job = started(&[2], Kind::Score);
+    held_for_a_look(&mut job);
+    let nodes = (0..NODES).into();
+    let status = Status::Signaled(libc::SIGKILL);
+    let actions = report(&mut job, Report::Ended { element: 0, nodes, status });
+    assert_eq!(actions_of_the_gang(&actions), [Bid::Release(Why::Check)]);
 }

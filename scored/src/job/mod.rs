@@ -4,6 +4,7 @@
 pub mod check;
 pub mod code;
 pub mod element;
+pub mod hang;
 pub mod life;
 pub mod limits;
 pub mod lines;

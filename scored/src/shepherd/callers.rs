@@ -19,6 +19,8 @@ struct Caller {
     attached: bool,
     /// The call of sc_barrier that waits.
     barrier: Option<u32>,
+    /// Calls of sc_barrier, and answers to them.
+    barriers: (u64, u64),
     /// Calls of sc_signal_bcast that wait, in order.
     broadcasts: VecDeque<u32>,
     /// Calls of sc_flush not answered yet.
@@ -88,8 +90,13 @@ impl Callers {
                 done(node, id, libc::EPERM)
             }
             // Another thread of the node is in it already.
-            Call::Barrier { id } if caller.barrier.is_some() => done(node, id, libc::EBUSY),
+            Call::Barrier { id } if caller.barrier.is_some() => {
+                caller.barriers.0 += 1;
+                caller.barriers.1 += 1;
+                done(node, id, libc::EBUSY)
+            }
             Call::Barrier { id } => {
+                caller.barriers.0 += 1;
                 caller.barrier = Some(id);
                 Step::Report(Report::InBarrier { element, nodes: NodeSet::one(node) })
             }
@@ -143,8 +150,18 @@ impl Callers {
 
     /// All nodes everywhere are in sc_barrier: who is to be answered here.
     pub fn barrier_done(&mut self) -> Vec<Step> {
-        let waiting = (self.first..).zip(&mut self.nodes);
-        waiting.filter_map(|(node, one)| Some(done(node, one.barrier.take()?, 0))).collect()
+        let answer = |(node, one): (u32, &mut Caller)| {
+            let id = one.barrier.take()?;
+            one.barriers.1 += 1;
+            Some(done(node, id, 0))
+        };
+        (self.first..).zip(&mut self.nodes).filter_map(answer).collect()
+    }
+
+    /// How often a node has called sc_barrier, and was answered.
+    pub fn barriers(&self, node: u32) -> (u64, u64) {
+        let caller = node.checked_sub(self.first).and_then(|at| self.nodes.get(at as usize));
+        caller.map_or((0, 0), |caller| caller.barriers)
     }
 
     /// A broadcast has been sent by all hosts: answers the caller, if it is here.

@@ -13,6 +13,7 @@ mod orders;
 mod output;
 mod reports;
 mod segments;
+mod sight;
 mod start;
 mod switch;
 mod work;
@@ -105,7 +106,8 @@ pub fn run(setting: Setting) -> io::Result<()> {
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
     poll.registry().register(&mut SourceFd(&child.as_raw_fd()), CHILD, Interest::READABLE)?;
-    let gate = switch::start(setting.switch, poll.registry(), RUN)?;
+    let sight = sight::Sight::new()?;
+    let gate = switch::start(setting.switch, poll.registry(), RUN, sight.clone())?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let ground = work::Ground {
         directory: setting.directory,
@@ -115,7 +117,7 @@ pub fn run(setting: Setting) -> io::Result<()> {
         counts: setting.counts,
         multi_user: setting.owner.is_some(),
     };
-    Shepherd { poll, child, work: Work::new(ground, reports, gate) }.live()
+    Shepherd { poll, child, work: Work::new(ground, reports, gate, sight) }.live()
 }
 
 struct Shepherd {

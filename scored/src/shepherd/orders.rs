@@ -12,11 +12,15 @@ use super::files;
 use super::limits::Watch;
 use super::networks::Networks;
 use super::output::Purpose;
+use super::sight::Subject;
 use super::start;
 use super::work::{At, Known, Work};
 use crate::job::code;
 use crate::job::limits::Limits;
 use crate::sys::process;
+
+/// The option by which a user forbids to conclude anything from idle flags (manual 3.5.2).
+const NO_IDLE: &str = "noidle";
 
 impl Work {
     /// The next order.
@@ -51,6 +55,11 @@ impl Work {
             Order::BarrierDone { element } => {
                 let callers = self.callers.get_mut(element as usize);
                 let steps = callers.map(|callers| callers.barrier_done()).unwrap_or_default();
+                for step in &steps {
+                    if let Step::Answer(node, _) = step {
+                        self.count_barriers(At { element, node: *node });
+                    }
+                }
                 self.take_steps(element, steps);
             }
             Order::Flushed { token, .. } => {
@@ -74,7 +83,10 @@ impl Work {
                 let step = callers.and_then(|callers| callers.broadcast_done(node));
                 self.take_steps(element, step.into_iter().collect());
             }
-            Order::Drain => self.drain(Purpose::StageEnd),
+            Order::Drain => {
+                self.sight.clear();
+                self.drain(Purpose::StageEnd);
+            }
             Order::Stdin(bytes) => {
                 if !self.input.push(&bytes) {
                     self.lost("scrun sent more input than it was asked for".to_owned());
@@ -86,7 +98,15 @@ impl Work {
             Order::Signal(signal) => self.signal(None, signal),
             // Another socket, and another thread ([`super::switch`]).
             Order::Stop { .. } | Order::Run { .. } => {}
-            Order::Look { .. } | Order::Explain { .. } | Order::Watch { .. } => {}
+            Order::Look { element, round, stopped } => {
+                let seen = self.sight.look(element, round, stopped);
+                self.reports.add(Report::Seen { element, round, seen });
+            }
+            Order::Explain { element } => {
+                let waits = self.sight.explain(element, super::monotonic_ns());
+                self.reports.add(Report::Waits { element, waits });
+            }
+            Order::Watch { .. } => {}
             Order::Kill => self.kill(),
             Order::Finish => self.begin_to_end(),
         }
@@ -103,6 +123,9 @@ impl Work {
             }
             Err(reason) => self.lost(reason),
         }
+        if begin.spec.options.iter().any(|(name, _)| name == NO_IDLE) {
+            self.sight.close();
+        }
         if placement.own > 0 {
             self.input.leave_to_others();
         } else if !start::feeds(&begin.spec, 0, At { element: 0, node: 0 }) {
@@ -116,7 +139,11 @@ impl Work {
     pub(super) fn called(&mut self, at: At, call: Call) {
         let Some(callers) = self.callers.get_mut(at.element as usize) else { return };
         let is_first = callers.is_first_attach();
+        let is_barrier = matches!(call, Call::Barrier { .. });
         let mut steps = callers.called(at.node, call);
+        if is_barrier {
+            self.count_barriers(at);
+        }
         for step in &mut steps {
             if let Step::Report(Report::Attached { addresses, .. }) = step
                 && is_first
@@ -130,6 +157,13 @@ impl Work {
             }
         }
         self.take_steps(at.element, steps);
+    }
+
+    /// Before an answer is sent, so that who still waits for it is not idle.
+    fn count_barriers(&self, at: At) {
+        if let Some(callers) = self.callers.get(at.element as usize) {
+            self.sight.barriers(at.element, at.node, callers.barriers(at.node));
+        }
     }
 
     /// The first node of an element has attached here: where its networks can be reached from
@@ -184,6 +218,11 @@ impl Work {
             for (level, text) in told.notes.into_iter().chain(wires) {
                 self.reports.add(Report::Notice { level, text });
             }
+        }
+        if let Some((area, gauges)) = self.segments.watched(element) {
+            let pid = |node| self.pids.get(&At { element, node }).copied().unwrap_or(0);
+            let pids = here.range().map(pid).collect();
+            self.sight.watch(element, Subject { first: here.first, area, gauges, pids })?;
         }
         let networks = Networks::sets(spec, &known.placement);
         for (process, node) in (0..).zip(here.range()) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use mio::{Registry, Token};
@@ -14,7 +14,7 @@ use score_proto::message::Kind;
 use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Placement};
 
-use super::networks::{Label, Networks, Told};
+use super::networks::{Gauges, Label, Networks, Told};
 use super::switch::Gate;
 use super::work::Known;
 use crate::sys::memfd::{Published, sealed};
@@ -84,6 +84,12 @@ impl Segments {
         let shared = self.shared.get_mut(&element).ok_or("nobody has attached")?;
         shared.area = Some(area);
         shared.networks.join(placement, peers, oversubscribed)
+    }
+
+    /// The C-Areas of a parallel process, and what counts its messages.
+    pub fn watched(&self, element: u32) -> Option<(BorrowedFd<'_>, Gauges)> {
+        let shared = self.shared.get(&element)?;
+        Some((shared.area.as_ref()?.as_fd(), shared.networks.gauges()))
     }
 
     /// The descriptors that the Welcome of one process of this host carries.

@@ -19,6 +19,7 @@ use super::limits::{Counts, Watch};
 use super::output::{Outputs, Purpose};
 use super::reports::Reports;
 use super::segments::Segments;
+use super::sight::Sight;
 use super::start::{self, NotStarted, Starts};
 use super::switch::Gate;
 use super::{FIRST, INPUT, NETWORKS, ending};
@@ -89,6 +90,8 @@ pub struct Work {
     pub controls: Controls,
     pub(super) starts: Starts,
     pub(super) segments: Segments,
+    /// What is seen of the processes from outside.
+    pub sight: Sight,
     /// Whether the job is stopped.
     pub gate: Arc<Gate>,
     /// How long it had been, when that was last looked at.
@@ -121,7 +124,7 @@ fn control_token(number: usize) -> Token {
 }
 
 impl Work {
-    pub fn new(ground: Ground, reports: Reports, gate: Arc<Gate>) -> Self {
+    pub fn new(ground: Ground, reports: Reports, gate: Arc<Gate>, sight: Sight) -> Self {
         Self {
             ground,
             placement: None,
@@ -132,6 +135,7 @@ impl Work {
             controls: Controls::default(),
             starts: Starts::default(),
             segments: Segments::default(),
+            sight,
             gate,
             stopped_for: Duration::ZERO,
             told_networks: false,
@@ -395,6 +399,7 @@ impl Work {
         let process = node - known.here.first;
         let counters = self.segments.counters(element, process).unwrap_or_default();
         self.segments.exited(element, process);
+        self.sight.ended(element, node);
         if let Some(callers) = self.callers.get_mut(element as usize) {
             callers.ended(node);
         }

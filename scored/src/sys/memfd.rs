@@ -77,6 +77,40 @@ impl Published {
     }
 }
 
+/// Shared memory that other processes write and this one only reads: each word is taken once.
+#[derive(Debug)]
+pub struct Observed {
+    map: MmapRaw,
+}
+
+impl Observed {
+    /// Maps the first `bytes` of an object that [`sealed`] has made.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn new(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        Ok(Self { map: MmapOptions::new().len(bytes).map_raw_read_only(&fd)? })
+    }
+
+    /// The word at `offset`, a multiple of 4 inside the object.
+    pub fn u32(&self, offset: usize) -> u32 {
+        // SAFETY: `at` has checked the range; nobody can shrink the object, and it is only ever
+        // read by atomic loads.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }.load(Ordering::Acquire)
+    }
+
+    /// The word at `offset`, a multiple of 8 inside the object.
+    pub fn u64(&self, offset: usize) -> u64 {
+        // SAFETY: as above.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }.load(Ordering::Acquire)
+    }
+
+    fn at(&self, offset: usize, size: usize) -> *mut u8 {
+        assert!(offset.is_multiple_of(size) && offset + size <= self.map.len());
+        self.map.as_mut_ptr().wrapping_add(offset)
+    }
+}
+
 /// Words that this process shares with its forked children.
 #[derive(Debug)]
 pub struct Words {
@@ -136,6 +170,15 @@ mod tests {
         assert!(file.write_at(b"x", 0).is_err());
         assert!(file.set_len(0).is_err());
         assert!(writable_mapping(page.fd()).is_err());
+    }
+
+    #[test]
+    fn an_observer_sees_what_others_write() {
+        let fd = sealed(c"score-test", 4096).unwrap();
+        let seen = Observed::new(fd.as_fd(), 4096).unwrap();
+        File::from(fd).write_at(&0x0102_0304_0506_0708_u64.to_le_bytes(), 64).unwrap();
+        assert_eq!(seen.u64(64), 0x0102_0304_0506_0708);
+        assert_eq!((seen.u32(68), seen.u64(0)), (0x0102_0304, 0));
     }
 
     #[test]

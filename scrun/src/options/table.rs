@@ -91,7 +91,7 @@ pub const KNOWN: &[Known] = &[
     row("wait", (Nothing, ""), value::anything, Shared, "wait until there is room"),
     row("message", (Perhaps, "[=concise|quiet]"), value::message, Works, "which lines to show"),
     row("resource", (Nothing, ""), value::anything, Works, "show requests, run nothing"),
-    row("noidle", (Nothing, ""), value::anything, NotYet, "do not give up idle slices"),
+    row("noidle", (Nothing, ""), value::anything, Works, "conclude nothing from idle flags"),
     row("hetero", (Nothing, ""), value::anything, Works, "permit hosts of different kinds"),
     row("heterogeneous", (Nothing, ""), value::anything, Works, "the same"),
     row("links", (Value, "=L"), value::amount, Works, "networks of virtual hosts (for tests)"),

@@ -4,6 +4,7 @@
 mod way;
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -21,7 +22,7 @@ const LOSS: &str = "SCORE_TEST_LOSS";
 
 /// A device and its contexts, one for each process of this host.
 struct Open {
-    device: Device,
+    device: Arc<Device>,
     contexts: Vec<ContextRef>,
 }
 
@@ -42,6 +43,36 @@ pub struct Networks {
     registered: bool,
     /// This host's first node.
     first: u32,
+}
+
+/// A device, by which its owner reads what processes have counted.
+#[derive(Clone)]
+struct Gauge {
+    device: Arc<Device>,
+    /// Its number for this host's first process.
+    first: u32,
+    /// The job's number for its node 0.
+    here: u32,
+}
+
+/// What counts the messages of the processes of one parallel process on this host.
+#[derive(Clone, Default)]
+pub struct Gauges(Vec<Gauge>);
+
+impl Gauges {
+    /// What a process has sent and received over all its networks; peers by the job's numbers.
+    /// Where a message went by ethernet, shmem has forgotten its last peer (`pm::Counters`).
+    pub fn counters(&self, process: u32) -> Counters {
+        let mut sum = Counters::default();
+        for gauge in &self.0 {
+            let Ok(mut one) = gauge.device.counters(gauge.first + process) else { continue };
+            for peer in [&mut one.last_to, &mut one.last_from] {
+                *peer = peer.and_then(|node| node.checked_add(gauge.here));
+            }
+            sum.add(&one);
+        }
+        sum
+    }
 }
 
 /// What packets of one parallel process carry beside the job's secret: those of an earlier stage or
@@ -75,7 +106,7 @@ impl Open {
             context.bind_channel(0, first + process)?;
             contexts.push(context);
         }
-        Ok(Self { device, contexts })
+        Ok(Self { device: Arc::new(device), contexts })
     }
 
     fn shmem(nodes: u32, oversubscribed: bool) -> Result<Self, String> {
@@ -295,23 +326,25 @@ impl Networks {
         Ok(all.into_iter().flatten().collect())
     }
 
-    /// What a process has sent and received over all its networks; peers by the job's numbers.
-    /// Where a message went by ethernet, shmem has forgotten its last peer (`pm::Counters`).
+    /// What a process has sent and received over all its networks.
     pub fn counters(&self, process: u32) -> Counters {
-        let mut sum = Counters::default();
-        let global = |node: Option<u32>| node.and_then(|node| self.first.checked_add(node));
-        for set in &self.sets {
-            let shmem = set.shmem.as_ref().and_then(|open| open.device.counters(process).ok());
-            let shmem = shmem.map(|one| Counters {
-                last_to: global(one.last_to),
-                last_from: global(one.last_from),
-                ..one
+        self.gauges().counters(process)
+    }
+
+    /// What counts the messages; once all have joined.
+    pub fn gauges(&self) -> Gauges {
+        let (here, first) = (self.first, self.first);
+        let of_set = |set: &Set| {
+            let shmem = set.shmem.as_ref().map(|open| Gauge {
+                device: open.device.clone(),
+                first: 0,
+                here,
             });
-            let node = self.first + process;
-            let ethernet = set.ethernet().and_then(|open| open.device.counters(node).ok());
-            shmem.iter().chain(&ethernet).for_each(|one| sum.add(one));
-        }
-        sum
+            let ethernet =
+                set.ethernet().map(|open| Gauge { device: open.device.clone(), first, here: 0 });
+            [shmem, ethernet]
+        };
+        Gauges(self.sets.iter().flat_map(of_set).flatten().collect())
     }
 
     /// A process of this host has ended.

@@ -75,7 +75,6 @@ impl Gate {
     }
 
     /// How often it is to be looked whether all processes are idle (`Order::Run`); zero for never.
-    #[expect(dead_code, reason = "the sampling of C-Areas asks for it")]
     pub fn pace(&self) -> Duration {
         Duration::from_micros(self.pace_us.load(Ordering::SeqCst).into())
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use mio::{Registry, Token, Waker};
 
+use super::sight::Sight;
 use crate::sys::{fifo, stop};
 pub use gate::Gate;
 
@@ -24,19 +25,25 @@ pub use gate::Gate;
 const STACK: usize = 256 * 1024;
 
 /// Starts the thread, which hears `Order::Stop` and `Order::Run` on a socket of its own and answers
-/// with `Report::Stopped`. It keeps the scheduling class of its caller, who becomes normal again.
-/// `token`: as what the loop is woken that has asked for it by [`Gate::wake_me`].
+/// with `Report::Stopped`. In between it looks at `sight`. It keeps the scheduling class of its
+/// caller, who becomes normal again. `token`: as what the loop is woken that has asked for it by
+/// [`Gate::wake_me`].
 ///
 /// # Errors
 /// As pthread_create(3), timer_create(2).
-pub fn start(socket: OwnedFd, registry: &Registry, token: Token) -> io::Result<Arc<Gate>> {
+pub fn start(
+    socket: OwnedFd,
+    registry: &Registry,
+    token: Token,
+    sight: Sight,
+) -> io::Result<Arc<Gate>> {
     stop::ignore_stops_of_children()?;
     let gate = Arc::new(Gate::new(Waker::new(registry, token)?));
     let theirs = Arc::clone(&gate);
     let made = std::thread::Builder::new()
         .name("switch".to_owned())
         .stack_size(STACK)
-        .spawn(move || thread::run(socket, &theirs));
+        .spawn(move || thread::run(socket, &theirs, sight));
     fifo::leave();
     made.map(|_| gate)
 }

@@ -6,10 +6,13 @@ use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
+use nix::sys::time::TimeSpec;
 use score_proto::frame::{self, Decoder};
 use score_proto::order::{Order, Report};
 
+use super::super::sight::Sight;
 use super::gate::Gate;
 use super::members::{Members, Standing};
 use crate::sys::fifo::{self, Heirs};
@@ -18,16 +21,19 @@ use crate::sys::stop::Ticks;
 /// A wait for children that takes longer is interrupted, to look at them in /proc.
 const TICK: Duration = Duration::from_millis(2);
 /// Pauses between looks at processes that are no children.
+/// From a look that found somebody else looking to the next.
+const LATER: Duration = Duration::from_micros(200);
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// Hears orders, and carries them out, until nobody gives any.
-pub fn run(socket: OwnedFd, gate: &Gate) {
+pub fn run(socket: OwnedFd, gate: &Gate, sight: Sight) {
     // Only who is it already may do this: what it starts is none.
     let _ = fifo::take(Heirs::Normal);
     // A thread without timer would wait for ever for a process in a debugger's hands.
     let Ok(ticks) = Ticks::new() else { return };
     let stream = UnixStream::from(socket);
-    let mut switch = Switch { stream, decoder: Decoder::default(), ticks, members: Members::new() };
+    let (decoder, members) = (Decoder::default(), Members::new());
+    let mut switch = Switch { stream, decoder, ticks, members, sight, due: Instant::now() };
     // It ends with its socket: the shepherd's loop sees the end of its own, and ends all.
     let _ = switch.serve(gate);
 }
@@ -37,12 +43,15 @@ struct Switch {
     decoder: Decoder,
     ticks: Ticks,
     members: Members,
+    sight: Sight,
+    /// When it is looked next whether all processes are idle.
+    due: Instant,
 }
 
 impl Switch {
     fn serve(&mut self, gate: &Gate) -> io::Result<()> {
         loop {
-            match self.hear()? {
+            match self.hear(gate)? {
                 Order::Stop { switch, .. } => self.stop(switch, gate)?,
                 Order::Run { pace_us, .. } => {
                     if gate.reopen(Instant::now(), pace_us) {
@@ -55,17 +64,49 @@ impl Switch {
         }
     }
 
-    fn hear(&mut self) -> io::Result<Order> {
+    fn hear(&mut self, gate: &Gate) -> io::Result<Order> {
         let mut bytes = [0; 512];
         loop {
             if let Some(order) = self.decoder.next().map_err(io::Error::other)? {
                 return Ok(order);
             }
+            self.look_until_ordered(gate)?;
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.decoder.push(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Looks at a pace whether all processes are idle, until somebody gives an order.
+    fn look_until_ordered(&mut self, gate: &Gate) -> io::Result<()> {
+        loop {
+            let pace = gate.pace();
+            let looks = !pace.is_zero() && !gate.is_stopped() && self.sight.is_wanted();
+            let left = looks.then(|| self.due.saturating_duration_since(Instant::now()));
+            let [order, nudge] = [self.stream.as_fd(), self.sight.nudge()];
+            let mut wanted = [order, nudge].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            match ppoll(&mut wanted, left.map(TimeSpec::from), None) {
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(0) => {
+                    let (stream, mut told) = (&mut self.stream, Ok(()));
+                    let looked = self.sight.sample(|element, quiet| {
+                        let mut bytes = Vec::with_capacity(64);
+                        // It fails for what is too long only.
+                        let _ = frame::encode(&Report::Quiet { element, quiet }, &mut bytes);
+                        told = stream.write_all(&bytes);
+                    });
+                    told?;
+                    self.due = Instant::now() + if looked { pace } else { LATER };
+                }
+                Ok(_) if wanted[0].any() == Some(true) => return Ok(()),
+                Ok(_) => {
+                    self.sight.hush();
+                    self.due = Instant::now() + pace;
+                }
             }
         }
     }

@@ -1,0 +1,330 @@
+//! What is seen of the job's processes from outside, without stopping them: whether they are idle,
+//! what they have counted, what they wait for (docs/time-sharing.md, "Deadlock").
+//!
+//! | file | what |
+//! |---|---|
+//! | `areas.rs` | C-Areas as they are read |
+//! | `tasks.rs` | threads, as the kernel sees them |
+//! | `descriptors.rs` | whether a descriptor is PM's |
+//! | `stands.rs` | the rules: where a thread stands that waits |
+//! | `look.rs` | a look at the threads of a process |
+//!
+//! A process is idle when all of its threads have set idle, or are in sc_barrier, *and* SCore has
+//! no answer for it under way. libscore counts calls of sc_barrier before the thread is idle, and
+//! answers that were taken after it is busy again; the shepherd counts calls it has heard of, and
+//! answers it has given. A call that is not heard yet may be the last that all others wait for; an
+//! answer that is not taken is about to wake somebody. Idle is only who has neither. The master
+//! knows of all calls that were heard before a look, since reports keep their order, and has
+//! ordered the answers before the look, if there were any.
+//!
+//! A process that has ended is idle, and its end a change like a return to work. What it has sent
+//! stays in the sums; what was sent to it counts as received (docs/ARCHITECTURE.md, "Exit").
+
+mod areas;
+mod descriptors;
+mod look;
+mod stands;
+mod tasks;
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use score_proto::sight::{Quiet, Seen, Wait};
+
+use super::networks::Gauges;
+use crate::deadlock::{Sample, Watch};
+use areas::{Areas, Seat};
+use descriptors::PmSockets;
+
+/// All that is watched of a job on this host. The loop says what there is and looks when the master
+/// asks; the thread that switches looks at its pace whether all are idle, since it is in time among
+/// busy processes.
+#[derive(Clone)]
+pub struct Sight(Arc<Shared>);
+
+struct Shared {
+    inner: Mutex<Inner>,
+    /// There is something to look at.
+    wanted: AtomicBool,
+    /// Readable when that has become so.
+    nudge: EventFd,
+}
+
+#[derive(Default)]
+struct Inner {
+    elements: BTreeMap<u32, Element>,
+    /// The user wants nothing to be concluded (`noidle`).
+    blind: bool,
+}
+
+/// A parallel process.
+struct Element {
+    /// This host's first node.
+    first: u32,
+    areas: Areas,
+    gauges: Gauges,
+    processes: Vec<Process>,
+    watch: Watch,
+    told: Option<Quiet>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Process {
+    pid: i32,
+    ended: bool,
+    /// Calls of sc_barrier that were heard, and answers that were given.
+    barriers: (u64, u64),
+}
+
+/// What is to be watched: the processes of one element on this host, which have all attached.
+pub struct Subject<'a> {
+    /// This host's first node.
+    pub first: u32,
+    /// Their C-Areas.
+    pub area: BorrowedFd<'a>,
+    /// What counts their messages.
+    pub gauges: Gauges,
+    /// Process ids, by node; 0 for one that has ended.
+    pub pids: Vec<i32>,
+}
+
+impl Sight {
+    /// Sees nothing yet.
+    ///
+    /// # Errors
+    /// As eventfd(2).
+    pub fn new() -> io::Result<Self> {
+        let nudge = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let wanted = AtomicBool::new(false);
+        Ok(Self(Arc::new(Shared { inner: Mutex::default(), wanted, nudge })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Concludes nothing from what it sees from now on.
+    pub fn close(&self) {
+        self.lock().blind = true;
+    }
+
+    /// The parallel processes of a stage have ended. Nothing is told of them after this.
+    pub fn clear(&self) {
+        self.lock().elements.clear();
+        self.0.wanted.store(false, Ordering::SeqCst);
+    }
+
+    /// Begins to watch a parallel process.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn watch(&self, number: u32, subject: Subject<'_>) -> Result<(), String> {
+        let count = subject.pids.len() as u32;
+        let areas = Areas::new(subject.area, count)
+            .map_err(|error| format!("the C-Area cannot be mapped: {error}"))?;
+        let process = |pid| Process { pid, ended: pid == 0, ..Process::default() };
+        let element = Element {
+            first: subject.first,
+            areas,
+            gauges: subject.gauges,
+            processes: subject.pids.into_iter().map(process).collect(),
+            watch: Watch::default(),
+            told: None,
+        };
+        let mut inner = self.lock();
+        inner.elements.insert(number, element);
+        if !inner.blind {
+            self.0.wanted.store(true, Ordering::SeqCst);
+            // Only a full counter fails, and that is readable as well.
+            let _ = self.0.nudge.write(1);
+        }
+        Ok(())
+    }
+
+    /// How many calls of sc_barrier of a process were heard, and how many answers are given to it:
+    /// said before they are sent.
+    pub fn barriers(&self, element: u32, node: u32, counts: (u64, u64)) {
+        if let Some(process) = self.lock().process(element, node) {
+            process.barriers = counts;
+        }
+    }
+
+    /// A process has ended, and its networks know.
+    pub fn ended(&self, element: u32, node: u32) {
+        if let Some(process) = self.lock().process(element, node) {
+            process.ended = true;
+        }
+    }
+
+    /// Whether there is something for [`Sight::sample`].
+    pub fn is_wanted(&self) -> bool {
+        self.0.wanted.load(Ordering::SeqCst)
+    }
+
+    /// Readable when [`Sight::is_wanted`] may have become true, until [`Sight::hush`].
+    pub fn nudge(&self) -> BorrowedFd<'_> {
+        self.0.nudge.as_fd()
+    }
+
+    /// See [`Sight::nudge`].
+    pub fn hush(&self) {
+        let _ = self.0.nudge.read();
+    }
+
+    /// Looks whether all processes of an element are idle, and tells what has changed, before any
+    /// [`Sight::clear`] that comes later. False when
+    /// somebody else is looking, who is not waited for.
+    pub fn sample(&self, mut tell: impl FnMut(u32, Quiet)) -> bool {
+        let mut inner = match self.0.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        for (number, element) in &mut inner.elements {
+            let quiet = element.quiet();
+            if element.told != Some(quiet) {
+                element.told = Some(quiet);
+                tell(*number, quiet);
+            }
+        }
+        true
+    }
+
+    /// Looks at all processes of an element for a verdict.
+    pub fn look(&self, element: u32, round: u64, stopped: bool) -> Seen {
+        let nothing = Seen { idle: false, ..Seen::NOTHING };
+        let (mut samples, claims) = {
+            let inner = self.lock();
+            let Some(one) = inner.elements.get(&element) else { return nothing };
+            let samples: Vec<Sample> = (0..one.areas.count()).map(|at| one.sample(at)).collect();
+            let all_idle = samples.iter().all(|sample| sample.idle);
+            // The first round is a question; from the second on each thread has to prove it.
+            let deep = all_idle && (stopped || one.watch.follows(round));
+            (samples, deep.then(|| one.claims()))
+        };
+        // Not under the lock: it takes a while.
+        if let Some(claims) = claims {
+            prove(&claims, &mut samples, stopped);
+        }
+        let mut inner = self.lock();
+        let one = inner.elements.get_mut(&element);
+        one.map_or(nothing, |one| one.watch.look(round, &samples, stopped))
+    }
+
+    /// What every process of an element waits for. `now_ns` as the processes' clock.
+    pub fn explain(&self, element: u32, now_ns: u64) -> Vec<Wait> {
+        let inner = self.lock();
+        inner.elements.get(&element).map(|one| one.waits(now_ns)).unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn process(&mut self, element: u32, node: u32) -> Option<&mut Process> {
+        let element = self.elements.get_mut(&element)?;
+        element.processes.get_mut(node.checked_sub(element.first)? as usize)
+    }
+}
+
+/// A process that says that it waits.
+struct Claim {
+    pid: i32,
+    seats: Vec<Seat>,
+}
+
+/// Looks at the threads of all processes that say that they wait; none where one has ended.
+fn prove(claims: &[Option<Claim>], samples: &mut [Sample], stopped: bool) {
+    let sockets = PmSockets::find();
+    for (claim, sample) in claims.iter().zip(samples.iter_mut()) {
+        let Some(Claim { pid, seats }) = claim else { continue };
+        match look::threads(*pid, seats, &sockets) {
+            Some(threads) => {
+                (sample.spins, sample.threads) = (threads.spins, Some(threads.stamp));
+            }
+            None => return sample.idle = false,
+        }
+    }
+    if stopped {
+        let pids: HashSet<i32> = claims.iter().flatten().map(|claim| claim.pid).collect();
+        let parents = tasks::parents(&pids);
+        for (claim, sample) in claims.iter().zip(samples) {
+            sample.idle &= claim.as_ref().is_none_or(|claim| !parents.contains(&claim.pid));
+        }
+    }
+}
+
+impl Element {
+    /// One process: turns first, then its threads' slots, then the rest.
+    fn sample(&self, number: u32) -> Sample {
+        let (Some(process), Some(area)) =
+            (self.processes.get(number as usize), self.areas.area(number))
+        else {
+            return Sample::default();
+        };
+        let turns = area.turns();
+        let idle = area.may_be_idle() && area.is_idle() && area.barriers() == process.barriers;
+        let counted = self.gauges.counters(number);
+        Sample {
+            // Its end is a change.
+            turns: if process.ended { turns.wrapping_add(1) } else { turns },
+            idle: idle || process.ended,
+            polls: counted.poll_epoch,
+            spins: false,
+            sent: counted.sent,
+            received: counted.received,
+            remote: counted.remote,
+            threads: None,
+        }
+    }
+
+    fn quiet(&self) -> Quiet {
+        let mut all = Quiet::NOTHING;
+        for number in 0..self.areas.count() {
+            let is_over = self.processes.get(number as usize).is_some_and(|one| one.ended);
+            let may_be = self.areas.area(number).is_some_and(|area| area.may_be_idle());
+            let busy = Quiet { idle: false, ..Quiet::NOTHING };
+            if !may_be && !is_over {
+                return busy;
+            }
+            let Sample { idle, sent, received, remote, .. } = self.sample(number);
+            if !idle {
+                return busy;
+            }
+            all = all.and(Quiet { idle, sent, received, remote });
+        }
+        all
+    }
+
+    fn claims(&self) -> Vec<Option<Claim>> {
+        let claim = |(number, process): (u32, &Process)| {
+            let seats = self.areas.area(number).and_then(|area| area.seats());
+            let claim = Claim { pid: process.pid, seats: seats.unwrap_or_default() };
+            (!process.ended).then_some(claim)
+        };
+        (0..).zip(&self.processes).map(claim).collect()
+    }
+
+    fn waits(&self, now_ns: u64) -> Vec<Wait> {
+        let wait = |number: u32| {
+            let counted = self.gauges.counters(number);
+            let ended = self.processes.get(number as usize).is_none_or(|one| one.ended);
+            let seats = self.areas.area(number).filter(|_| !ended).and_then(|area| area.seats());
+            // It waits since the last of its threads does.
+            let last = seats.unwrap_or_default().into_iter().max_by_key(|seat| seat.since_ns);
+            let since = last.map_or(now_ns, |seat| seat.since_ns);
+            Wait {
+                node: self.first + number,
+                waiting: last.map_or(0, |seat| seat.waiting as u32),
+                idle_ms: now_ns.saturating_sub(since) / 1_000_000,
+                sent: counted.sent,
+                received: counted.received,
+                last_to: counted.last_to,
+                last_from: counted.last_from,
+            }
+        };
+        (0..self.areas.count()).map(wait).collect()
+    }
+}

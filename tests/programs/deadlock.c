@@ -1,0 +1,295 @@
+/* Programs that cannot go on, and programs that only look like it. deadlock WHAT */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <pm.h>
+#include <sc.h>
+#include <score.h>
+
+#define NET score_pmnet[0]
+
+static const char *what;
+
+static int is(const char *word) { return strcmp(what, word) == 0; }
+
+static void check(int ok, const char *step) {
+    if (!ok) {
+        fprintf(stderr, "deadlock: node %d: %s\n", score_self_node, step);
+        exit(9);
+    }
+}
+
+static void nap(int ms) {
+    struct timespec t = {ms / 1000, (ms % 1000) * 1000000L};
+    while (nanosleep(&t, &t) && errno == EINTR) {
+    }
+}
+
+static void post(int node) {
+    caddr_t buf;
+    int cc;
+    do
+        cc = pmGetSendBuffer(NET, node, &buf, 8);
+    while (cc == ENOBUFS || cc == EBUSY);
+    check(cc == PM_SUCCESS, "pmGetSendBuffer");
+    memset(buf, 1, 8);
+    check(pmSend(NET) == PM_SUCCESS, "pmSend");
+}
+
+/* figure 2.9 */
+static void take(void) {
+    caddr_t buf;
+    size_t len;
+    int cc;
+    if ((cc = pmReceive(NET, &buf, &len)) == ENOBUFS || cc == EBUSY) {
+        score_become_idle();
+        while ((cc = pmReceive(NET, &buf, &len)) == ENOBUFS || cc == EBUSY) {
+        }
+    }
+    score_become_busy();
+    check(cc == PM_SUCCESS, "pmReceive");
+}
+
+static void release(void) { check(pmReleaseReceiveBuffer(NET) == PM_SUCCESS, "release"); }
+
+static void receive(void) {
+    take();
+    release();
+}
+
+/* figure 3.4; also: another descriptor, or -1 */
+static int sleep_for(int also) {
+    caddr_t buf;
+    size_t len;
+    int fds[8], n = 8, cc, woken = 0, i;
+    check(pmGetFd(NET, fds, &n) == PM_SUCCESS, "pmGetFd");
+    score_become_idle();
+    check(pmBeforeSelect(NET) == PM_SUCCESS, "pmBeforeSelect");
+    while ((cc = pmReceive(NET, &buf, &len)) == ENOBUFS && !woken) {
+        fd_set set;
+        int top = also;
+        FD_ZERO(&set);
+        for (i = 0; i < n; i++) {
+            FD_SET(fds[i], &set);
+            if (fds[i] > top)
+                top = fds[i];
+        }
+        if (also >= 0)
+            FD_SET(also, &set);
+        if (select(top + 1, &set, NULL, NULL, NULL) > 0 && also >= 0)
+            woken = FD_ISSET(also, &set);
+    }
+    pmAfterSelect(NET);
+    score_become_busy();
+    if (cc == PM_SUCCESS)
+        release();
+    return woken;
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t turn = PTHREAD_COND_INITIALIZER;
+
+static void *helper(void *arg) {
+    (void)arg;
+    nap(700);
+    if (is("helper-wakes")) {
+        pthread_mutex_lock(&lock);
+        pthread_cond_signal(&turn);
+        pthread_mutex_unlock(&lock);
+    } else {
+        post(!score_self_node);
+    }
+    return NULL;
+}
+
+static void *sleeper(void *arg) {
+    pthread_mutex_lock(&lock);
+    pthread_cond_wait(&turn, &lock);
+    pthread_mutex_unlock(&lock);
+    if (arg)
+        post(!score_self_node);
+    return NULL;
+}
+
+static void compute(int ms) {
+    struct timespec from, now;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - from.tv_sec) * 1000 + (now.tv_nsec - from.tv_nsec) / 1000000 < ms);
+}
+
+static void on_alarm(int signal) {
+    (void)signal;
+    post(!score_self_node);
+}
+
+static void on_hangup(int signal) {
+    (void)signal;
+    static const char text[] = "handler of SIGHUP\n";
+    if (write(1, text, sizeof text - 1) < 0 || is("inspect"))
+        sc_inspectme(NULL, SIGHUP);
+    if (is("ignored"))
+        return;
+    _exit(0);
+}
+
+/* Those that cannot go on. */
+static void dead(void) {
+    pthread_t thread;
+    int me = score_self_node, all = score_num_node, i;
+    if (is("alone")) { /* one receives, the others have ended */
+        if (me != 0)
+            return;
+        receive();
+    } else if (is("mutual") || is("handled") || is("inspect") || is("ignored")) {
+        if (!is("mutual"))
+            signal(SIGHUP, on_hangup);
+        for (i = 0; i < 3; i++) {
+            post((me + 1) % all);
+            receive();
+        }
+        receive();
+    } else if (is("blocked")) {
+        sleep_for(-1);
+    } else if (is("barrier")) { /* barrier against receive */
+        if (me == 0)
+            receive();
+        sc_barrier();
+    } else if (is("unread")) { /* what an ended node has not read is nowhere */
+        if (me == 1) {
+            nap(200);
+            return;
+        }
+        post(1);
+        receive();
+    } else if (is("sleeper")) { /* a thread that nobody will wake */
+        pthread_create(&thread, NULL, sleeper, NULL);
+        receive();
+    } else {
+        check(0, "unknown");
+    }
+}
+
+/* Those that can, whatever it looks like. */
+static void alive(void) {
+    pthread_t thread;
+    int me = score_self_node, all = score_num_node, i;
+    caddr_t buf;
+    size_t len;
+    if (is("never-idle")) {
+        if (me == 0) {
+            nap(1500);
+            post(1);
+        } else if (me == 1) {
+            while (pmReceive(NET, &buf, &len) == ENOBUFS) {
+            }
+            release();
+        }
+    } else if (is("late")) { /* taken, and released much later */
+        if (me == 0) {
+            post(1);
+            receive();
+        } else if (me == 1) {
+            take();
+            score_become_idle();
+            nap(800);
+            score_become_busy();
+            release();
+            post(0);
+        }
+    } else if (is("barrier-computes")) {
+        if (me == 0)
+            compute(1000);
+        sc_barrier();
+    } else if (is("barriers")) {
+        for (i = 0; i < 300; i++)
+            sc_barrier();
+    } else if (is("helper")) {
+        if (me == 0)
+            pthread_create(&thread, NULL, helper, NULL);
+        if (me == 1)
+            receive();
+        sc_barrier();
+    } else if (is("helper-wakes")) { /* a thread in a pause wakes one that will send */
+        if (me == 0) {
+            pthread_t other;
+            pthread_create(&other, NULL, sleeper, &thread);
+            pthread_create(&thread, NULL, helper, NULL);
+        }
+        if (me == 1)
+            receive();
+        sc_barrier();
+    } else if (is("mistake")) { /* idle, and computing, and sending */
+        score_become_idle();
+        if (me == 0) {
+            compute(1000);
+            post(1);
+        } else if (me == 1) {
+            receive();
+        }
+    } else if (is("alarm")) {
+        signal(SIGALRM, on_alarm);
+        if (me == 0)
+            alarm(1);
+        if (me < 2 && me == 1)
+            receive();
+        sc_barrier();
+    } else if (is("stdin")) {
+        if (me == 0) {
+            check(sleep_for(0), "stdin");
+            for (i = 1; i < all; i++)
+                post(i);
+        } else {
+            sleep_for(-1);
+        }
+    } else if (is("test")) { /* as MPI_Test does: a look between computations */
+        if (me == 0) {
+            nap(1200);
+            post(1);
+        } else if (me == 1) {
+            while (pmReceive(NET, &buf, &len) == ENOBUFS)
+                compute(1);
+            release();
+        }
+    } else if (is("child")) { /* a child that will send a signal */
+        signal(SIGUSR1, on_alarm);
+        if (me == 0 && fork() == 0) {
+            nap(800);
+            kill(getppid(), SIGUSR1);
+            _exit(0);
+        }
+        if (me == 1)
+            receive();
+        sc_barrier();
+    } else if (is("pipe")) { /* waits for what its left-hand neighbour writes */
+        char byte;
+        score_become_idle();
+        check(read(0, &byte, 1) == 1, "read");
+        score_become_busy();
+    } else if (is("feed")) {
+        nap(1200);
+        check(write(1, "x", 1) == 1, "write");
+    } else {
+        dead();
+        return;
+    }
+    if (!is("feed"))
+        printf("node %d went on\n", me);
+}
+
+int main(int argc, char **argv) {
+    score_initialize(argc, argv);
+    what = argc > 1 ? argv[argc - 1] : "";
+    alive();
+    return 0;
+}
