@@ -12,6 +12,7 @@ pub mod options;
 pub mod pmtest;
 pub mod post;
 pub mod scatter;
+pub mod scmon;
 pub mod scorehosts;
 pub mod scps;
 pub mod station;

@@ -105,6 +105,13 @@ pub enum Console {
     Page,
     /// End this one.
     Kill(u32),
+    /// [`Up::Figures`] of this one every so many milliseconds, until it ends.
+    Watch {
+        /// Its number.
+        job: u32,
+        /// Milliseconds.
+        period_ms: u32,
+    },
 }
 
 /// Towards the user.

@@ -11,6 +11,7 @@ mod help;
 pub mod inside;
 pub mod job;
 mod local;
+mod monitor;
 pub mod networks;
 pub mod nodes;
 pub mod notice;
@@ -101,7 +102,19 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
         (None, None) => Call::Own(options.for_scored()),
     };
     let statistics = options.statistics();
-    let settings = Settings { reporter, statistics, names, contents, call, show: None };
+    let monitor = options.get("monitor").and_then(|given| match monitor::settle() {
+        Ok(place) => Some(monitor::Plan { place, value: given.value.clone() }),
+        Err(why) => {
+            reporter.say(Level::Warning, &format!("no picture of the job is shown: {why}"));
+            None
+        }
+    });
+    if monitor.as_ref().is_some_and(|plan| spec.stdin && monitor::takes_input(plan.place)) {
+        spec.stdin = false;
+        reporter.say(Level::Info, "the keyboard is the monitor's: the job reads nothing");
+    }
+    let show = None;
+    let settings = Settings { reporter, statistics, names, contents, call, show, monitor };
     session::run(spec, settings)
 }
 

@@ -27,6 +27,7 @@ mod main_job;
 mod many_hosts;
 mod many_lines;
 mod many_processes;
+mod monitors;
 mod multi_user;
 mod networks;
 mod odd_hosts;

@@ -126,11 +126,13 @@ impl Daemon {
                     }
                     self.tell(number, lane, &up);
                 }
+                Action::Figures(figures) => self.show(number, &figures),
                 Action::Order(order) => self.lead_order(number, order),
                 Action::Gang(bid) => self.bid(number, bid),
             }
         }
         if is_over {
+            self.watched_is_over(number, code);
             self.job_over(number, code);
         }
         self.grant_bids();
@@ -263,6 +265,11 @@ impl Daemon {
     }
 
     pub fn send_report(&mut self, link: usize, (job, life): (u32, u64), report: &Report) {
+        let is_slow = self.peers.as_ref().is_some_and(|peers| peers.is_slow(link));
+        if is_slow && matches!(report, Report::Figures(_)) {
+            // Newer ones come.
+            return;
+        }
         if let (Ok(body), Some(peers)) = (frame::encode_datagram(report), &mut self.peers) {
             peers.send(link, Peer::Report { job, life, body });
         }

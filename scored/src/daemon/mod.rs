@@ -18,8 +18,9 @@ mod shepherd;
 pub mod slices;
 mod store;
 mod strangers;
+mod watching;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -199,6 +200,8 @@ struct Daemon {
     next_job: u32,
     /// The clock of masters counts from here.
     began: Instant,
+    /// Sessions that watch a job, and which.
+    watching: BTreeMap<usize, u32>,
     /// Connections that were dropped before they were anybody's.
     strangers: u64,
     ending: bool,
@@ -237,6 +240,7 @@ impl Daemon {
             store: Store::default(),
             next_job: 1,
             began: Instant::now(),
+            watching: BTreeMap::new(),
             strangers: 0,
             ending: false,
             cgroups: Cgroups::default(),
@@ -601,6 +605,7 @@ impl Daemon {
         let some = !over.is_empty();
         for number in over {
             self.ending |= self.scout.as_ref().is_some_and(|scout| scout.control == number);
+            self.unwatch(number);
             let session = self.sessions.remove(&number);
             let jobs = session.as_ref().map(Session::numbers).unwrap_or_default();
             jobs.into_iter().for_each(|job| self.drop_job(job));

@@ -270,6 +270,11 @@ impl Peers {
         true
     }
 
+    /// Whether something waits for a link that does not take it now.
+    pub fn is_slow(&self, number: usize) -> bool {
+        self.all.get(&number).is_some_and(|one| !one.waiting.is_empty())
+    }
+
     /// Whether a link may hold more without a further report of mio's.
     pub fn has_more(&self) -> bool {
         self.all.values().any(|one| one.readable)

@@ -20,6 +20,9 @@ use crate::link::Link;
 /// Bytes that may wait for a scrun that does not read, beside the windows of its jobs.
 const BACKLOG: usize = 4 << 20;
 
+/// Bytes that wait for a scrun that reads too slowly for figures.
+const SLOW: usize = 256 << 10;
+
 /// scrun's exit code for a session that cannot go on.
 const FAILED: u8 = 1;
 
@@ -302,7 +305,9 @@ impl Session {
     /// Tells it something of a job; a refusal and the end are the last. Those of the session
     /// itself are the last of all.
     pub fn tell(&mut self, job: u32, up: &Up) {
-        if self.leaving {
+        // Who reads slowly gets newer figures, not more.
+        let is_late = matches!(up, Up::Figures(_)) && self.is_slow();
+        if self.leaving || is_late {
             return;
         }
         match &mut self.wire {
@@ -313,6 +318,14 @@ impl Session {
         if matches!(up, Up::Refused { .. } | Up::Finished(_)) {
             self.jobs.remove(&job);
             self.leaving = job == LOGIN;
+        }
+    }
+
+    fn is_slow(&self) -> bool {
+        match &self.wire {
+            Wire::Near(link) => link.backlog() > SLOW,
+            // What is far is slow where the link to its daemon is (`send_outboxes`).
+            Wire::Far { .. } => false,
         }
     }
 

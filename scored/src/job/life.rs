@@ -6,10 +6,12 @@ use std::collections::HashMap;
 use score_proto::message::{Down, JobEnd, JobSpec, Kind, Level, NodeUsage, OsBytes, StageSpec, Up};
 use score_proto::nodeset::NodeSet;
 use score_proto::order::{Begin, Order, Placement, Report};
+use score_proto::sight::Figures;
 
 use super::code;
 use super::element::Element;
 use super::hang::{self, Hang, Step};
+use super::watchers::{Watcher, Watchers};
 use crate::cluster::Time;
 use crate::gang::Why;
 
@@ -39,6 +41,8 @@ pub enum Event {
     Held,
     /// Time has passed.
     Tick,
+    /// Somebody wants figures so often, in milliseconds; 0 for never again.
+    Watch(Watcher, u32),
 }
 
 /// What is to be done.
@@ -46,6 +50,8 @@ pub enum Event {
 pub enum Action {
     /// Tell scrun.
     Up(Up),
+    /// Tell all others who watch.
+    Figures(Figures),
     /// Tell the hosts.
     Order(Order),
     /// Tell the gang scheduler.
@@ -127,6 +133,7 @@ pub struct Job {
     /// The gang scheduler knows it.
     entered: bool,
     usage: Vec<NodeUsage>,
+    watchers: Watchers,
     actions: Vec<Action>,
 }
 
@@ -172,6 +179,7 @@ impl Job {
             suspended: false,
             entered: false,
             usage: Vec::new(),
+            watchers: Watchers::default(),
             actions: Vec::new(),
         };
         (job, [Order::Place(placement), Order::Begin(Box::new(begin))])
@@ -210,6 +218,7 @@ impl Job {
             Event::Tick => {
                 (0..self.hangs.len() as u32).for_each(|one| self.hang(one, Hang::tick));
             }
+            Event::Watch(watcher, period_ms) => self.watch(watcher, period_ms),
         }
         self.settle();
         std::mem::take(&mut self.actions)
@@ -295,11 +304,29 @@ impl Job {
             }
             Down::Suspend => self.suspend(),
             Down::Resume => self.resume(),
-            Down::Watch(period_ms) => self.order(Order::Watch { period_ms }),
+            Down::Watch(period_ms) => self.watch(Watcher::Scrun, period_ms),
             Down::Kill => {
                 self.order(Order::Kill);
                 self.end_all(code::of_signal(libc::SIGKILL));
             }
+        }
+    }
+
+    fn watch(&mut self, watcher: Watcher, period_ms: u32) {
+        let period_ms = self.watchers.set(watcher, period_ms);
+        // Hosts that make ready are told with the first stage.
+        if let Some(period_ms) = period_ms.filter(|_| self.state != State::Starting) {
+            self.order(Order::Watch { period_ms });
+        }
+    }
+
+    fn figures(&mut self, figures: Figures) {
+        let (scrun, others) = self.watchers.who();
+        if others {
+            self.actions.push(Action::Figures(figures.clone()));
+        }
+        if scrun {
+            self.up(Up::Figures(figures));
         }
     }
 
@@ -309,6 +336,10 @@ impl Job {
                 let hosts = self.placement.hosts.len() as u32;
                 let nodes = self.placement.nodes();
                 self.up(Up::Accepted { job: self.number, nodes, hosts });
+                let period_ms = self.watchers.shortest();
+                if period_ms > 0 {
+                    self.order(Order::Watch { period_ms });
+                }
                 self.begin_stage(0);
             }
             Report::Refused { code, reason } if self.state == State::Starting => {
@@ -343,7 +374,7 @@ impl Job {
             Report::Waits { element, waits } => {
                 self.hang(element, |hang, now| hang.explained(waits, now));
             }
-            Report::Figures(figures) => self.up(Up::Figures(figures)),
+            Report::Figures(figures) => self.figures(figures),
             Report::Usage(usage) => self.usage.extend(usage),
             Report::Drained if self.state == State::Draining => self.end_stage(),
             Report::Finished { elapsed_ns } => self.finished(elapsed_ns),

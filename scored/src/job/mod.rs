@@ -9,3 +9,4 @@ pub mod life;
 pub mod limits;
 pub mod lines;
 pub mod staging;
+pub mod watchers;

@@ -109,17 +109,17 @@ impl Watch {
 
     fn look_at_disk(&mut self, now: Instant, directory: &Path) -> Option<Kind> {
         let limit = self.limits.disk.filter(|_| self.disk_next.is_some_and(|due| due <= now))?;
-        let within = is_within(directory, limit);
+        let within = disk_use(directory, limit).is_some();
         // A large tree must not keep this process busy.
         self.disk_next = Some(now + DISK_PAUSE.max(now.elapsed() * DISK_SHARE));
         (!within).then_some(Kind::Disk)
     }
 }
 
-/// Whether a folder takes no more than so many bytes on disk. What lies too deep to be counted is
-/// as good as too much.
-fn is_within(directory: &Path, limit: u64) -> bool {
-    let Ok(top) = File::open(directory).map(OwnedFd::from) else { return true };
+/// The bytes that a folder takes on disk, if these are no more than `limit`. What lies too deep to
+/// be counted is as good as too much.
+pub fn disk_use(directory: &Path, limit: u64) -> Option<u64> {
+    let Ok(top) = File::open(directory).map(OwnedFd::from) else { return Some(0) };
     let mut open = Vec::new();
     open.extend(remove::names(top.as_fd()).ok().map(|names| (top, names)));
     let mut sum = 0u64;
@@ -133,18 +133,18 @@ fn is_within(directory: &Path, limit: u64) -> bool {
         };
         sum = sum.saturating_add(bytes(&found));
         if sum > limit {
-            return false;
+            return None;
         }
         if SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
             && let Ok(inner) = openat(&*folder, name.as_c_str(), FOLDER, Mode::empty())
         {
             if open.len() == DEPTH {
-                return false;
+                return None;
             }
             open.extend(remove::names(inner.as_fd()).ok().map(|names| (inner, names)));
         }
     }
-    true
+    Some(sum)
 }
 
 fn bytes(found: &FileStat) -> u64 {
@@ -169,13 +169,14 @@ mod tests {
         let mut inner = base.clone();
         inner.extend(["a"; 20]);
         fs::create_dir_all(&inner).unwrap();
-        assert!(is_within(&base, 1 << 20));
+        let is_within = |limit| disk_use(&base, limit).is_some();
+        assert!(is_within(1 << 20));
         fs::write(inner.join("file"), vec![1; 2 << 20]).unwrap();
-        assert!(!is_within(&base, 1 << 20));
-        assert!(is_within(&base, 4 << 20));
+        assert!(!is_within(1 << 20));
+        assert!(is_within(4 << 20) && disk_use(&base, u64::MAX).unwrap() >= 2 << 20);
         inner.extend(["b"; DEPTH]);
         fs::create_dir_all(&inner).unwrap();
-        assert!(!is_within(&base, 1 << 40));
+        assert!(!is_within(1 << 40));
         fs::remove_dir_all(&base).unwrap();
     }
 

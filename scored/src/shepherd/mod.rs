@@ -5,6 +5,7 @@
 mod callers;
 mod calls;
 mod ending;
+mod figures;
 mod files;
 mod input;
 mod limits;

@@ -106,7 +106,7 @@ impl Work {
                 let waits = self.sight.explain(element, super::monotonic_ns());
                 self.reports.add(Report::Waits { element, waits });
             }
-            Order::Watch { .. } => {}
+            Order::Watch { period_ms } => self.figures.watch(period_ms, Instant::now()),
             Order::Kill => self.kill(),
             Order::Finish => self.begin_to_end(),
         }
@@ -122,6 +122,10 @@ impl Work {
                 self.watch = Watch::new(limits, counts, Instant::now());
             }
             Err(reason) => self.lost(reason),
+        }
+        self.figures.begin(self.watch.limits(), &self.ground.directory);
+        if begin.spec.statistics {
+            self.figures.keep(Instant::now());
         }
         if begin.spec.options.iter().any(|(name, _)| name == NO_IDLE) {
             self.sight.close();

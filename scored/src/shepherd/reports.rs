@@ -13,6 +13,8 @@ use crate::link::Link;
 
 /// Reports that wait for the end of a turn at most.
 const WAITING: usize = 1024;
+/// Bytes that wait for scored where it is slow.
+const SLOW: usize = 256 << 10;
 
 /// The socket to scored, and the reports that wait for the end of the turn.
 #[derive(Debug)]
@@ -83,6 +85,11 @@ impl Reports {
         while let Some(report) = self.queue.pop() {
             self.link.queue(&report);
         }
+    }
+
+    /// Whether scored reads so slowly that figures had better wait for newer ones.
+    pub fn is_slow(&self) -> bool {
+        self.link.backlog() > SLOW
     }
 
     /// Whether everything has gone.

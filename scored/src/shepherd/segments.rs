@@ -103,7 +103,8 @@ impl Segments {
         let copy = |result: io::Result<OwnedFd>| {
             result.map_err(|error| format!("no descriptor left for process {process}: {error}"))
         };
-        let mut descriptors = vec![copy(page.fd().try_clone_to_owned())?, copy(area.try_clone())?];
+        let area = area.as_fd().try_clone_to_owned();
+        let mut descriptors = vec![copy(page.fd().try_clone_to_owned())?, copy(area)?];
         descriptors.extend(shared.networks.descriptors(process)?);
         Ok(descriptors)
     }

@@ -14,6 +14,7 @@ use score_proto::order::{Begin, Place, Placement, Report, Status};
 
 use super::callers::Callers;
 use super::calls::{Controls, Heard};
+use super::figures::Figures;
 use super::input::Input;
 use super::limits::{Counts, Watch};
 use super::output::{Outputs, Purpose};
@@ -99,6 +100,7 @@ pub struct Work {
     /// The user has heard what there is to hear of the networks.
     pub(super) told_networks: bool,
     pub(super) watch: Watch,
+    pub(super) figures: Figures,
     /// By element of the running stage.
     pub(super) callers: Vec<Callers>,
     running: HashMap<i32, At>,
@@ -140,6 +142,7 @@ impl Work {
             stopped_for: Duration::ZERO,
             told_networks: false,
             watch: Watch::default(),
+            figures: Figures::default(),
             callers: Vec::new(),
             running: HashMap::new(),
             pids: HashMap::new(),
@@ -171,7 +174,10 @@ impl Work {
             End::Going(until) => Some(until),
             _ => None,
         };
-        [lines, going, self.killed_until, self.watch.deadline()].into_iter().flatten().min()
+        [lines, going, self.killed_until, self.watch.deadline(), self.figures.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// One turn of the loop: everything that is ready, a bounded amount of each.
@@ -187,6 +193,7 @@ impl Work {
         }
         self.input.pump(&mut self.reports);
         self.hear_calls();
+        self.measure(now);
         if let Some(kind) = self.watch.look(now, &self.ground.directory) {
             self.exceeded(kind);
         }
@@ -339,10 +346,7 @@ impl Work {
 
     /// The job has exceeded a limit: nothing of it goes on here.
     fn exceeded(&mut self, kind: Kind) {
-        let host = match &self.known {
-            Some(known) if !known.here.name.is_empty() => known.here.name.clone(),
-            _ => super::files::host_name(),
-        };
+        let host = self.known.as_ref().map_or_else(super::files::host_name, Known::host_name);
         let (code, reason) = self.watch.limits().exceeded(kind, &host);
         self.reports.add(Report::Lost { code, reason });
         self.skip_starts(None);
@@ -403,6 +407,7 @@ impl Work {
         if let Some(callers) = self.callers.get_mut(element as usize) {
             callers.ended(node);
         }
+        let busy = self.figures.ended(at);
         if known.begin.spec.statistics {
             self.reports.add(Report::Usage(vec![NodeUsage {
                 stage: known.stage as u32,
@@ -416,7 +421,7 @@ impl Work {
                 received: counters.received,
                 sent_bytes: counters.sent_bytes,
                 received_bytes: counters.received_bytes,
-                busy_permille: None,
+                busy_permille: busy.permille(),
             }]));
         }
         match self.starts.failure(at) {
@@ -494,5 +499,13 @@ impl Known {
     /// What was submitted.
     pub fn spec(&self) -> &JobSpec {
         &self.begin.spec
+    }
+
+    /// What this host is called: by the job, or by itself.
+    pub fn host_name(&self) -> String {
+        match self.here.name.as_str() {
+            "" => super::files::host_name(),
+            name => name.to_owned(),
+        }
     }
 }

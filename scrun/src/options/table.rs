@@ -69,7 +69,7 @@ pub const KNOWN: &[Known] = &[
         Shared,
         "among your waiting jobs; default 8",
     ),
-    row("monitor", (Perhaps, "[=TYPE]"), value::monitor, NotYet, MONITORS),
+    row("monitor", (Perhaps, "[=TYPE]"), value::monitor, Works, MONITORS),
     row("debug", (Perhaps, "[=1..10]"), value::debuggers, NotYet, "debuggers at most; default 4"),
     row("stat", (Perhaps, "[=all|detail]"), value::statistics, Works, "usage at the end"),
     row("statistics", (Perhaps, "[=all|detail]"), value::statistics, Works, "the same"),

@@ -30,6 +30,7 @@ pub fn run(options: &Options, login: Login) -> Result<u8, Refusal> {
     let contents = Contents::offer(&mut spec, false)?;
     let manner = Manner { order: options.order, json: options.json, bold: bold() };
     let settings = Settings {
+        monitor: None,
         reporter: reporter(),
         statistics: Statistics::Off,
         names: Vec::new(),

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 /// How long the removal of a dead daemon's directory is tried: its processes are still dying.
 const REMOVE_WITHIN: Duration = Duration::from_millis(800);
 
-/// The daemon's binary: next to scrun's own, else found in PATH.
-fn binary() -> PathBuf {
+/// A binary of ours: next to scrun's own, else found in PATH.
+pub fn beside(name: &str) -> PathBuf {
     std::env::current_exe()
         .ok()
-        .and_then(|exe| exe.parent().map(|own| own.join("scored")))
+        .and_then(|exe| exe.parent().map(|own| own.join(name)))
         .filter(|path| path.is_file())
-        .unwrap_or_else(|| PathBuf::from("scored"))
+        .unwrap_or_else(|| PathBuf::from(name))
 }
 
 /// The daemon at the other end of a session's socket.
@@ -61,7 +61,7 @@ pub fn start(
     options: &[String],
     variables: &[(&str, &OsStr)],
 ) -> Result<(Daemon, UnixStream), String> {
-    let path = binary();
+    let path = beside("scored");
     let named = |error: io::Error| format!("{}: {error}", path.display());
     let (ours, theirs) = pair().map_err(|error| format!("socketpair: {error}"))?;
     let child = Command::new(&path)

@@ -8,6 +8,7 @@ mod signals;
 pub mod state;
 
 use crate::content::Contents;
+use crate::monitor::{Monitor, PERIOD_MS, Plan};
 use crate::notice::Reporter;
 use crate::options::Statistics;
 use crate::scout::show::Show;
@@ -60,6 +61,8 @@ pub struct Settings {
     pub call: Call,
     /// How output is shown by hosts, if it is.
     pub show: Option<Show>,
+    /// Where a picture is shown, if one is wanted.
+    pub monitor: Option<Plan>,
 }
 
 /// Which scored runs a job.
@@ -85,6 +88,9 @@ struct Loop {
     input: Input,
     outputs: [Output; 2],
     show: Option<Show>,
+    /// What is to be shown once the job runs, and what is.
+    plan: Option<Plan>,
+    monitor: Option<Monitor>,
     /// Bytes that [`Show`] has kept, by stream: they count as taken.
     kept: [u64; 2],
     daemon: Daemon,
@@ -156,6 +162,8 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
                 input,
                 outputs,
                 show: settings.show,
+                plan: settings.monitor,
+                monitor: None,
                 kept: [0; 2],
                 daemon,
                 connected: true,
@@ -236,10 +244,10 @@ impl Loop {
             Action::Write(host, stream, bytes) => self.write(host, stream, bytes),
             Action::Notice(level, text) => {
                 if let Some(line) = self.reporter.line(level, &text) {
-                    self.outputs[1].push(line.into_bytes(), 0);
+                    self.print(line.into_bytes(), 0);
                 }
             }
-            Action::Print(text) => self.outputs[1].push(text.into_bytes(), 0),
+            Action::Print(text) => self.print(text.into_bytes(), 0),
             Action::Read(bytes) => self.input.grant(bytes),
             Action::StopReading => self.input.stop(),
             Action::StopSelf => self.stop_self(),
@@ -270,8 +278,44 @@ impl Loop {
             None => Some(bytes),
         };
         match piece {
+            Some(piece) if index == 1 => self.print(piece, count),
             Some(piece) => self.outputs[index].push(piece, count),
             None => self.kept[index] += count,
+        }
+    }
+
+    /// Writes to standard error, or where the picture shows it: there it counts as written.
+    fn print(&mut self, bytes: Vec<u8>, count: u64) {
+        if self.monitor.as_mut().is_some_and(|monitor| monitor.say(&bytes)) {
+            self.kept[1] += count;
+        } else {
+            self.outputs[1].push(bytes, count);
+        }
+    }
+
+    /// What concerns the picture of the job.
+    fn picture(&mut self, up: &Up) {
+        match up {
+            Up::Accepted { job, .. } => {
+                let Some(plan) = self.plan.take() else { return };
+                match Monitor::start(&plan, *job) {
+                    Ok(monitor) => self.monitor = Some(monitor),
+                    Err(why) => return self.act(Action::Notice(Level::Warning, why)),
+                }
+                self.act(Action::Send(Down::Watch(PERIOD_MS)));
+            }
+            Up::Figures(_) if self.monitor.as_mut().is_some_and(|one| !one.show(up)) => {
+                self.close_picture();
+                self.act(Action::Send(Down::Watch(0)));
+            }
+            Up::Finished(_) | Up::Refused { .. } => self.close_picture(),
+            _ => {}
+        }
+    }
+
+    fn close_picture(&mut self) {
+        if let Some(monitor) = self.monitor.take() {
+            self.outputs[1].push(monitor.close(), 0);
         }
     }
 
@@ -343,7 +387,11 @@ impl Loop {
     fn receive(&mut self) {
         loop {
             while self.outputs.iter().all(Output::has_room) {
-                match self.decoder.next().map(|heard| heard.map(|heard| heard.message)) {
+                let heard = self.decoder.next().map(|heard| heard.map(|heard| heard.message));
+                if let Ok(Some(up)) = &heard {
+                    self.picture(up);
+                }
+                match heard {
                     Ok(Some(Up::Finished(mut end))) => {
                         self.show_the_rest(Some(&mut end));
                         self.on(Event::Up(Up::Finished(end)));
@@ -368,6 +416,7 @@ impl Loop {
 
     fn daemon_gone(&mut self, why: Option<String>) {
         self.connected = false;
+        self.close_picture();
         let over = self.state.has_ended();
         let patience = if over { DAEMON_EXIT } else { Duration::from_millis(100) };
         let how = self.daemon.see_off(patience);

@@ -40,6 +40,14 @@ impl Daemon {
                 };
                 self.sessions.get_mut(&number).into_iter().for_each(|one| one.tell(LOGIN, &told));
             }
+            Console::Watch { job, period_ms } => {
+                let allowed = cluster.may_stop(owner.uid, job);
+                if let Err(reason) = allowed.and_then(|()| self.watch_job(number, job, period_ms)) {
+                    self.refuse(Lane::of(number), reason, REFUSED);
+                }
+                // Until the job is over, or the session.
+                return;
+            }
             Console::Kill(job) => match cluster.may_stop(owner.uid, job) {
                 Err(reason) => {
                     warn(&format!("uid {} wants job {job} ended: {reason}", owner.uid));

@@ -235,7 +235,10 @@ impl Daemon {
         for ((host, session), number) in far {
             let said = self.sessions.get_mut(&number).map(Session::take_outbox);
             for up in said.unwrap_or_default() {
-                if let Ok(body) = frame::encode_datagram(&up) {
+                let late = matches!(up.message, Up::Figures(_)) && self.is_slow(host);
+                if let Ok(body) = frame::encode_datagram(&up)
+                    && !late
+                {
                     self.send_to_host(host, Peer::SessionUp { session, body });
                 }
             }

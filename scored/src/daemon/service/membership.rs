@@ -163,6 +163,14 @@ impl Daemon {
         }
     }
 
+    /// Whether something waits for the link to a host.
+    pub(super) fn is_slow(&self, to: HostId) -> bool {
+        let name = self.service.as_ref().and_then(|service| service.name(to));
+        let peers = self.peers.as_ref();
+        let link = peers.and_then(|peers| Some((peers, peers.to(name?)?)));
+        link.is_some_and(|(peers, link)| peers.is_slow(link))
+    }
+
     /// Sends a message over the link there is, or dials.
     pub fn send_to_host(&mut self, to: HostId, message: Peer) {
         let token = self.token(Owner::Peer);

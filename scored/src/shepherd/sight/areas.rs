@@ -105,6 +105,12 @@ impl Area<'_> {
         (called, self.u64(area::BARRIERS_LEFT))
     }
 
+    /// User monitors 0 and 1.
+    pub fn monitors(&self) -> [u8; 2] {
+        let [first, second, ..] = self.u32(area::USR0).to_le_bytes();
+        [first, second]
+    }
+
     /// How many threads have a slot; nothing when one has none, or one is not as it is wanted, or
     /// the area is none.
     fn each_seat(&self, mut wanted: impl FnMut(Seat) -> bool) -> Option<u32> {

@@ -215,6 +215,15 @@ impl Sight {
         one.map_or(nothing, |one| one.watch.look(round, &samples, stopped))
     }
 
+    /// What a process shows to monitors: whether all of its threads are idle, and its user
+    /// monitors. None: it has not attached.
+    pub fn shown(&self, element: u32, node: u32) -> Option<(bool, [u8; 2])> {
+        let inner = self.lock();
+        let element = inner.elements.get(&element)?;
+        let area = element.areas.area(node.checked_sub(element.first)?)?;
+        Some((area.may_be_idle() && area.is_idle(), area.monitors()))
+    }
+
     /// What every process of an element waits for. `now_ns` as the processes' clock.
     pub fn explain(&self, element: u32, now_ns: u64) -> Vec<Wait> {
         let inner = self.lock();

@@ -68,6 +68,14 @@ impl Gate {
         Duration::from_nanos(self.stopped_ns.load(Ordering::SeqCst))
     }
 
+    /// The job's time: the clock without the stops (`board::STOPPED_NS`).
+    pub fn job_time(&self) -> Duration {
+        let inner = self.lock();
+        let now = Duration::from_nanos(super::super::monotonic_ns());
+        let stop = inner.since.map(|since| since.elapsed()).unwrap_or_default();
+        now.saturating_sub(self.stopped_for() + stop)
+    }
+
     /// Has the loop woken when the job runs again. True if it does already.
     pub fn wake_me(&self) -> bool {
         self.is_awaited.store(true, Ordering::SeqCst);

@@ -1,0 +1,186 @@
+//! The picture: a line for each host and each of its processes, sorted by host; in each, for every
+//! kind, a number, a bar that is the longer and redder the higher the value, and what it was in the
+//! last periods. Pure: from the model to cells.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use score_monitor::{History, Host, Kind, Process, View};
+
+use super::shown;
+
+/// Columns of the names, of a number, and of a bar at least.
+const NAME: u16 = 14;
+const NUMBER: u16 = 8;
+const BAR: u16 = 3;
+/// Columns of a kind from which half of the bar's place shows its history.
+const WIDE: u16 = 28;
+/// With so many times more processes than lines, hosts stand for theirs.
+const CROWDED: usize = 4;
+
+/// How the user wants to look at it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// Hosts only, or also processes; none: as it fits.
+    pub hosts_only: Option<bool>,
+    /// Lines that are scrolled away.
+    pub offset: usize,
+}
+
+/// What stands around the picture.
+#[derive(Debug, Clone, Default)]
+pub struct Around {
+    /// Of the first line.
+    pub title: String,
+    /// Lines that the job has written to standard error, shown at the bottom.
+    pub said: Vec<String>,
+}
+
+enum Row<'a> {
+    Host(Host),
+    Process(&'a Process),
+}
+
+/// Draws everything; gives how far can be scrolled.
+pub fn draw(
+    view: &View,
+    kinds: &[Kind],
+    manner: Manner,
+    around: &Around,
+    buffer: &mut Buffer,
+) -> usize {
+    let area = buffer.area;
+    buffer.reset();
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    buffer.set_stringn(area.x, area.y, &around.title, area.width.into(), bold);
+    let said = (around.said.len() as u16).min(area.height / 4);
+    let lines = usize::from(area.height.saturating_sub(2 + said));
+    let rows = rows(view, manner.hosts_only.unwrap_or_else(|| is_crowded(view, lines)));
+    let most = rows.len().saturating_sub(lines);
+    let columns = columns(area, kinds.len());
+    for (kind, column) in kinds.iter().zip(&columns) {
+        let head = format!("{:>width$} {}", "", kind.name(), width = usize::from(NUMBER));
+        let head = if *kind == Kind::Comm {
+            format!("{head}, full: {}/s", shown::short(view.full_comm()))
+        } else {
+            head
+        };
+        buffer.set_stringn(column.x, area.y + 1, head, column.width.into(), bold);
+    }
+    let several = view.processes().iter().any(|process| process.totals.element > 0);
+    let shown = rows.iter().skip(manner.offset.min(most)).take(lines);
+    for (y, row) in (area.y + 2..).zip(shown) {
+        draw_row(view, row, several, (kinds, &columns), y, buffer);
+    }
+    let from = around.said.len() - usize::from(said);
+    for (y, line) in (area.bottom() - said..).zip(&around.said[from..]) {
+        buffer.set_stringn(area.x, y, line, area.width.into(), Style::new().fg(Color::DarkGray));
+    }
+    most
+}
+
+fn is_crowded(view: &View, lines: usize) -> bool {
+    view.processes().len() > lines.saturating_mul(CROWDED)
+}
+
+fn rows(view: &View, hosts_only: bool) -> Vec<Row<'_>> {
+    let mut rows = Vec::new();
+    let processes = if hosts_only { Vec::new() } else { view.processes() };
+    let mut processes = processes.into_iter().peekable();
+    for host in view.hosts() {
+        let number = host.host;
+        rows.push(Row::Host(host));
+        while let Some(process) = processes.next_if(|process| process.totals.host <= number) {
+            rows.push(Row::Process(process));
+        }
+    }
+    rows
+}
+
+/// Where the kinds stand.
+fn columns(area: Rect, count: usize) -> Vec<Rect> {
+    let count = count.max(1) as u16;
+    let width = area.width.saturating_sub(NAME) / count;
+    (0..count).map(|at| Rect { x: area.x + NAME + at * width, width, ..area }).collect()
+}
+
+fn draw_row(
+    view: &View,
+    row: &Row<'_>,
+    several: bool,
+    (kinds, columns): (&[Kind], &[Rect]),
+    y: u16,
+    buffer: &mut Buffer,
+) {
+    let name = match row {
+        Row::Host(host) => shown::host_name(host),
+        Row::Process(process) => format!("  {}", shown::name(process, several)),
+    };
+    let style = match row {
+        Row::Host(_) => Style::new().add_modifier(Modifier::BOLD),
+        // The job did not run: what is shown was before.
+        Row::Process(process) if !process.ran => Style::new().add_modifier(Modifier::DIM),
+        Row::Process(_) => Style::new(),
+    };
+    let x = buffer.area.x;
+    buffer.set_stringn(x, y, name, usize::from(NAME) - 1, style);
+    for (kind, column) in kinds.iter().zip(columns) {
+        let (number, share, history) = match row {
+            Row::Host(host) => {
+                (shown::of_host(view, host, *kind), view.host_share(host, *kind), None)
+            }
+            Row::Process(process) => {
+                let number = shown::of_process(view, process, *kind);
+                (number, view.share(process, *kind), Some(&process.history))
+            }
+        };
+        let place = column.width.min(NUMBER);
+        let number = format!("{number:>width$}", width = usize::from(place));
+        buffer.set_stringn(column.x, y, number, place.into(), style);
+        // The disk is the host's.
+        if matches!((row, kind), (Row::Process(_), Kind::Disk)) {
+            continue;
+        }
+        let room = column.width.saturating_sub(NUMBER + 2);
+        let past = if column.width >= WIDE { room / 2 } else { 0 };
+        let bar = Rect { x: column.x + NUMBER + 1, y, width: room - past, height: 1 };
+        if bar.width >= BAR {
+            draw_bar(share, bar, buffer);
+        }
+        if let Some(history) = history.filter(|_| past > 0) {
+            let full = if *kind == Kind::Comm { view.full_comm() as f32 } else { 1.0 };
+            let place = Rect { x: bar.right() + 1, width: past - 1, ..bar };
+            draw_history(history, *kind, full, place, buffer);
+        }
+    }
+}
+
+/// From green over yellow to red.
+fn heat(share: f32) -> Color {
+    let part = |share: f32| (share.clamp(0.0, 1.0) * 220.0) as u8;
+    Color::Rgb(part(share * 2.0), part(2.0 - share * 2.0), 0)
+}
+
+const EIGHTHS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"];
+const LEVELS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+
+fn draw_bar(share: f32, place: Rect, buffer: &mut Buffer) {
+    let eighths = (share.clamp(0.0, 1.0) * f32::from(place.width) * 8.0).round() as u16;
+    for cell in 0..place.width {
+        let filled = eighths.saturating_sub(cell * 8).min(8);
+        let symbol = if filled == 0 { "·" } else { EIGHTHS[usize::from(filled) - 1] };
+        let at = f32::from(cell) / f32::from(place.width.max(2) - 1);
+        let color = if filled == 0 { Color::DarkGray } else { heat(at) };
+        buffer[(place.x + cell, place.y)].set_symbol(symbol).set_fg(color);
+    }
+}
+
+fn draw_history(history: &History, kind: Kind, full: f32, place: Rect, buffer: &mut Buffer) {
+    let values = history.last(kind, place.width.into());
+    let first = place.right() - values.len() as u16;
+    for (x, value) in (first..).zip(values) {
+        let share = (value / full).clamp(0.0, 1.0);
+        let level = (share * 7.0).round() as usize;
+        buffer[(x, place.y)].set_symbol(LEVELS[level]).set_fg(heat(share));
+    }
+}

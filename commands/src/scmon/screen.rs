@@ -1,0 +1,107 @@
+//! The terminal: taken over, drawn on, and given back however this ends.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use score_monitor::{Kind, View};
+
+use super::draw::{self, Around, Manner};
+
+/// What the user wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// The end.
+    Quit,
+    /// Another look.
+    Redraw,
+}
+
+/// The terminal that is drawn on.
+pub struct Screen {
+    terminal: Terminal<CrosstermBackend<File>>,
+    manner: Manner,
+    /// How far can be scrolled.
+    most: usize,
+}
+
+impl Screen {
+    /// Takes the terminal over: that of standard output, else the controlling one.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn open() -> Result<Self, String> {
+        let path = if io::stdout().is_terminal() { "/proc/self/fd/1" } else { "/dev/tty" };
+        let no_terminal = |error: io::Error| {
+            format!("there is no terminal to draw on ({error}); -once or -json needs none")
+        };
+        let mut file = File::options().read(true).write(true).open(path).map_err(no_terminal)?;
+        enable_raw_mode().map_err(no_terminal)?;
+        execute!(file, EnterAlternateScreen, Hide).map_err(no_terminal)?;
+        let terminal = Terminal::new(CrosstermBackend::new(file)).map_err(no_terminal)?;
+        Ok(Self { terminal, manner: Manner::default(), most: 0 })
+    }
+
+    /// Draws a picture.
+    ///
+    /// # Errors
+    /// The terminal has gone.
+    pub fn draw(&mut self, view: &View, kinds: &[Kind], around: &Around) -> io::Result<()> {
+        let (manner, most) = (self.manner, &mut self.most);
+        self.terminal.draw(|frame| {
+            *most = draw::draw(view, kinds, manner, around, frame.buffer_mut());
+        })?;
+        self.manner.offset = self.manner.offset.min(self.most);
+        Ok(())
+    }
+
+    /// What the user has typed, if anything within this time.
+    ///
+    /// # Errors
+    /// The terminal has gone.
+    pub fn wish(&mut self, limit: Duration) -> io::Result<Option<Wish>> {
+        if !event::poll(limit)? {
+            return Ok(None);
+        }
+        let key = match event::read()? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => key,
+            Event::Resize(..) => return Ok(Some(Wish::Redraw)),
+            _ => return Ok(None),
+        };
+        let page = usize::from(self.terminal.size()?.height).saturating_sub(3);
+        let offset = &mut self.manner.offset;
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(Some(Wish::Quit)),
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return Ok(Some(Wish::Quit));
+            }
+            KeyCode::Char('h') => self.manner.hosts_only = Some(true),
+            KeyCode::Char('p') => self.manner.hosts_only = Some(false),
+            KeyCode::Up => *offset = offset.saturating_sub(1),
+            KeyCode::PageUp => *offset = offset.saturating_sub(page),
+            KeyCode::Home => *offset = 0,
+            KeyCode::Down => *offset = (*offset + 1).min(self.most),
+            KeyCode::PageDown => *offset = (*offset + page).min(self.most),
+            KeyCode::End => *offset = self.most,
+            _ => return Ok(None),
+        }
+        Ok(Some(Wish::Redraw))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that has gone needs nothing.
+        let _ = execute!(self.terminal.backend_mut(), Show, LeaveAlternateScreen);
+        let _ = disable_raw_mode();
+        let _ = io::stdout().flush();
+    }
+}

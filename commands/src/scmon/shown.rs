@@ -1,0 +1,146 @@
+//! What is shown, as text: numbers for people, and a line of JSON for programs.
+
+use score_monitor::{Host, Kind, Process, View};
+use serde_json::{Value, json};
+
+/// A number of four characters at most, with a letter for thousands.
+pub fn short(number: f64) -> String {
+    let mut number = number.max(0.0);
+    for letter in ["", "k", "M", "G", "T"] {
+        if number < 999.5 {
+            return match letter {
+                "" => format!("{number:.0}"),
+                _ if number < 9.95 => format!("{number:.1}{letter}"),
+                _ => format!("{number:.0}{letter}"),
+            };
+        }
+        number /= 1000.0;
+    }
+    ">1P".to_owned()
+}
+
+fn percent(share: f32) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+fn bytes(kib: u64) -> String {
+    format!("{}B", short(kib as f64 * 1024.0))
+}
+
+/// The number beside a process's bar.
+pub fn of_process(view: &View, process: &Process, kind: Kind) -> String {
+    match kind {
+        Kind::Comm => format!("{}/s", short(process.messages())),
+        Kind::Memory => bytes(process.totals.memory_kib),
+        Kind::Usr0 => process.totals.usr0.to_string(),
+        Kind::Usr1 => process.totals.usr1.to_string(),
+        // The host has it.
+        Kind::Disk => String::new(),
+        Kind::Load => percent(view.share(process, kind)),
+    }
+}
+
+/// The number beside a host's bar.
+pub fn of_host(view: &View, host: &Host, kind: Kind) -> String {
+    match kind {
+        Kind::Comm => format!("{}/s", short(host.messages)),
+        Kind::Memory => bytes(host.memory_kib),
+        Kind::Disk => bytes(host.disk_kib),
+        Kind::Load => percent(view.host_share(host, kind)),
+        Kind::Usr0 => format!("{:.0}", host.usr0 * 255.0),
+        Kind::Usr1 => format!("{:.0}", host.usr1 * 255.0),
+    }
+}
+
+/// The name of a process: its node; with its element's number where there are several.
+pub fn name(process: &Process, several: bool) -> String {
+    let totals = &process.totals;
+    if several { format!("{}.{}", totals.element, totals.node) } else { totals.node.to_string() }
+}
+
+/// What a host is called.
+pub fn host_name(host: &Host) -> String {
+    if host.name.is_empty() { format!("host {}", host.host) } else { host.name.clone() }
+}
+
+/// A table without bars, for `-once`.
+pub fn table(view: &View, kinds: &[Kind]) -> String {
+    let mut out = format!("{:<16}", "host/node");
+    kinds.iter().for_each(|kind| out += &format!("{:>10}", kind.name()));
+    out.push('\n');
+    let processes = view.processes();
+    let several = processes.iter().any(|process| process.totals.element > 0);
+    for host in view.hosts() {
+        out += &format!("{:<16}", host_name(&host));
+        kinds.iter().for_each(|kind| out += &format!("{:>10}", of_host(view, &host, *kind)));
+        out.push('\n');
+        for process in processes.iter().filter(|process| process.totals.host == host.host) {
+            out += &format!("  {:<14}", name(process, several));
+            for kind in kinds {
+                out += &format!("{:>10}", of_process(view, process, *kind));
+            }
+            out.push('\n');
+        }
+    }
+    out.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// One line for programs.
+pub fn json(view: &View, job: u32, seconds: f64) -> String {
+    let rounded = |number: f64| (number * 1000.0).round() / 1000.0;
+    let share = |share: f32| rounded(share.into());
+    let host = |host: &Host| {
+        json!({
+            "host": host.host,
+            "name": host_name(host),
+            "processes": host.processes,
+            "load": share(host.busy),
+            "messages_per_s": rounded(host.messages),
+            "bytes_per_s": rounded(host.bytes),
+            "memory_kib": host.memory_kib,
+            "memory_scale_kib": host.memory_scale_kib,
+            "disk_kib": host.disk_kib,
+            "disk_scale_kib": host.disk_scale_kib,
+        })
+    };
+    let process = |process: &&Process| {
+        let totals = &process.totals;
+        json!({
+            "element": totals.element,
+            "node": totals.node,
+            "host": totals.host,
+            "load": share(process.busy),
+            "ran": process.ran,
+            "processors": share(process.processors),
+            "sent_per_s": rounded(process.sent),
+            "received_per_s": rounded(process.received),
+            "sent_bytes_per_s": rounded(process.sent_bytes),
+            "received_bytes_per_s": rounded(process.received_bytes),
+            "sent": totals.sent,
+            "received": totals.received,
+            "sent_bytes": totals.sent_bytes,
+            "received_bytes": totals.received_bytes,
+            "memory_kib": totals.memory_kib,
+            "usr0": totals.usr0,
+            "usr1": totals.usr1,
+        })
+    };
+    let hosts: Vec<Value> = view.hosts().iter().map(host).collect();
+    let processes: Vec<Value> = view.processes().iter().map(process).collect();
+    let line = json!({
+        "job": job, "at_s": rounded(seconds), "hosts": hosts, "processes": processes,
+    });
+    format!("{line}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let all = [0.0, 7.4, 999.4, 999.6, 1234.0, 9960.0, 12_345.0, 5.5e6, 2e9, 3e12, 1e18];
+        let wanted = ["0", "7", "999", "1.0k", "1.2k", "10k", "12k", "5.5M", "2.0G", "3.0T", ">1P"];
+        assert_eq!(all.map(short), wanted);
+    }
+}

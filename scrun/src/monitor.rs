@@ -1,0 +1,251 @@
+//! `monitor` (manual 3.5.3): a picture of what the job does, by `scmon`, in a window of its own or
+//! on this terminal. scrun passes the figures on; where scmon reads slowly it gets fewer.
+
+use crate::session::daemon::beside;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use score_proto::frame;
+use score_proto::message::{Stream, Up};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{ErrorKind, IsTerminal, PipeReader, PipeWriter, Write, stderr, stdin, stdout};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Milliseconds between two pictures.
+pub const PERIOD_MS: u32 = 500;
+/// How long scmon may take to give the terminal back.
+const LEAVING: Duration = Duration::from_secs(2);
+/// Bytes for the pipe: what a thousand processes say at once.
+const PIPE: i32 = 1 << 20;
+/// Bytes of standard error that wait for scmon at most; more are written over the picture.
+const WAITING: usize = 4 << 20;
+
+/// What scrun finds where it runs.
+#[derive(Debug, Clone, Copy)]
+struct Surroundings {
+    /// DISPLAY is set, and there is an xterm.
+    display: bool,
+    xterm: bool,
+    /// What the job writes goes to a terminal.
+    stdout: bool,
+    /// There is a terminal.
+    terminal: bool,
+}
+
+/// Where the picture is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In an xterm.
+    Window,
+    /// On scrun's own terminal.
+    Terminal,
+}
+
+fn place(found: Surroundings) -> Result<Place, &'static str> {
+    match found {
+        Surroundings { stdout: false, terminal: true, .. } => Ok(Place::Terminal),
+        Surroundings { display: true, xterm: true, .. } => Ok(Place::Window),
+        Surroundings { display: true, .. } => {
+            Err("there is no xterm in PATH; with the job's output redirected this terminal will do")
+        }
+        Surroundings { stdout: true, .. } => {
+            Err("the job's output goes to this terminal and DISPLAY is not set: redirect the one, \
+                 or set the other")
+        }
+        _ => Err("there is neither a terminal nor a DISPLAY"),
+    }
+}
+
+/// Where the picture can be shown here.
+///
+/// # Errors
+/// Why there will be none.
+pub fn settle() -> Result<Place, &'static str> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let xterm = std::env::split_paths(&paths).any(|path| path.join("xterm").is_file());
+    place(Surroundings {
+        display: std::env::var_os("DISPLAY").is_some_and(|display| !display.is_empty()),
+        xterm,
+        stdout: stdout().is_terminal(),
+        terminal: File::open("/dev/tty").is_ok(),
+    })
+}
+
+/// Whether the picture takes the terminal that the job would read from.
+pub fn takes_input(place: Place) -> bool {
+    place == Place::Terminal && stdin().is_terminal()
+}
+
+/// A picture that is to be shown once the job has a number.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Where.
+    pub place: Place,
+    /// The option's value.
+    pub value: Option<String>,
+}
+
+/// scmon, and the pipe to it.
+#[derive(Debug)]
+pub struct Monitor {
+    child: Child,
+    pipe: PipeWriter,
+    /// Our copy of the other end, where scmon opens it by name.
+    _reader: Option<PipeReader>,
+    /// What the pipe has not taken yet.
+    unsent: Vec<u8>,
+    /// Standard error is the terminal that is drawn on: its lines go there, too.
+    shares: bool,
+}
+
+impl Monitor {
+    /// Starts scmon for this job.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn start(plan: &Plan, job: u32) -> Result<Self, String> {
+        let failed = |what: &str, error: std::io::Error| format!("monitor: {what}: {error}");
+        let (reader, pipe) = std::io::pipe().map_err(|error| failed("pipe", error))?;
+        // A smaller pipe makes a slower picture, no worse.
+        let _ = fcntl(pipe.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE));
+        fcntl(pipe.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .map_err(|errno| failed("pipe", errno.into()))?;
+        let scmon = beside("scmon");
+        let show = match plan.value.as_deref() {
+            None => vec!["load".to_owned(), "comm".to_owned()],
+            Some(value) => vec![value.to_owned()],
+        };
+        let mut words: Vec<OsString> = vec![job.to_string().into()];
+        for value in show {
+            words.extend(["-show".into(), value.into()]);
+        }
+        words.extend(["-period".into(), PERIOD_MS.to_string().into(), "-pipe".into()]);
+        let (mut command, kept) = match plan.place {
+            Place::Terminal => {
+                words.push("-".into());
+                let mut command = Command::new(&scmon);
+                command.stdin(Stdio::from(reader));
+                (command, None)
+            }
+            Place::Window => {
+                let end = format!("/proc/{}/fd/{}", std::process::id(), reader.as_raw_fd());
+                words.push(end.into());
+                let mut command = Command::new("xterm");
+                let title = format!("SCore job {job}");
+                command.args(["-title", &title, "-geometry", "110x36", "-e"]).arg(&scmon);
+                command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                (command, Some(reader))
+            }
+        };
+        let program = command.get_program().to_owned();
+        let child = command.args(words).spawn();
+        let child = child.map_err(|error| failed(&Path::new(&program).to_string_lossy(), error))?;
+        let shares = plan.place == Place::Terminal && stderr().is_terminal();
+        Ok(Self { child, pipe, _reader: kept, unsent: Vec::new(), shares })
+    }
+
+    /// Passes figures on, or drops them while earlier ones wait. False: the user has closed it.
+    pub fn show(&mut self, up: &Up) -> bool {
+        if !self.send() || matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+            return false;
+        }
+        if self.unsent.is_empty() {
+            // What is too long for a frame is not shown.
+            let _ = frame::encode(up, &mut self.unsent);
+        }
+        self.send()
+    }
+
+    /// Takes what would be written over the picture. False: write it.
+    pub fn say(&mut self, bytes: &[u8]) -> bool {
+        if !self.shares || self.unsent.len() > WAITING {
+            return false;
+        }
+        let said = Up::Output { host: 0, stream: Stream::Stderr, bytes: bytes.to_vec() };
+        let fits = frame::encode(&said, &mut self.unsent).is_ok();
+        self.send();
+        fits
+    }
+
+    fn send(&mut self) -> bool {
+        let mut sent = 0;
+        let open = loop {
+            if sent == self.unsent.len() {
+                break true;
+            }
+            match self.pipe.write(&self.unsent[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break error.kind() == ErrorKind::WouldBlock,
+            }
+        };
+        self.unsent.drain(..sent);
+        open
+    }
+
+    /// The job is over, or the picture: gives the terminal back. What scmon has not taken of
+    /// standard error is for the caller to write.
+    pub fn close(mut self) -> Vec<u8> {
+        let until = Instant::now() + LEAVING;
+        while !self.unsent.is_empty() && Instant::now() < until && self.send() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let Self { mut child, pipe, _reader, unsent, shares } = self;
+        drop((pipe, _reader));
+        while let Ok(None) = child.try_wait() {
+            if Instant::now() >= until {
+                let _ = child.kill();
+                let _ = child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if shares { left(&unsent) } else { Vec::new() }
+    }
+}
+
+/// The bytes of standard error in frames that nobody has read.
+fn left(frames: &[u8]) -> Vec<u8> {
+    let mut decoder = frame::Decoder::default();
+    decoder.push(frames);
+    let mut bytes = Vec::new();
+    while let Ok(Some(up)) = decoder.next::<Up>() {
+        if let Up::Output { bytes: more, .. } = up {
+            bytes.extend(more);
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_picture_goes_where_it_disturbs_nobody() {
+        let found = |display, xterm, stdout, terminal| {
+            place(Surroundings { display, xterm, stdout, terminal })
+        };
+        assert_eq!(found(true, true, true, true), Ok(Place::Window));
+        assert_eq!(found(true, true, false, true), Ok(Place::Terminal));
+        assert_eq!(found(true, true, false, false), Ok(Place::Window));
+        assert_eq!(found(false, true, false, true), Ok(Place::Terminal));
+        assert!(found(false, true, true, true).unwrap_err().contains("DISPLAY is not set"));
+        assert!(found(true, false, true, true).unwrap_err().contains("no xterm"));
+        assert!(found(false, false, false, false).unwrap_err().contains("neither"));
+    }
+
+    #[test]
+    fn what_nobody_has_read_of_standard_error_is_left() {
+        let mut frames = Vec::new();
+        for text in ["one\n", "two\n"] {
+            let bytes = text.as_bytes().to_vec();
+            let up = Up::Output { host: 0, stream: Stream::Stderr, bytes };
+            frame::encode(&up, &mut frames).unwrap();
+        }
+        frame::encode(&Up::StdinClosed, &mut frames).unwrap();
+        assert_eq!(left(&frames), b"one\ntwo\n");
+    }
+}

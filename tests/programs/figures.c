@@ -1,0 +1,87 @@
+/*
+ * Something to look at for monitors:
+ *   figures SECONDS
+ * Each even node sends 100 messages of 1 to 100 bytes to the odd one behind it, which takes them.
+ * Then, for so long, the even nodes compute and the odd ones wait for a message that does not come:
+ * their idle flag is set. User monitor 0 shows 10 more than the node, user monitor 1 shows 200.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <sc.h>
+#include <score.h>
+
+enum { MESSAGES = 100 };
+
+static void die(const char *what, int cc) {
+    fprintf(stderr, "node %d: %s: %s\n", score_self_node, what, pmErrorString(cc));
+    (void)sc_exit(3);
+}
+
+static double now(void) {
+    struct timespec time;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static void give(int length) {
+    caddr_t buffer;
+    int cc;
+
+    while ((cc = pmGetSendBuffer(score_pmnet[0], score_self_node + 1, &buffer, (size_t)length)) !=
+           PM_SUCCESS) {
+        if (cc != ENOBUFS) {
+            die("pmGetSendBuffer", cc);
+        }
+    }
+    (void)memset(buffer, length, (size_t)length);
+    if ((cc = pmSend(score_pmnet[0])) != PM_SUCCESS) {
+        die("pmSend", cc);
+    }
+}
+
+int main(int argc, char **argv) {
+    int taken = 0;
+    double until;
+
+    score_initialize(argc, argv);
+    sc_set_monitor(0, (unsigned char)(10 + score_self_node));
+    sc_set_monitor(1, 200);
+    until = now() + (argc > 1 ? atof(argv[1]) : 1);
+    if (score_self_node % 2 == 0) {
+        if (score_self_node + 1 < score_num_node) {
+            for (taken = 1; taken <= MESSAGES; taken++) {
+                give(taken);
+            }
+        }
+        while (now() < until) {
+        }
+    } else {
+        while (now() < until) {
+            caddr_t buffer;
+            size_t length;
+            int cc = pmReceive(score_pmnet[0], &buffer, &length);
+
+            if (cc == PM_SUCCESS) {
+                score_become_busy();
+                taken++;
+                if ((cc = pmReleaseReceiveBuffer(score_pmnet[0])) != PM_SUCCESS) {
+                    die("pmReleaseReceiveBuffer", cc);
+                }
+            } else if (cc != ENOBUFS) {
+                die("pmReceive", cc);
+            } else if (taken == MESSAGES) {
+                score_become_idle();
+            }
+        }
+        score_become_busy();
+        if (taken != MESSAGES) {
+            die("messages are missing", EIO);
+        }
+    }
+    return 0;
+}

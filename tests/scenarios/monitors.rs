@@ -1,0 +1,184 @@
+//! Monitors: `scrun -monitor` shows on a terminal, or in an xterm, what each process does; `scmon
+//! JOB` asks a cluster for one's own jobs; `stat=detail` says at the end what there was.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use score_tests::Scene;
+use score_tests::service::{ALICE, BOB, Cluster, OPERATOR};
+use score_tests::terminal::Terminal;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The bytes of 100 messages of 1 to 100 bytes, as `figures` sends them.
+const BYTES: u64 = 5050;
+
+#[test]
+fn a_picture_is_drawn_on_the_terminal_and_the_terminal_is_given_back() {
+    let scene = Scene::new();
+    let Some(program) = scene.program("figures") else { return };
+    let line = format!(
+        "stty rows 20 cols 100; scrun -nodes=2,monitor=ALL {} 60 > out; echo code $?",
+        program.display()
+    );
+    let mut terminal = Terminal::open(&scene, "sh", &["-c", &line]);
+    // Processes, numbers of all kinds, bars, and what scrun says under the picture.
+    for shown in ["load", "usr1", "100%", "0%", "200", "█", "2 nodes on 1 host"] {
+        terminal.wait_for(shown, PATIENCE);
+    }
+    terminal.press("q");
+    // The alternate screen is left; the job goes on, and ^C is scrun's again.
+    terminal.wait_for("\u{1b}[?1049l", PATIENCE);
+    terminal.press("\u{3}\u{3}\u{3}");
+    let _ = terminal.wait(PATIENCE);
+    assert!(fs::read(scene.dir().join("out")).unwrap().is_empty());
+}
+
+#[test]
+fn where_the_job_has_the_terminal_an_xterm_is_opened_or_one_line_says_why_not() {
+    let scene = Scene::new();
+    let Some(program) = scene.program("figures") else { return };
+    let folder = scene.dir().join("bin");
+    fs::create_dir(&folder).unwrap();
+    // An xterm that needs no display: it keeps what its command prints.
+    let xterm = scene.file("bin/xterm", "#!/bin/sh\nshift 4\nshift\nexec \"$@\" -json > seen\n");
+    fs::set_permissions(&xterm, fs::Permissions::from_mode(0o755)).unwrap();
+    let run = format!("scrun -nodes=2,monitor=load {} 4", program.display());
+    let line = format!("{run}; PATH={}:$PATH DISPLAY=:7 {run}; echo code $?", folder.display());
+    let terminal = Terminal::open(&scene, "sh", &["-c", &line]);
+    terminal.wait_for("no picture of the job is shown", PATIENCE);
+    terminal.wait_for("DISPLAY is not set", PATIENCE);
+    terminal.wait_for("code 0", PATIENCE);
+    let seen = fs::read_to_string(scene.dir().join("seen")).unwrap();
+    let last: Value = serde_json::from_str(seen.lines().last().unwrap()).unwrap();
+    assert_eq!(last["processes"].as_array().unwrap().len(), 2, "{seen}");
+    let _ = terminal.wait(PATIENCE);
+}
+
+#[test]
+fn an_unknown_monitor_is_refused_with_the_list() {
+    let scene = Scene::new();
+    let outcome = scene.scrun(&["-nodes=2,monitor=cpu", "system", "true"]).run();
+    assert_ne!(outcome.code, 0, "{outcome}");
+    let _ = outcome.says(&["load, comm, memory, disk, usr0, usr1, all, ALL"]);
+    let outcome = scene.sh("scmon -show cpu 7").run().expect(2);
+    let _ = outcome.says(&["load, comm, memory, disk, usr0, usr1, all, ALL"]);
+    let outcome = scene.sh("scmon -help").run().expect(0);
+    assert!(outcome.text().starts_with("usage: scmon"), "{outcome}");
+}
+
+#[test]
+fn without_a_terminal_the_job_runs_and_one_line_says_that_there_is_no_picture() {
+    let scene = Scene::new();
+    let words = ["setsid", "-w", "scrun", "-nodes=2,monitor", "system", "echo", "ran"];
+    let outcome = scene.sh(&words.join(" ")).run().expect(0);
+    assert_eq!(outcome.text(), "ran\nran\n");
+    let _ = outcome.says(&["neither a terminal nor a DISPLAY"]);
+}
+
+#[test]
+fn what_was_sent_and_received_is_told_at_the_end_to_the_byte() {
+    let scene = Scene::new();
+    let Some(program) = scene.program("figures") else { return };
+    for (group, nodes) in [(None, 4), (Some("local:2"), 4)] {
+        let mut options = format!("-nodes={nodes},stat=detail");
+        options.extend(group.map(|group| format!(",group={group}")));
+        let outcome = scene.scrun(&[&options, program.to_str().unwrap(), "3"]).run().expect(0);
+        let text = &outcome.stderr;
+        let total = format!("200 messages ({} bytes) sent, 200 ({0} bytes) received", 2 * BYTES);
+        assert!(text.contains(&total), "{outcome}");
+        for node in 0..nodes {
+            let line = text.lines().find(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                words.len() == 12 && words[1] == node.to_string()
+            });
+            let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+            let (sent, received) = (&words[6..8], &words[8..10]);
+            let busy: f64 = words[4].trim_end_matches('%').parse().unwrap();
+            let (mine, other) = if node % 2 == 0 { (sent, received) } else { (received, sent) };
+            assert_eq!((mine, other), (&["100", "5050"][..], &["0", "0"][..]), "{outcome}");
+            assert!(if node % 2 == 0 { busy > 90.0 } else { busy < 30.0 }, "{outcome}");
+        }
+    }
+}
+
+#[test]
+fn scmon_shows_a_users_own_jobs_and_an_operator_any() {
+    let scene = Scene::new();
+    let Some(program) = scene.program("figures") else { return };
+    let Some(cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
+    let copy = scene.dir().join("program");
+    fs::copy(program, &copy).unwrap();
+    let job = cluster
+        .command(ALICE, "scrun", "a")
+        .args(&["-scored=all,nodes=2x1", copy.to_str().unwrap(), "120"])
+        .start();
+    let number = number_of(&cluster);
+    let scmon = |uid, words: &[&str]| cluster.command(uid, "scmon", "a").args(words).arg(&number);
+    let refused = scmon(BOB, &["-once"]).run().expect(1);
+    let _ = refused.says(&["another user's"]);
+    let none = cluster.command(BOB, "scmon", "b").args(&["-json", "4711"]).run().expect(1);
+    let _ = none.says(&["there is no job 4711"]);
+
+    for uid in [ALICE, OPERATOR] {
+        let mut watch = scmon(uid, &["-json", "-period", "200"]).start();
+        let end = Instant::now() + PATIENCE;
+        let seen = loop {
+            watch.wait_for("\n", watch.stdout().lines().count() + 1);
+            let text = watch.stdout();
+            let last = text.lines().rfind(|line| line.ends_with('}'));
+            let line: Value = serde_json::from_str(last.unwrap_or("{}")).unwrap_or_default();
+            if is_settled(&line) {
+                break line;
+            }
+            assert!(Instant::now() < end, "{text}");
+        };
+        check(&seen);
+        watch.signal(Signal::SIGTERM);
+        let _ = watch.wait();
+    }
+    let table = scmon(ALICE, &["-once", "-show", "ALL"]).run().expect(0).text();
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("host/node") && lines[0].ends_with("usr1"), "{table}");
+    assert!(lines.len() == 5 && lines[4].trim_start().starts_with('1'), "{table}");
+    job.signal(Signal::SIGTERM);
+    let _ = job.wait();
+}
+
+/// The job that runs, once it does.
+fn number_of(cluster: &Cluster<'_>) -> String {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let outcome = cluster.command(OPERATOR, "scps", "a").arg("-json").run();
+        let all: Value = serde_json::from_slice(&outcome.stdout).unwrap_or_default();
+        if all["jobs"][0]["state"] == "running" {
+            return all["jobs"][0]["job"].to_string();
+        }
+        assert!(Instant::now() < end, "{outcome}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn is_settled(line: &Value) -> bool {
+    let load = |node: usize| line["processes"][node]["load"].as_f64();
+    load(0).is_some_and(|load| load > 0.95) && load(1).is_some_and(|load| load < 0.05)
+}
+
+/// One idle and one busy process, on two hosts.
+fn check(line: &Value) {
+    let (busy, idle) = (&line["processes"][0], &line["processes"][1]);
+    assert_eq!((&busy["sent"], &busy["sent_bytes"]), (&100.into(), &BYTES.into()), "{line}");
+    assert_eq!((&idle["received"], &idle["received_bytes"]), (&100.into(), &BYTES.into()));
+    assert_eq!((&busy["received"], &idle["sent"]), (&0.into(), &0.into()), "{line}");
+    assert_eq!((&busy["usr0"], &idle["usr0"]), (&10.into(), &11.into()), "{line}");
+    assert_eq!((&busy["usr1"], &idle["host"]), (&200.into(), &1.into()), "{line}");
+    assert!(busy["memory_kib"].as_u64().unwrap() > 100, "{line}");
+    let mut names = [0, 1].map(|host| line["hosts"][host]["name"].as_str().unwrap());
+    names.sort_unstable();
+    assert_eq!(names, ["a", "b"]);
+    let scale = line["hosts"][1]["disk_scale_kib"].as_u64();
+    assert!(scale.is_some_and(|kib| kib > 0), "{line}");
+}
