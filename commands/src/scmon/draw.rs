@@ -14,7 +14,7 @@ const NAME: u16 = 14;
 const NUMBER: u16 = 8;
 const BAR: u16 = 3;
 /// Columns of a kind from which half of the bar's place shows its history.
-const WIDE: u16 = 28;
+const WIDE: u16 = 24;
 /// With so many times more processes than lines, hosts stand for theirs.
 const CROWDED: usize = 4;
 
@@ -60,11 +60,9 @@ pub fn draw(
     let columns = columns(area, kinds.len());
     for (kind, column) in kinds.iter().zip(&columns) {
         let head = format!("{:>width$} {}", "", kind.name(), width = usize::from(NUMBER));
-        let head = if *kind == Kind::Comm {
-            format!("{head}, full: {}/s", shown::short(view.full_comm()))
-        } else {
-            head
-        };
+        let full = format!("{head} of {}/s", shown::short(view.full_comm()));
+        let fits = *kind == Kind::Comm && full.len() < usize::from(column.width);
+        let head = if fits { full } else { head };
         buffer.set_stringn(column.x, area.y + 1, head, column.width.into(), bold);
     }
     let several = view.processes().iter().any(|process| process.totals.element > 0);
@@ -182,5 +180,93 @@ fn draw_history(history: &History, kind: Kind, full: f32, place: Rect, buffer: &
         let share = (value / full).clamp(0.0, 1.0);
         let level = (share * 7.0).round() as usize;
         buffer[(x, place.y)].set_symbol(LEVELS[level]).set_fg(heat(share));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::sight::{Figures, HostFigures, NodeFigures};
+    use std::time::{Duration, Instant};
+
+    /// So many processes, `per_host` on each host, the later ones busier, after two periods.
+    fn view(processes: u32, per_host: u32) -> View {
+        let mut view = View::default();
+        for second in 1..=2 {
+            let node = |node| NodeFigures {
+                node,
+                host: node / per_host,
+                at_ns: second * 1_000_000_000,
+                watched_ns: second * 1_000_000,
+                busy_ns: second * 1_000_000 * u64::from(node) / u64::from(processes - 1),
+                ..NodeFigures::default()
+            };
+            let host = |host: u32| HostFigures {
+                host,
+                name: format!("comp{host}"),
+                disk_kib: 0,
+                disk_scale_kib: 100,
+                memory_scale_kib: 1000,
+            };
+            let hosts = (0..processes.div_ceil(per_host)).map(host).collect();
+            let figures = Figures { hosts, nodes: (0..processes).map(node).collect() };
+            view.take(&figures, Duration::from_secs(second));
+        }
+        view
+    }
+
+    fn lines(
+        view: &View,
+        kinds: &[Kind],
+        manner: Manner,
+        size: (u16, u16),
+    ) -> (Vec<String>, usize) {
+        let mut buffer = Buffer::empty(Rect { x: 0, y: 0, width: size.0, height: size.1 });
+        let around = Around { title: "job 7".into(), said: vec!["a line".into()] };
+        let most = draw(view, kinds, manner, &around, &mut buffer);
+        let line = |y| (0..size.0).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        ((0..size.1).map(line).collect(), most)
+    }
+
+    #[test]
+    fn hosts_stand_above_their_processes_and_longer_bars_are_redder() {
+        let view = view(4, 2);
+        let (lines, most) = lines(&view, &[Kind::Load], Manner::default(), (80, 12));
+        assert_eq!(most, 0);
+        let starts = ["job 7", "  ", "comp0", "  0", "  1", "comp1", "  2", "  3", " "];
+        for (line, start) in lines.iter().zip(starts) {
+            assert!(line.starts_with(start), "{lines:#?}");
+        }
+        assert!(lines[3].contains(" 0% ·") && lines[7].contains("100% █"), "{lines:#?}");
+        assert!(lines[11].starts_with("a line"), "{lines:#?}");
+        assert_eq!((heat(0.0), heat(1.0)), (Color::Rgb(0, 220, 0), Color::Rgb(220, 0, 0)));
+        assert_eq!(heat(0.5), Color::Rgb(220, 220, 0));
+    }
+
+    #[test]
+    fn a_thousand_processes_are_shown_by_hosts_and_scrolled_quickly() {
+        let view = view(1000, 20);
+        let begin = Instant::now();
+        let (first, most) = lines(&view, &Kind::ALL, Manner::default(), (120, 33));
+        assert!(first[2].starts_with("comp0") && first[3].starts_with("comp1"), "{first:#?}");
+        assert_eq!(most, 50 - 30);
+        let end = Manner { offset: usize::MAX, ..Manner::default() };
+        assert!(lines(&view, &Kind::ALL, end, (120, 33)).0[31].starts_with("comp49"));
+        let all = Manner { hosts_only: Some(false), offset: 0 };
+        let (first, most) = lines(&view, &Kind::ALL, all, (120, 33));
+        assert!(first[3].starts_with("  0") && most == 1050 - 30, "{first:#?}");
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_screen_of_any_size_will_do() {
+        let view = view(9, 4);
+        for size in [(0, 0), (1, 1), (3, 2), (15, 3), (40, 4), (300, 5), (79, 200)] {
+            for kinds in [&Kind::ALL[..], &[Kind::Comm]] {
+                let manner = Manner { hosts_only: None, offset: 3 };
+                let _ = lines(&view, kinds, manner, size);
+            }
+        }
+        let _ = lines(&View::default(), &Kind::ALL, Manner::default(), (80, 24));
     }
 }
