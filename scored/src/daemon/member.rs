@@ -264,6 +264,10 @@ impl Member {
     pub fn ordered(&mut self, order: &Order) {
         match (&mut self.shepherd, order) {
             (Some(shepherd), order) => {
+                if matches!(order, Order::Stop { .. } | Order::Kill) {
+                    // Its user may have stopped it, from outside.
+                    process::kill(shepherd.pid(), libc::SIGCONT);
+                }
                 shepherd.order(order);
                 if shepherd.link.backlog() > BACKLOG {
                     // Its user has stopped it, and floods it.

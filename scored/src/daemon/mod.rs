@@ -68,6 +68,8 @@ const FIRST: usize = 8;
 
 /// How often it is looked at which links may be silent for long.
 const CALM: Duration = Duration::from_secs(1);
+/// How long only switches may be served, one after the other.
+const NOW_AND_THEN: Duration = Duration::from_millis(50);
 /// How long daemons of other hosts may take to go.
 const LEAVING: Duration = Duration::from_millis(800);
 
@@ -271,7 +273,7 @@ impl Daemon {
     /// Runs until nobody is left to run for.
     fn live(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
-        let mut looked = Instant::now();
+        let (mut looked, mut heard) = (Instant::now(), Instant::now());
         while !self.ending
             && (self.server.is_some() || self.service.is_some() || !self.sessions.is_empty())
         {
@@ -280,17 +282,16 @@ impl Daemon {
                 other => other?,
             }
             let signalled = self.mark(&events);
-            self.let_in();
-            self.admit_callers();
-            self.hear_peers();
-            self.hear_sessions();
+            // A switch is in a hurry: what else there is is looked at when it happens, or now and
+            // then.
+            if !self.is_only_switch(&events) || heard.elapsed() > NOW_AND_THEN {
+                self.hear_others();
+                heard = Instant::now();
+            }
             self.members.values_mut().for_each(Member::hear);
             if signalled {
                 self.take_signals();
             }
-            self.advance();
-            self.tick_cluster();
-            self.serve_visitors();
             self.tick_leads();
             self.settle();
             self.turn_slices();
@@ -324,6 +325,26 @@ impl Daemon {
         let numbers: Vec<u32> = self.leads.keys().copied().collect();
         numbers.into_iter().for_each(|job| self.abandon(job));
         Ok(())
+    }
+
+    /// Whether nothing has happened but that a slice is over, or that a job has stopped.
+    fn is_only_switch(&self, events: &Events) -> bool {
+        let of_switch = |token: Token| match self.owners.get(&token) {
+            Some(Owner::Switch(_)) => true,
+            _ => token == SLICE,
+        };
+        !events.is_empty() && events.iter().all(|event| of_switch(event.token()))
+    }
+
+    /// Hears whoever is not a shepherd, and does what is due.
+    fn hear_others(&mut self) {
+        self.let_in();
+        self.admit_callers();
+        self.hear_peers();
+        self.hear_sessions();
+        self.advance();
+        self.tick_cluster();
+        self.serve_visitors();
     }
 
     /// Notes what mio has reported; true when there are signals.

@@ -21,9 +21,9 @@ use crate::link::Link;
 use crate::owner;
 use crate::shepherd::{Counts, Setting};
 use crate::sys::cgroup::Group;
-use crate::sys::descriptor;
 use crate::sys::namespace::{self, Rung};
 use crate::sys::process;
+use crate::sys::{descriptor, fifo};
 
 /// How long the processes of a dead shepherd without namespace may take to go.
 const GOING: Duration = Duration::from_secs(2);
@@ -90,12 +90,12 @@ impl Shepherd {
                 continue;
             }
             let outer_proc = rung.is_namespace().then_some(&outer_proc);
-            let started = match about.owner {
+            let started = fifo::unpinned(|| match about.owner {
                 // A program of its own: this process's memory is not for the user.
                 Some(_) => start_program(*rung, about, sockets, outer_proc),
                 // What this process knows is the user's own, and a fork costs a fifth.
                 None => namespace::start_fork(*rung, || work(about, sockets, outer_proc)),
-            };
+            });
             match started {
                 Ok(pid) => {
                     let (mut link, mut switch) = (Link::new(ours)?, Link::new(our_switch)?);

@@ -3,7 +3,7 @@
 // UNSAFETY: waitid, timers that signal a thread, and signal dispositions have no safe wrapper.
 #![expect(unsafe_code)]
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::ptr;
 use std::time::Duration;
@@ -15,6 +15,8 @@ pub struct Look {
     pub state: u8,
     /// Its parent.
     pub parent: i32,
+    /// Threads, its first one included though that may have ended.
+    pub threads: u32,
 }
 
 impl Look {
@@ -31,15 +33,19 @@ impl Look {
     /// None of its code runs before it has seen a signal that stops it. What waits for a disk, or
     /// for a child of vfork(2), sees it later, and first.
     pub fn stands_still(self) -> bool {
-        matches!(self.state, b'T' | b't' | b'D' | b'Z' | b'X')
+        match self.state {
+            b'T' | b't' | b'D' | b'X' => true,
+            b'Z' => self.threads <= 1,
+            _ => false,
+        }
     }
 }
 
 /// Looks at a process; none when it is gone.
 pub fn look(pid: i32) -> Option<Look> {
     let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
-    // Number, name of at most 64 bytes, state, parent.
-    let mut bytes = [0; 256];
+    // What is wanted is in the first third of the line.
+    let mut bytes = [0; 512];
     let count = file.read(&mut bytes).ok()?;
     parse(&bytes[..count])
 }
@@ -50,7 +56,18 @@ fn parse(stat: &[u8]) -> Option<Look> {
     let rest = std::str::from_utf8(&stat[name + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
-    Some(Look { state, parent: fields.next()?.parse().ok()? })
+    let parent = fields.next()?.parse().ok()?;
+    // Field 20, the number not counted that comes first.
+    let threads = fields.nth(15)?.parse().ok()?;
+    Some(Look { state, parent, threads })
+}
+
+/// Whether a signal to a process waits to be taken.
+pub fn is_pending(pid: i32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let bits = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> (signal - 1) & 1 == 1)
 }
 
 /// How a wait for a child has ended.
@@ -167,12 +184,15 @@ mod tests {
 
     #[test]
     fn names_do_not_disturb() {
-        let look = |state, parent| Some(Look { state, parent });
-        assert_eq!(parse(b"7 (sh) S 1 7 7"), look(b'S', 1));
-        assert_eq!(parse(b"7 (a) R 9 (b) T 12 7"), look(b'T', 12));
-        for bad in [&b"7 (sh"[..], b"", b"7 (sh)", b"7 (sh) S", b"7 (sh) S x"] {
+        let look = |state, parent| Some(Look { state, parent, threads: 3 });
+        let rest = "7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 3 0 99";
+        assert_eq!(parse(format!("7 (sh) S 1 {rest}").as_bytes()), look(b'S', 1));
+        assert_eq!(parse(format!("7 (a) R 9 (b) T 12 {rest}").as_bytes()), look(b'T', 12));
+        for bad in [&b"7 (sh"[..], b"", b"7 (sh)", b"7 (sh) S", b"7 (sh) S x", b"7 (sh) S 1 7 7"] {
             assert_eq!(parse(bad), None);
         }
-        assert!(super::look(std::process::id() as i32).is_some());
+        let own = super::look(std::process::id() as i32).unwrap();
+        assert_eq!(own.parent, std::os::unix::process::parent_id() as i32);
+        assert!(own.threads > 0 && !own.stands_still());
     }
 }

@@ -71,6 +71,9 @@ impl Members {
             }
             false => self.stop_descendants(),
         }
+        if first {
+            self.find_others_stopped();
+        }
         let all = self.children.iter().chain(&self.others);
         self.moving = all.filter(|pid| !self.foreign.contains(pid)).copied().collect();
         self.is_debugged = false;
@@ -119,9 +122,14 @@ impl Members {
         while let Some(child) = stop::take_stopped() {
             self.foreign.insert(child);
         }
-        self.look_around();
+    }
+
+    /// The same of those that are no children, behind the signal: who was stopped before does not
+    /// take it.
+    fn find_others_stopped(&mut self) {
         let stopped = |pid: &&i32| stop::look(**pid).is_some_and(|look| look.is_stopped());
-        self.foreign.extend(self.others.iter().filter(stopped));
+        let before = |pid: &&i32| stopped(pid) && stop::is_pending(**pid, libc::SIGSTOP);
+        self.foreign.extend(self.others.iter().filter(before));
     }
 
     /// Looks who is there, unless nobody can have come.

@@ -20,15 +20,17 @@ use crate::sys::stop::Ticks;
 
 /// A wait for children that takes longer is interrupted, to look at them in /proc.
 const TICK: Duration = Duration::from_millis(2);
-/// Pauses between looks at processes that are no children.
 /// From a look that found somebody else looking to the next.
 const LATER: Duration = Duration::from_micros(200);
+/// Pauses between looks at processes that are no children.
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// Hears orders, and carries them out, until nobody gives any.
 pub fn run(socket: OwnedFd, gate: &Gate, sight: Sight) {
     // Only who is it already may do this: what it starts is none.
-    let _ = fifo::take(Heirs::Normal);
+    if fifo::take(Heirs::Normal).is_ok() {
+        fifo::pin();
+    }
     // A thread without timer would wait for ever for a process in a debugger's hands.
     let Ok(ticks) = Ticks::new() else { return };
     let stream = UnixStream::from(socket);
