@@ -14,7 +14,7 @@ use super::jobs::Post;
 use super::member::Above;
 use super::{Daemon, service};
 use crate::cluster::{JobId, Share, Time};
-use crate::gang::{self, Gang, Setting, Why};
+use crate::gang::{self, Gang, Setting, Tally, Why};
 use crate::job::life::{Bid, Event};
 use crate::sys::timer::Timer;
 
@@ -48,6 +48,8 @@ pub struct Slices {
     /// Jobs that were late, and have been named.
     named: BTreeSet<JobId>,
     bids: VecDeque<(JobId, Bid)>,
+    /// How long switches have taken.
+    pub tally: Tally,
 }
 
 impl Slices {
@@ -66,6 +68,7 @@ impl Slices {
             blocked: BTreeMap::new(),
             named: BTreeSet::new(),
             bids: VecDeque::new(),
+            tally: Tally::default(),
         })
     }
 
@@ -125,9 +128,13 @@ impl Slices {
                 self.running.remove(&job);
                 self.blocked.remove(&job);
                 self.named.remove(&job);
+                self.tally.gone(job);
                 gang::Event::Leave(job)
             }
-            Bid::Stopped(switch) => gang::Event::Stopped { job, switch },
+            Bid::Stopped(switch) => {
+                self.tally.stopped(job, switch, self.now());
+                gang::Event::Stopped { job, switch }
+            }
             Bid::Hold(why) => gang::Event::Hold(job, why),
             Bid::Release(why) => {
                 if why == Why::Output {
@@ -204,6 +211,7 @@ impl Daemon {
             match action {
                 gang::Action::Stop { job, switch, lasting } => {
                     self.slices.running.remove(&job);
+                    self.slices.tally.asked(job, switch, now);
                     self.lead(Some(job), Event::Stop { switch, lasting });
                 }
                 gang::Action::Run { job, switch } => {

@@ -31,10 +31,12 @@ use crate::cluster::{JobId, Share, Time};
 
 mod choice;
 mod machine;
+mod tally;
 #[cfg(test)]
 mod tests;
 
 pub use machine::Gang;
+pub use tally::Tally;
 
 /// The largest priority.
 pub const LAST_PRIORITY: u8 = 15;

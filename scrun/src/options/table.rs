@@ -67,7 +67,7 @@ pub const KNOWN: &[Known] = &[
         (Value, "=0..15"),
         value::priority,
         Shared,
-        "among your waiting jobs; default 8",
+        "share of time, halved by every 2; default 8",
     ),
     row("monitor", (Perhaps, "[=TYPE]"), value::monitor, Works, MONITORS),
     row("debug", (Perhaps, "[=1..10]"), value::debuggers, NotYet, "debuggers at most; default 4"),

@@ -20,6 +20,7 @@ const SLICES: [(&str, Option<f64>); 3] = [("40", Some(0.99)), ("10", Some(0.98))
 const SHARES: [(&str, &str, f64); 2] = [("40", "8 8", 2.0), ("10", "6 8 10", 5.0)];
 /// Rounds of each, unless fewer are asked for.
 const ROUNDS: u32 = 20;
+const MICROS: (&str, Better) = ("us: 50, 90, 99 %", Better::Less);
 /// Slices are measured so many times as long as shares.
 const KEPT_BY_SHARES: f64 = 2.2;
 
@@ -42,7 +43,23 @@ pub fn gang(bench: &Bench) -> Rows {
     for (slice, priorities, aim) in SHARES.into_iter().filter(|_| is_root) {
         rows.extend(shares(bench, slice, seconds, priorities, aim)?);
     }
+    if is_root {
+        rows.extend(switches(bench, seconds / 2)?);
+    }
     Ok(rows)
+}
+
+/// Of two hosts with a processor each. Histograms are shown as they come.
+fn switches(bench: &Bench, seconds: u64) -> Rows {
+    let command = format!("score-gang switches 10 {seconds}");
+    let told = told(bench, &command)?;
+    let figures = told.iter().filter(|line| line.contains(" us ("));
+    let figures = figures.filter_map(|line| line.split_once(": "));
+    let row = |(what, line): (&str, &str)| {
+        let parts = (0..3).map(|at| figure(line, at)).collect::<Result<_, _>>()?;
+        Ok(Row::new("gang switches", "-ts 10", what, MICROS, parts, &command))
+    };
+    figures.map(row).collect()
 }
 
 fn kept(bench: &Bench, slice: &str, amount: &str, aim: Option<f64>) -> Result<Row, String> {

@@ -117,7 +117,7 @@ fn loom(tally: &mut Tally) -> Result<(), String> {
 
 fn soak(tally: &mut Tally) -> Result<(), String> {
     let program = run::target()?.join("release/score-soak");
-    for kind in ["kill", "messages"] {
+    for kind in ["kill", "messages", "gang"] {
         run::call(Command::new(&program).args([kind, "-quick"]))?;
         tally.pass(1);
     }

@@ -12,7 +12,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::Result;
+use crate::{Result, quiet};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -35,83 +35,114 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
     }
 }
 
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Play {
+    /// Two processes of one host bounce a message.
+    Turns,
+    /// One process on each of two hosts notes when it runs.
+    Gaps,
+}
+
 /// Where jobs run.
 pub struct Bed {
     folder: PathBuf,
-    /// None: each job has a scored of its own.
-    service: Option<Child>,
+    /// The server first; none where each job has a scored of its own.
+    services: Vec<Child>,
     jobs: u32,
+    /// The two that are used.
+    pub processors: Vec<usize>,
 }
 
 impl Bed {
-    /// With slices of so many milliseconds, or `plain`, on the first two processors.
-    pub fn new(slice: &str) -> Result<Self> {
-        use_two_processors()?;
+    /// With slices of so many milliseconds, or `plain`, on the first two processors: hosts with so
+    /// many of them.
+    pub fn new(slice: &str, hosts: &[u32]) -> Result<Self> {
+        let processors = use_two_processors()?;
         let folder = std::env::temp_dir().join(format!("score-gang-{}", std::process::id()));
         let named = |error: std::io::Error| format!("{}: {error}", folder.display());
         fs::create_dir(&folder).map_err(named)?;
-        let mut bed = Self { folder: folder.clone(), service: None, jobs: 0 };
+        let mut bed = Self { folder: folder.clone(), services: Vec::new(), jobs: 0, processors };
         if slice != "plain" {
-            fs::write(folder.join("db"), "here address=127.0.0.1 cores=2\n").map_err(named)?;
-            bed.start_service(slice)?;
+            let record = |(cores, at): (&u32, u32)| {
+                format!("h{at} address=127.0.0.{} cores={cores} group=all\n", at + 1)
+            };
+            let database: String = hosts.iter().zip(0..).map(record).collect();
+            fs::write(folder.join("db"), database).map_err(named)?;
+            let mut make = Command::new(own_folder()?.join("scored"));
+            let made = make.arg("-makekey").arg(folder.join("key")).status();
+            made.map_err(|error| format!("scored -makekey: {error}"))?;
+            let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+            let port = free.map_err(|error| format!("a port: {error}"))?.port().to_string();
+            (0..hosts.len()).try_for_each(|host| bed.start_service(host, slice, &port))?;
+            let all = |number: usize| bed.log().contains(&format!("host h{number} is up"));
+            until("all hosts are up", || (1..hosts.len()).all(all).then_some(()))?;
         }
         Ok(bed)
     }
 
-    fn start_service(&mut self, slice: &str) -> Result<()> {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let port = free.map_err(|error| format!("a port: {error}"))?.port().to_string();
-        let log = self.folder.join("log");
+    fn start_service(&mut self, host: usize, slice: &str, port: &str) -> Result<()> {
+        let log = self.folder.join(format!("log-{host}"));
         let file = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let mut command = Command::new(own_folder()?.join("scored"));
-        command.args(["-host", "here", "-port", &port, "-ts", slice, "-v"]);
-        command.arg("-file").arg(self.folder.join("db"));
-        command.arg("-socket").arg(self.socket()).env_remove("JOURNAL_STREAM");
-        let child = command.stdin(Stdio::null()).stderr(file).spawn();
-        self.service = Some(child.map_err(|error| format!("scored: {error}"))?);
-        let ready = || self.log().contains("ready").then_some(());
-        until("scored becomes ready", ready).map_err(|fault| format!("{fault}: {}", self.log()))
+        let name = format!("h{host}");
+        command.args(["-host", &name, "-server", "h0", "-group", "all", "-port", port]);
+        command.args(["-ts", slice, "-v"]).arg("-file").arg(self.folder.join("db"));
+        command.arg("-key").arg(self.folder.join("key"));
+        command.arg("-socket").arg(self.folder.join(format!("socket-{host}")));
+        let child = command.stdin(Stdio::null()).stderr(file).env_remove("JOURNAL_STREAM").spawn();
+        self.services.push(child.map_err(|error| format!("scored: {error}"))?);
+        let said = || fs::read_to_string(&log).unwrap_or_default();
+        let ready = until("scored becomes ready", || said().contains("ready").then_some(()));
+        ready.map_err(|fault| format!("{fault}: {}", said()))
     }
 
     fn socket(&self) -> PathBuf {
-        self.folder.join("socket")
+        self.folder.join("socket-0")
     }
 
-    /// What scored has said.
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    /// What the server has said.
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log-0")).unwrap_or_default()
     }
 
     /// Starts a job, and waits until it makes progress.
-    pub fn start(&mut self, priority: &str) -> Result<Job> {
+    pub fn start(&mut self, play: Play, priority: &str) -> Result<Job> {
         self.jobs += 1;
-        let file = self.folder.join(format!("progress-{}", self.jobs));
+        let given = self.folder.join(format!("progress-{}", self.jobs));
+        let (role, nodes) = match play {
+            Play::Turns => ("turns", "2"),
+            Play::Gaps => ("gaps", "2x1"),
+        };
+        let file = if play == Play::Gaps { given.with_extension("1") } else { given.clone() };
         File::create(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let program = own_folder()?.join("score-gang");
         let mut command = Command::new(own_folder()?.join("scrun"));
-        match self.service {
-            Some(_) => {
-                let options = format!("-scored=here,nodes=2,message=quiet,priority={priority}");
+        match self.services.is_empty() {
+            false => {
+                let options =
+                    format!("-scored=all,nodes={nodes},message=quiet,priority={priority}");
                 command.arg(options).env("SCORED_SOCKET", self.socket());
             }
-            None => _ = command.arg("-nodes=2,message=quiet"),
+            true => _ = command.arg("-nodes=2,message=quiet"),
         }
-        command.env_remove("SCORE_OPTIONS").arg(program).arg("turns").arg(&file);
+        command.env_remove("SCORE_OPTIONS").arg(program).arg(role).arg(&given);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let scrun = command.spawn().map_err(|error| format!("scrun: {error}"))?;
-        let mut job = Job { scrun, file };
+        let mut job = Job { scrun, given, file, players: Vec::new() };
         until("a job makes progress", || {
             let over = job.scrun.try_wait().ok().flatten();
             over.map(Err).or_else(|| (job.progress() > 0).then_some(Ok(())))
         })?
         .map_err(|status| format!("the job has ended: {status}"))?;
+        job.players = quiet::players(&job.file.to_string_lossy());
         Ok(job)
     }
 }
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        if let Some(service) = &mut self.service {
+        for service in self.services.iter_mut().rev() {
             let _ = kill(Pid::from_raw(service.id() as i32), Signal::SIGTERM);
             let _ = service.wait();
         }
@@ -122,7 +153,10 @@ impl Drop for Bed {
 /// A job that plays.
 pub struct Job {
     scrun: Child,
+    given: PathBuf,
     file: PathBuf,
+    /// Its processes.
+    pub players: Vec<u32>,
 }
 
 impl Job {
@@ -131,6 +165,11 @@ impl Job {
         let mut count = [0; 8];
         let read = File::open(&self.file).and_then(|mut file| file.read_exact(&mut count));
         read.map_or(0, |()| u64::from_le_bytes(count))
+    }
+
+    /// What a node that notes its gaps writes.
+    pub fn path(&self, node: u32) -> PathBuf {
+        self.given.with_extension(node.to_string())
     }
 
     fn signal(&self, signal: Signal) {
@@ -182,19 +221,17 @@ impl Drop for Job {
 }
 
 /// Keeps this process, and all that it starts, on the first two processors that it may use.
-fn use_two_processors() -> Result<()> {
+fn use_two_processors() -> Result<Vec<usize>> {
     let fault = |errno| format!("processors: {errno}");
     let own = Pid::from_raw(0);
     let mine = sched_getaffinity(own).map_err(fault)?;
     let mut two = CpuSet::new();
     let allowed = (0..CpuSet::count()).filter(|one| mine.is_set(*one).unwrap_or(false));
-    let mut count = 0;
-    for one in allowed.take(2) {
-        two.set(one).map_err(fault)?;
-        count += 1;
-    }
-    if count < 2 {
+    let chosen: Vec<usize> = allowed.take(2).collect();
+    if chosen.len() < 2 {
         return Err("two processors are needed".to_owned());
     }
-    sched_setaffinity(own, &two).map_err(fault)
+    chosen.iter().try_for_each(|one| two.set(*one)).map_err(fault)?;
+    sched_setaffinity(own, &two).map_err(fault)?;
+    Ok(chosen)
 }

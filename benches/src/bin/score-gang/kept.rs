@@ -4,29 +4,32 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::bed::{Bed, Job};
+use crate::bed::{Bed, Job, Play};
+use crate::quiet::Reading;
 
-const WINDOW: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(400);
 /// The first slices after a change belong to nobody's window.
-const SETTLING: Duration = Duration::from_millis(150);
+const SETTLING: Duration = Duration::from_millis(100);
 /// How far the ends of the interval may be from the median.
 const EXACT: f64 = 0.005;
 
 /// Measures and prints.
 pub fn run(slice: &str, rounds: u32, seconds: u32) -> Result<()> {
-    let begin = Instant::now();
     let limit = Duration::from_secs(seconds.into());
-    let mut bed = Bed::new(slice)?;
-    let jobs = [bed.start("8")?, bed.start("8")?];
+    let mut bed = Bed::new(slice, &[2])?;
+    let jobs = [bed.start(Play::Turns, "8")?, bed.start(Play::Turns, "8")?];
+    let begin = Instant::now();
+    // Not even the rounds that are wanted are worth waiting for without end.
+    let mut meter = Meter { bed: &bed, until: begin + limit * 2, disturbed: 0 };
     let mut kept = Vec::new();
     loop {
         // Neither job is the one alone more often.
         let (stays, goes) = (&jobs[kept.len() % 2], &jobs[(kept.len() + 1) % 2]);
-        let first = rate(&[stays, goes])?;
+        let first = meter.rate(&[stays, goes])?;
         goes.suspend()?;
-        let (second, third) = (rate(&[stays])?, rate(&[stays])?);
+        let (second, third) = (meter.rate(&[stays])?, meter.rate(&[stays])?);
         goes.resume()?;
-        let fourth = rate(&[stays, goes])?;
+        let fourth = meter.rate(&[stays, goes])?;
         kept.push((first + fourth) / (second + third));
         println!(
             "{:.4} together {:.0} alone {:.0} round trips/s",
@@ -37,26 +40,39 @@ pub fn run(slice: &str, rounds: u32, seconds: u32) -> Result<()> {
         let [low, median, high] = interval(&kept);
         let exact = median - low <= EXACT && high - median <= EXACT;
         if kept.len() >= rounds as usize && (exact || begin.elapsed() >= limit) {
-            println!("interval {low:.4} {high:.4} median {median:.4}");
+            let disturbed = meter.disturbed;
+            println!("interval {low:.4} {high:.4} median {median:.4} disturbed {disturbed}");
             return Ok(());
-        }
-        // Not even the rounds that are wanted are worth waiting for without end.
-        if begin.elapsed() >= limit * 2 {
-            return Err(format!("{} rounds in {} s", kept.len(), begin.elapsed().as_secs()));
         }
     }
 }
 
-/// Round trips per second of all of these.
-fn rate(jobs: &[&Job]) -> Result<f64> {
-    sleep(SETTLING);
-    let sum = || jobs.iter().map(|job| job.progress()).sum::<u64>();
-    let (begin, before) = (Instant::now(), sum());
-    sleep(WINDOW);
-    let (elapsed, after) = (begin.elapsed(), sum());
-    match after.saturating_sub(before) {
-        0 => Err("a job makes no progress".to_owned()),
-        count => Ok(count as f64 / elapsed.as_secs_f64()),
+/// Measures one window after the other.
+struct Meter<'a> {
+    bed: &'a Bed,
+    until: Instant,
+    /// Windows that were measured again.
+    disturbed: u32,
+}
+
+impl Meter<'_> {
+    /// Round trips per second of all of these, while nothing else ran.
+    fn rate(&mut self, jobs: &[&Job]) -> Result<f64> {
+        let players: Vec<u32> = jobs.iter().flat_map(|job| job.players.iter().copied()).collect();
+        let reading = || Reading::take(&self.bed.processors, &players);
+        let sum = || jobs.iter().map(|job| job.progress()).sum::<u64>();
+        sleep(SETTLING);
+        while Instant::now() < self.until {
+            let quiet = reading()?;
+            let (begin, before) = (Instant::now(), sum());
+            sleep(WINDOW);
+            let rate = sum().saturating_sub(before) as f64 / begin.elapsed().as_secs_f64();
+            if reading()?.is_quiet_since(&quiet) {
+                return Ok(rate);
+            }
+            self.disturbed += 1;
+        }
+        Err(format!("other processes disturbed {} windows: there is no more time", self.disturbed))
     }
 }
 

@@ -5,11 +5,14 @@
 //! score-gang kept SLICE [ROUNDS SECONDS]   progress of two jobs together by that of one alone,
 //!                                          with slices of so many ms; `plain`: as Linux does
 //! score-gang shares SLICE SECONDS P...     what each of several jobs with these priorities gets
-//! score-gang turns FILE                    a job itself: its progress stands in the file
+//! score-gang switches SLICE SECONDS        how long it takes from one job to the next, and how
+//!                                          much later one host of two does so
+//! score-gang turns FILE | gaps FILE        jobs themselves: the file has their progress, or times
 //! ```
 //! `kept` measures in turns together, alone, alone, together, so that a machine whose speed changes
 //! does not matter; at least ROUNDS (20) times, and on until the median's 95 % interval is within
 //! half a percent or SECONDS (150) are over. A line for each round, then `interval` and its ends.
+//! While others took processor time a window is measured again; how often is said.
 //! Slices are those of a scored in multi-user mode that is started for it, which is for root; the
 //! processors are the first two that this process may use.
 #![forbid(unsafe_code)]
@@ -18,7 +21,9 @@
 extern crate pm as _;
 
 mod bed;
+mod gaps;
 mod kept;
+mod quiet;
 mod shares;
 mod turns;
 
@@ -31,6 +36,10 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match &words[..] {
         ["turns", file] => turns::run(file),
+        ["gaps", file] => gaps::note(file),
+        ["switches", slice, seconds] => {
+            number(seconds).and_then(|seconds| gaps::run(slice, seconds))
+        }
         ["kept", slice] => kept::run(slice, 20, 150),
         ["kept", slice, rounds, seconds] => {
             number(rounds).and_then(|rounds| kept::run(slice, rounds, number(seconds)?))
@@ -38,7 +47,10 @@ fn main() -> ExitCode {
         ["shares", slice, seconds, priorities @ ..] if priorities.len() > 1 => {
             number(seconds).and_then(|seconds| shares::run(slice, seconds, priorities))
         }
-        _ => Err("kept SLICE [ROUNDS SECONDS] | shares SLICE SECONDS P... | turns FILE".to_owned()),
+        _ => {
+            Err("kept SLICE [ROUNDS SECONDS] | shares SLICE SECONDS P... | switches SLICE SECONDS"
+                .to_owned())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

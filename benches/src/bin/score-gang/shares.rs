@@ -3,13 +3,14 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::bed::{Bed, Job};
+use crate::bed::{Bed, Job, Play};
 use crate::{Result, number};
 
 /// Prints for each job its priority, its share, and what its share should be.
 pub fn run(slice: &str, seconds: u32, priorities: &[&str]) -> Result<()> {
-    let mut bed = Bed::new(slice)?;
-    let jobs: Vec<Job> = priorities.iter().map(|one| bed.start(one)).collect::<Result<_>>()?;
+    let mut bed = Bed::new(slice, &[2])?;
+    let jobs: Vec<Job> =
+        priorities.iter().map(|one| bed.start(Play::Turns, one)).collect::<Result<_>>()?;
     let weight = |one: &&str| match *one {
         "0" => Ok(1.0),
         one => number(one).map(|one| 0.5_f64.powf(f64::from(one) / 2.0)),

@@ -176,7 +176,11 @@ pub fn run(setting: &Setting) -> io::Result<()> {
         complaints: [(Instant::now(), 0); 2],
     });
     notify_ready();
-    daemon.live()
+    let done = daemon.live();
+    if setting.verbose && daemon.slices.tally.count() > 0 {
+        info(&daemon.slices.tally.to_string());
+    }
+    done
 }
 
 fn role(config: &Config, incarnation: u64, numbers: &Option<Numbers>) -> io::Result<Role> {

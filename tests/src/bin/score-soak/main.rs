@@ -2,6 +2,7 @@
 //! Started by `cargo xtask soak`.
 #![forbid(unsafe_code)]
 
+mod gang;
 mod kill;
 mod messages;
 mod random;
@@ -10,15 +11,18 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: cargo xtask soak [kill|messages] [-count N] [-minutes N] [-seed S] [-quick]
+usage: cargo xtask soak [kill|messages|gang] [-count N] [-minutes N] [-seed S] [-quick]
 
   kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
             short jobs of random shape; after each, nothing may be left (10,000 by default)
   messages  random sizes, senders and kills; every byte, order and count is checked (3 minutes)
-  -count N  that many jobs        -minutes N  for so long        -quick  a taste, for every test run
+  gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
+            stops (needs root)
+  -count N  that many jobs, or stops        -minutes N  for so long
+  -quick    a taste, for every test run
   -seed S   replays: job I of seed S is job 0 of seed S + I
 
-without a kind: both
+without a kind: all
 ";
 
 /// How long to go on, and from which seed.
@@ -55,7 +59,11 @@ fn main() -> ExitCode {
     };
     for kind in kinds {
         let plan = plan(&kind);
-        let done = if kind == "kill" { kill::run(&plan) } else { messages::run(&plan) };
+        let done = match kind.as_str() {
+            "kill" => kill::run(&plan),
+            "gang" => gang::run(&plan),
+            _ => messages::run(&plan),
+        };
         if let Err(fault) = done {
             eprintln!("soak {kind}: {fault}");
             return ExitCode::FAILURE;
@@ -75,7 +83,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
             text.parse().map_err(|_| format!("{word} {text}: no number"))
         };
         match word.as_str() {
-            "kill" | "messages" => kinds.push(word.clone()),
+            "kill" | "messages" | "gang" => kinds.push(word.clone()),
             "-count" => count = Some(number()?),
             "-minutes" => minutes = Some(number()?),
             "-seed" => seed = Some(number()?),
@@ -84,13 +92,17 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
         }
     }
     if kinds.is_empty() {
-        kinds = vec!["kill".into(), "messages".into()];
+        kinds = vec!["kill".into(), "messages".into(), "gang".into()];
     }
     #[expect(clippy::disallowed_methods, reason = "another seed at each time")]
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let seed = seed.unwrap_or(clock.map_or(1, |since| since.as_secs()));
     let plan = move |kind: &str| {
-        let (usual, taste) = if kind == "kill" { (10_000, 60) } else { (u64::MAX, 8) };
+        let (usual, taste) = match kind {
+            "kill" => (10_000, 60),
+            "gang" => (100_000, 2_000),
+            _ => (u64::MAX, 8),
+        };
         let count = count.unwrap_or(match (minutes, quick) {
             (Some(_), _) => u64::MAX,
             (None, true) => taste,
