@@ -5,6 +5,7 @@
 
 mod batch_systems;
 mod between_hosts;
+mod browser;
 mod cables;
 mod clock_jumps;
 mod compilers;

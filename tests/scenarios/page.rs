@@ -137,7 +137,9 @@ fn hostile_visitors_hold_little_and_keep_nobody_out() {
     let address = Address::of(&cluster, ALICE, "a");
     let place = address.place;
     let before = descriptors(&scene);
-    let job = cluster.hold(ALICE, "a", "nodes=1");
+    let job = cluster.scrun(ALICE, "a", "nodes=1", "echo up; exec sleep 300");
+    let mut job = job.watchdog(Duration::from_secs(280)).start();
+    job.wait_for("up", 1);
 
     // Many that say half a request and no more.
     let mut slow: Vec<TcpStream> = Vec::new();

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod binaries;
+pub mod browser;
 pub mod http;
 pub mod job;
 pub mod openmetrics;

@@ -18,6 +18,25 @@ const NEEDS: &[(&str, &str)] = &[
     ("/usr/include/stdio.h", "libc6-dev"),
 ];
 
+/// What one test needs and not every system has: looked for one by one. The browser takes 100 MB of
+/// download and 306 MB of disk.
+const WISHES: &[&str] = &["chromium-headless-shell"];
+
+/// Installs what is nice to have and missing, as far as that is possible without a question.
+pub fn wishes() {
+    for package in WISHES.iter().filter(|package| !run::have(package)) {
+        let got = privilege().is_some_and(|prefix| run::have("apt-get") && get(&prefix, package));
+        if !got {
+            println!("packages: no {package}; the page is not tested in a browser");
+        }
+    }
+}
+
+fn get(prefix: &[&str], package: &str) -> bool {
+    println!("packages: installing {package}");
+    apt(prefix, &["install", "-y", "-qq", "--no-install-recommends", package])
+}
+
 fn missing_packages() -> Vec<&'static str> {
     let present = |need: &str| {
         if need.starts_with('/') { Path::new(need).exists() } else { run::have(need) }

@@ -284,7 +284,8 @@ impl Daemon {
             let signalled = self.mark(&events);
             // A switch is in a hurry: what else there is is looked at when it happens, or now and
             // then.
-            if !self.is_only_switch(&events) || heard.elapsed() > NOW_AND_THEN {
+            let others = !self.is_only_switch(&events) || heard.elapsed() > NOW_AND_THEN;
+            if others {
                 self.hear_others();
                 heard = Instant::now();
             }
@@ -309,6 +310,10 @@ impl Daemon {
                 }
                 // What that has led to is to be moved before the next wait.
                 self.settle();
+            }
+            if others {
+                // When all orders are on their way.
+                self.serve_visitors();
             }
             self.slices.set_timer();
         }
@@ -344,7 +349,7 @@ impl Daemon {
         self.hear_sessions();
         self.advance();
         self.tick_cluster();
-        self.serve_visitors();
+        self.watch_for_page();
     }
 
     /// Notes what mio has reported; true when there are signals.

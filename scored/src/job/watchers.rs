@@ -10,7 +10,6 @@ pub enum Watcher {
     /// A session that has asked for them (`scmon`).
     Session(usize),
     /// The page.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the page says so"))]
     Page,
 }
 

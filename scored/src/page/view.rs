@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 use super::History;
 use crate::cluster::Time;
 
-/// The rows of so long are told each time; who asks every second misses none.
+/// The rows of so long are told each time, at least: who asks every second misses none.
 const RECENT: Duration = Duration::from_secs(3);
+/// As many slices as the page shows.
+const SLICES: u32 = 53;
 
 /// The cluster as one user sees it.
 #[derive(Debug)]
@@ -82,7 +84,8 @@ impl View<'_> {
         let hosts: Vec<Value> =
             self.hosts.iter().map(|host| json!([host.name, host.slots, host.up])).collect();
         let jobs: Vec<Value> = self.jobs.iter().map(job_json).collect();
-        let rows = self.history.since(self.now.saturating_sub(RECENT));
+        let recent = RECENT.max(self.slice.saturating_mul(SLICES));
+        let rows = self.history.since(self.now.saturating_sub(recent));
         let rows: Vec<Value> = rows.map(|row| json!([micros(row.began), row.jobs])).collect();
         let all = json!({
             "at_us": micros(self.now),

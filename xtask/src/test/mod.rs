@@ -73,6 +73,7 @@ pub fn headers(_args: &[String]) -> Result<(), String> {
 fn set_up(_: &mut Tally) -> Result<(), String> {
     setup::packages();
     setup::testbeds();
+    setup::wishes();
     setup::components();
     Ok(())
 }

@@ -13,6 +13,7 @@
 //! | `numbers.rs` | job numbers that outlive a server |
 //! | `slices.rs` | how jobs take turns on this kind of machine |
 //! | `visitors.rs` | the sockets of the page |
+//! | `watched.rs` | figures of jobs for the page |
 
 pub mod config;
 mod console;
@@ -24,6 +25,7 @@ mod page;
 mod placing;
 mod slices;
 mod visitors;
+mod watched;
 
 use std::collections::HashMap;
 use std::fs::DirBuilder;

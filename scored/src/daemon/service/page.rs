@@ -6,16 +6,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mio::{Registry, Token};
+use score_proto::listing::JobLine;
 use score_proto::message::Up;
 use score_proto::peer::SERVER;
 
 use super::super::slices::Slices;
 use super::super::{Daemon, Owner, random};
 use super::visitors::Visitors;
+use super::watched::{Seen, Watched};
 use super::{PAGE, Role, Service};
 use crate::cluster::{JobId, Time};
 use crate::page::response::{self, Kind, Status};
-use crate::page::view::{Host, Job, View};
+use crate::page::view::{Host, Job, Process, View};
 use crate::page::{History, Request, Tokens};
 
 /// The page, as a browser gets it.
@@ -26,6 +28,11 @@ const STYLE: &str = include_str!("../../page/files/page.css");
 /// What a user is told is as old as that at most: asking more often costs little.
 const FRESH: Duration = Duration::from_millis(250);
 
+/// A page that is open asks again within so long, and figures are kept for it until then.
+const PAGE_ASKS: Duration = Duration::from_secs(5);
+/// Prometheus likewise.
+const SCRAPED: Duration = Duration::from_secs(150);
+
 /// The page.
 #[derive(Debug)]
 pub struct Page {
@@ -33,6 +40,8 @@ pub struct Page {
     tokens: Tokens,
     /// What the gang has done.
     pub history: History,
+    /// Figures of jobs, for those who ask.
+    pub watched: Watched,
     /// How long a slice is.
     slice: Duration,
     /// What users were told last.
@@ -55,6 +64,7 @@ impl Page {
             slice,
             tokens: Tokens::default(),
             history: History::default(),
+            watched: Watched::default(),
             told: HashMap::new(),
         })
     }
@@ -81,7 +91,8 @@ impl Page {
 
     /// How long nothing has to be done.
     pub fn deadline(&self, now: Time) -> Option<Duration> {
-        self.visitors.deadline(now)
+        let both = [self.visitors.deadline(now), self.watched.deadline(now)];
+        both.into_iter().flatten().min()
     }
 }
 
@@ -107,16 +118,17 @@ impl Service {
 impl Service {
     /// What a user asks for.
     fn answer(&mut self, uid: u32, request: &Request, slices: &Slices) -> Result<Vec<u8>, Status> {
-        let (name, kind) = match request.path.as_str() {
+        let (name, kind, again) = match request.path.as_str() {
             "" => return Ok(response::ok(Kind::Html, HTML.as_bytes(), request.close)),
             "page.js" => return Ok(response::ok(Kind::Script, SCRIPT.as_bytes(), request.close)),
             "page.css" => return Ok(response::ok(Kind::Style, STYLE.as_bytes(), request.close)),
-            "data" => ("data", Kind::Json),
-            "metrics" => ("metrics", Kind::Metrics),
+            "data" => ("data", Kind::Json, PAGE_ASKS),
+            "metrics" => ("metrics", Kind::Metrics, SCRAPED),
             _ => return Err(Status::NotFound),
         };
         let now = self.now();
         let page = self.page.as_mut().ok_or(Status::NotFound)?;
+        page.watched.asked(uid, now, again);
         page.told.retain(|_, (at, _)| *at + FRESH > now);
         if !page.told.contains_key(&(uid, name)) {
             let view = self.view(uid, slices).ok_or(Status::NotFound)?;
@@ -144,11 +156,13 @@ impl Service {
                 (job.job, shares.collect())
             })
             .collect();
-        let job = |line: score_proto::listing::JobLine| Job {
-            shares: shares.get(&line.job).cloned().unwrap_or_default(),
-            processes: Vec::new(),
-            trend: Vec::new(),
-            line,
+        let job = |line: JobLine| {
+            let shares = shares.get(&line.job).cloned().unwrap_or_default();
+            // Of what others watch this user sees nothing.
+            let seen = line.detail.and_then(|_| page.watched.of(line.job));
+            let processes = seen.map(|seen| processes(seen, &shares)).unwrap_or_default();
+            let trend = seen.map(|seen| seen.trend.iter().copied().collect()).unwrap_or_default();
+            Job { line, shares, processes, trend }
         };
         Some(View {
             now: self.now(),
@@ -202,4 +216,16 @@ impl Daemon {
         gone.extend(page.map(|page| page.visitors.flush(now)).unwrap_or_default());
         gone.into_iter().for_each(|number| _ = self.owners.remove(&Token(number)));
     }
+}
+
+/// The processes of a job that has these hosts.
+fn processes(seen: &Seen, shares: &[(u32, u32)]) -> Vec<Process> {
+    let process = |one: &score_monitor::Process| Process {
+        host: shares.get(one.totals.host as usize).map_or(u32::MAX, |(host, _)| *host),
+        total: one.totals,
+        shares: seen.shares(one),
+        messages: one.messages() as u64,
+        bytes: one.bytes() as u64,
+    };
+    seen.view.processes().into_iter().map(process).collect()
 }

@@ -163,7 +163,7 @@ function facts(job) {
   if (job.hosts.length > 0) words.push(`on ${hostNames(job)}`);
   if (job.share_permille !== null) words.push(`had ${percent(job.share_permille)} of the last minute`);
   if (job.priority !== null) words.push(`priority ${job.priority}`);
-  if (job.since_ms !== null) words.push(`since ${duration(job.since_ms)}`);
+  if (job.since_ms !== null) words.push(`for ${duration(job.since_ms)}`);
   return words.join(" · ");
 }
 
@@ -235,7 +235,7 @@ function drawMatrix() {
   const [pen, width] = prepare(canvas, ROW_HEIGHT + 18);
   const margin = 52;
   const count = Math.max(1, last.hosts.length);
-  const column = Math.min(120, (width - margin) / count);
+  const column = Math.min(280, (width - margin) / count);
   // Some fifty slices, at least a second.
   const span = Math.min(60e6, Math.max(1e6, last.slice_ms * 1000 * 52));
   const y = (at) => Math.min(ROW_HEIGHT, ((last.at_us - at) / span) * ROW_HEIGHT);
@@ -293,12 +293,14 @@ function drawHosts() {
   const placed = last.hosts.map(() => 0);
   for (const job of last.jobs) {
     for (const [host, procs] of job.hosts) placed[host] += procs;
-    job.processes.host.forEach((host, at) => { busy[host] += job.processes.shares[0][at] / 1000; });
+    // A process is busy while its job has the processors; others have them in between.
+    const part = (job.share_permille ?? 1000) / 1e6;
+    job.processes.host.forEach((host, at) => { busy[host] += job.processes.shares[0][at] * part; });
   }
   const canvas = byId("hosts");
   const width = Math.max(40, canvas.clientWidth);
   const count = Math.max(1, last.hosts.length);
-  const each = Math.max(10, Math.min(120, (width - 8) / count));
+  const each = Math.max(10, Math.min(280, (width - 8) / count));
   const perLine = Math.max(1, Math.floor((width - 8) / each));
   const lineHeight = BAR_HEIGHT + 24;
   const [pen] = prepare(canvas, Math.ceil(count / perLine) * lineHeight + 6);
