@@ -359,3 +359,33 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mio::Poll;
+    use score_proto::sight::{Figures, NodeFigures};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn who_reads_slowly_is_given_no_more_figures_and_everything_else() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let poll = Poll::new().unwrap();
+        let mut session = Session::new(ours.into(), poll.registry(), Token(9)).unwrap();
+        let figures = Figures { hosts: Vec::new(), nodes: vec![NodeFigures::default(); 100] };
+        let backlog = |session: &Session| match &session.wire {
+            Wire::Near(link) => link.backlog(),
+            Wire::Far { .. } => 0,
+        };
+        for _ in 0..10_000 {
+            session.tell(1, &Up::Figures(figures.clone()));
+            session.flush();
+        }
+        assert!(backlog(&session) < SLOW + 4096, "{}", backlog(&session));
+        let before = backlog(&session);
+        session.tell(1, &Up::StdinClosed);
+        assert!(backlog(&session) > before);
+        drop(theirs);
+    }
+}

@@ -109,7 +109,7 @@ impl Watch {
 
     fn look_at_disk(&mut self, now: Instant, directory: &Path) -> Option<Kind> {
         let limit = self.limits.disk.filter(|_| self.disk_next.is_some_and(|due| due <= now))?;
-        let within = disk_use(directory, limit).is_some();
+        let within = disk_use(directory, limit, usize::MAX).is_some();
         // A large tree must not keep this process busy.
         self.disk_next = Some(now + DISK_PAUSE.max(now.elapsed() * DISK_SHARE));
         (!within).then_some(Kind::Disk)
@@ -117,8 +117,8 @@ impl Watch {
 }
 
 /// The bytes that a folder takes on disk, if these are no more than `limit`. What lies too deep to
-/// be counted is as good as too much.
-pub fn disk_use(directory: &Path, limit: u64) -> Option<u64> {
+/// be counted is as good as too much. Beyond `most` files nothing is counted.
+pub fn disk_use(directory: &Path, limit: u64, mut most: usize) -> Option<u64> {
     let Ok(top) = File::open(directory).map(OwnedFd::from) else { return Some(0) };
     let mut open = Vec::new();
     open.extend(remove::names(top.as_fd()).ok().map(|names| (top, names)));
@@ -128,6 +128,10 @@ pub fn disk_use(directory: &Path, limit: u64) -> Option<u64> {
             open.pop();
             continue;
         };
+        if most == 0 {
+            break;
+        }
+        most -= 1;
         let Ok(found) = fstatat(&*folder, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else {
             continue;
         };
@@ -169,11 +173,12 @@ mod tests {
         let mut inner = base.clone();
         inner.extend(["a"; 20]);
         fs::create_dir_all(&inner).unwrap();
-        let is_within = |limit| disk_use(&base, limit).is_some();
+        let is_within = |limit| disk_use(&base, limit, 200).is_some();
         assert!(is_within(1 << 20));
         fs::write(inner.join("file"), vec![1; 2 << 20]).unwrap();
         assert!(!is_within(1 << 20));
-        assert!(is_within(4 << 20) && disk_use(&base, u64::MAX).unwrap() >= 2 << 20);
+        assert!(is_within(4 << 20) && disk_use(&base, u64::MAX, 200).unwrap() >= 2 << 20);
+        assert!(disk_use(&base, u64::MAX, 3).unwrap() < 1 << 20);
         inner.extend(["b"; DEPTH]);
         fs::create_dir_all(&inner).unwrap();
         assert!(!is_within(1 << 40));

@@ -25,6 +25,8 @@ use gauge::Gauge;
 /// Between two looks at the job's directory at least, and how many times longer than a look.
 const DISK_PAUSE: Duration = Duration::from_secs(1);
 const DISK_SHARE: u32 = 20;
+/// Files that are counted of it at most: this process has other things to do.
+const FILES: usize = 20_000;
 /// Between two looks at a process's memory at least.
 const MEMORY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -71,7 +73,7 @@ impl Figures {
 
     fn look_at_disk(&mut self, directory: &Path, now: Instant) {
         if self.disk_next.is_none_or(|due| due <= now) {
-            let used = limits::disk_use(directory, u64::MAX);
+            let used = limits::disk_use(directory, u64::MAX, FILES);
             self.disk_kib = used.map_or(self.disk_kib, |bytes| bytes / 1024);
             self.disk_next = Some(now + DISK_PAUSE.max(now.elapsed() * DISK_SHARE));
         }
