@@ -289,3 +289,20 @@ fn a_host_that_does_not_answer_is_named_and_never_has_two_jobs() {
     assert!(told, "{one}\n{other}");
     assert_in_turns(&stretches(&one), &stretches(&other));
 }
+
+#[test]
+fn a_process_in_a_debuggers_hands_takes_turns_as_any_other() {
+    let scene = Scene::new();
+    let (Some(program), Some(tracer)) = (turns(&scene), scene.program("tracer")) else { return };
+    let Some(cluster) = cluster(&scene, 1, "20") else { return };
+    let program = program.to_str().unwrap();
+    let mut traced = start(&cluster, ALICE, "nodes=1", &[program, "6"]);
+    traced.wait_for("up", 1);
+    let process = scene.wait_for_process("turns", |one| one.program() == "turns");
+    let mut tracer = scene.command(tracer).arg(&process.pid.to_string()).start();
+    tracer.wait_for("attached", 1);
+    let other = start(&cluster, BOB, "nodes=1", &[program, "3"]);
+    let (traced, other) = (traced.wait(), other.wait());
+    assert_in_turns(&stretches(&traced), &stretches(&other));
+    assert_eq!(tracer.wait().code, 0);
+}
