@@ -14,13 +14,13 @@ const SETTLING: Duration = Duration::from_millis(100);
 const EXACT: f64 = 0.005;
 
 /// Measures and prints.
-pub fn run(slice: &str, rounds: u32, seconds: u32) -> Result<()> {
+pub fn run(slice: &str, rounds: u32, seconds: u32, others: u32) -> Result<()> {
     let limit = Duration::from_secs(seconds.into());
     let mut bed = Bed::new(slice, &[2])?;
     let jobs = [bed.start(Play::Turns, "8")?, bed.start(Play::Turns, "8")?];
     let begin = Instant::now();
     // Not even the rounds that are wanted are worth waiting for without end.
-    let mut meter = Meter { bed: &bed, until: begin + limit * 2, disturbed: 0 };
+    let mut meter = Meter { bed: &bed, until: begin + limit * 2, others, disturbed: 0 };
     let mut kept = Vec::new();
     loop {
         // Neither job is the one alone more often.
@@ -51,6 +51,8 @@ pub fn run(slice: &str, rounds: u32, seconds: u32) -> Result<()> {
 struct Meter<'a> {
     bed: &'a Bed,
     until: Instant,
+    /// What others may have, in percent of the processors.
+    others: u32,
     /// Windows that were measured again.
     disturbed: u32,
 }
@@ -67,7 +69,7 @@ impl Meter<'_> {
             let (begin, before) = (Instant::now(), sum());
             sleep(WINDOW);
             let rate = sum().saturating_sub(before) as f64 / begin.elapsed().as_secs_f64();
-            if reading()?.is_quiet_since(&quiet) {
+            if reading()?.others_since(&quiet) * 100.0 <= f64::from(self.others) {
                 return Ok(rate);
             }
             self.disturbed += 1;

@@ -2,7 +2,8 @@
 //! bench gang`; by hand:
 //!
 //! ```text
-//! score-gang kept SLICE [ROUNDS SECONDS]   progress of two jobs together by that of one alone,
+//! score-gang kept SLICE [ROUNDS SECONDS [PERCENT]]
+//!                                          progress of two jobs together by that of one alone,
 //!                                          with slices of so many ms; `plain`: as Linux does
 //! score-gang shares SLICE SECONDS P...     what each of several jobs with these priorities gets
 //! score-gang switches SLICE SECONDS        how long it takes from one job to the next, and how
@@ -12,7 +13,8 @@
 //! `kept` measures in turns together, alone, alone, together, so that a machine whose speed changes
 //! does not matter; at least ROUNDS (20) times, and on until the median's 95 % interval is within
 //! half a percent or SECONDS (150) are over. A line for each round, then `interval` and its ends.
-//! While others took processor time a window is measured again; how often is said.
+//! While others took more than PERCENT (3) of the processors a window is measured again; how often
+//! is said.
 //! Slices are those of a scored in multi-user mode that is started for it, which is for root; the
 //! processors are the first two that this process may use.
 #![forbid(unsafe_code)]
@@ -40,9 +42,16 @@ fn main() -> ExitCode {
         ["switches", slice, seconds] => {
             number(seconds).and_then(|seconds| gaps::run(slice, seconds))
         }
-        ["kept", slice] => kept::run(slice, 20, 150),
+        ["kept", slice] => kept::run(slice, 20, 150, 3),
         ["kept", slice, rounds, seconds] => {
-            number(rounds).and_then(|rounds| kept::run(slice, rounds, number(seconds)?))
+            number(rounds).and_then(|rounds| kept::run(slice, rounds, number(seconds)?, 3))
+        }
+        ["kept", slice, rounds, seconds, others] => {
+            let figures = [rounds, seconds, others].map(|word| number(word));
+            figures
+                .into_iter()
+                .collect::<Result<Vec<_>>>()
+                .and_then(|figures| kept::run(slice, figures[0], figures[1], figures[2]))
         }
         ["shares", slice, seconds, priorities @ ..] if priorities.len() > 1 => {
             number(seconds).and_then(|seconds| shares::run(slice, seconds, priorities))

@@ -7,9 +7,6 @@ use crate::Result;
 
 /// Nanoseconds of a tick in /proc/stat.
 const TICK: u64 = 10_000_000;
-/// Of the processors' time, what others may have: scored itself, and the kernel's housekeeping.
-const OTHERS: f64 = 0.03;
-
 /// What processors and jobs have done so far, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
@@ -40,11 +37,12 @@ impl Reading {
         Ok(Self { busy, all, played: players.iter().filter_map(time).sum() })
     }
 
-    /// Whether others took little since an earlier one.
-    pub fn is_quiet_since(&self, before: &Self) -> bool {
+    /// The part of the processors' time that others took since an earlier one: also scored itself,
+    /// and the kernel's housekeeping.
+    pub fn others_since(&self, before: &Self) -> f64 {
         let busy = (self.busy - before.busy) as f64;
         let played = (self.played - before.played) as f64;
-        busy - played <= (self.all - before.all) as f64 * OTHERS
+        (busy - played) / ((self.all - before.all) as f64).max(1.0)
     }
 }
 
