@@ -62,7 +62,7 @@ pub mod area {
     /// u64, own cache line: idle -> busy transitions of all threads. Counted, sequentially
     /// consistent, when the slot is clear and before the thread goes on: a sampler that loads it
     /// before the states, finds all idle, and finds it unchanged the next time, has missed no
-    /// return to work in between (SYNC: busy-transition; model: `scored/src/deadlock/tests.rs`).
+    /// return to work in between (SYNC: busy-transition; model: `scored/src/deadlock/model.rs`).
     pub const BUSY_TRANSITIONS: usize = 64;
     /// u32, own line: threads of this process that are idle now (libpm reads it on pmSend).
     pub const IDLE_THREADS: usize = 128;

@@ -1,6 +1,7 @@
 //! A program whose processes all wait for each other is told of, process by process, is sent SIGHUP
 //! and ends with exit code 35 (manual 3.5). A program that can go on does, whatever it looks like.
 
+use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::{Outcome, Scene};
 use std::time::Duration;
 
@@ -103,4 +104,30 @@ fn noidle_leaves_a_deadlock_alone() {
     assert!(!job.stderr().contains("deadlock:"), "{}", job.stderr());
     job.signal(nix::sys::signal::Signal::SIGTERM);
     let _ = job.wait();
+}
+
+#[test]
+fn who_has_to_share_the_processors_is_found_and_never_accused_either() {
+    let scene = Scene::new();
+    let Some(built) = scene.program("deadlock") else { return };
+    let program = scene.dir().join("deadlock");
+    std::fs::copy(built, &program).unwrap();
+    let program = program.to_str().unwrap();
+    let database = "a address=127.0.0.1 cores=2 group=all\n";
+    let Some(cluster) = Cluster::start_as(&scene, &["a"], database, &["-ts", "40"]) else { return };
+    let spin = "echo up; while :; do :; done";
+    let mut neighbour = cluster.scrun(ALICE, "a", "nodes=2", spin).start();
+    neighbour.wait_for("up", 2);
+    let beside = |what: &str| {
+        let words = ["-scored=all,nodes=2", program, what];
+        cluster.command(BOB, "scrun", "a").args(&words).watchdog(PATIENCE).run()
+    };
+    for what in ["alone", "mutual", "blocked", "barrier", "unread", "sleeper"] {
+        let _ = beside(what).says(&["deadlock: no process of deadlock can go on"]).expect(CODE);
+    }
+    for what in ["never-idle", "late", "barriers", "helper", "helper-wakes", "mistake", "alarm"] {
+        let _ = beside(what).expect(0);
+    }
+    neighbour.signal(nix::sys::signal::Signal::SIGTERM);
+    let _ = neighbour.wait();
 }

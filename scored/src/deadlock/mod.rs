@@ -8,7 +8,7 @@
 //! looks, then at the instant between the rounds all were idle at once. What each had sent and
 //! received by then is what round 1 saw, so the sums say whether anything was on its way.
 //!
-//! What makes it sound has its part in the exhaustive model (`tests.rs`), where leaving it out
+//! What makes it sound has its part in the exhaustive model (`model.rs`), where leaving it out
 //! gives a false suspicion:
 //!
 //! - A thread that becomes busy clears its idle slot, then counts the turn, and only then goes on.
@@ -23,7 +23,8 @@
 //!
 //! - From the second round on every thread is looked at, in the kernel too: what says nothing of
 //!   itself must sleep where only its own process can wake it, and must not have run between
-//!   rounds 2 and 3. So at the instant between these nobody was about to wake anybody.
+//!   rounds 2 and 3. So at the instant between these nobody was about to wake anybody. What is
+//!   counted is read after that: who sent since would have run.
 //!
 //! All of that gives a *suspicion*. One stop of the gang confirms it: nothing has changed, and no
 //! thread is anywhere but where it says that it waits.
@@ -42,6 +43,8 @@
 use std::time::Duration;
 
 mod detector;
+#[cfg(test)]
+mod model;
 mod sample;
 #[cfg(test)]
 mod tests;

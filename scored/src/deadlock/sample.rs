@@ -2,8 +2,8 @@
 
 use score_proto::sight::Seen;
 
-/// One process, looked at once. [`Sample::turns`] is read first, then every idle slot, then the
-/// rest.
+/// One process, looked at once. [`Sample::turns`] is read first, then every idle slot, then
+/// [`Sample::threads`], then the rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Sample {
     /// How often one of its threads became busy.

@@ -200,7 +200,7 @@ impl Sight {
         let (mut samples, claims) = {
             let inner = self.lock();
             let Some(one) = inner.elements.get(&element) else { return nothing };
-            let samples: Vec<Sample> = (0..one.areas.count()).map(|at| one.sample(at)).collect();
+            let samples: Vec<Sample> = (0..one.areas.count()).map(|at| one.claim(at)).collect();
             let all_idle = samples.iter().all(|sample| sample.idle);
             // The first round is a question; from the second on each thread has to prove it.
             let deep = all_idle && (stopped || one.watch.follows(round));
@@ -211,8 +211,9 @@ impl Sight {
             prove(&claims, &mut samples, stopped);
         }
         let mut inner = self.lock();
-        let one = inner.elements.get_mut(&element);
-        one.map_or(nothing, |one| one.watch.look(round, &samples, stopped))
+        let Some(one) = inner.elements.get_mut(&element) else { return nothing };
+        (0..).zip(&mut samples).for_each(|(number, sample)| one.count(number, sample));
+        one.watch.look(round, &samples, stopped)
     }
 
     /// What a process shows to monitors: whether all of its threads are idle, and its user
@@ -266,8 +267,8 @@ fn prove(claims: &[Option<Claim>], samples: &mut [Sample], stopped: bool) {
 }
 
 impl Element {
-    /// One process: turns first, then its threads' slots, then the rest.
-    fn sample(&self, number: u32) -> Sample {
+    /// What a process says of itself: turns first, then its threads' slots.
+    fn claim(&self, number: u32) -> Sample {
         let (Some(process), Some(area)) =
             (self.processes.get(number as usize), self.areas.area(number))
         else {
@@ -275,18 +276,16 @@ impl Element {
         };
         let turns = area.turns();
         let idle = area.may_be_idle() && area.is_idle() && area.barriers() == process.barriers;
+        // Its end is a change.
+        let turns = if process.ended { turns.wrapping_add(1) } else { turns };
+        Sample { turns, idle: idle || process.ended, ..Sample::default() }
+    }
+
+    /// Adds what it has counted.
+    fn count(&self, number: u32, sample: &mut Sample) {
         let counted = self.gauges.counters(number);
-        Sample {
-            // Its end is a change.
-            turns: if process.ended { turns.wrapping_add(1) } else { turns },
-            idle: idle || process.ended,
-            polls: counted.poll_epoch,
-            spins: false,
-            sent: counted.sent,
-            received: counted.received,
-            remote: counted.remote,
-            threads: None,
-        }
+        (sample.polls, sample.remote) = (counted.poll_epoch, counted.remote);
+        (sample.sent, sample.received) = (counted.sent, counted.received);
     }
 
     fn quiet(&self) -> Quiet {
@@ -298,10 +297,12 @@ impl Element {
             if !may_be && !is_over {
                 return busy;
             }
-            let Sample { idle, sent, received, remote, .. } = self.sample(number);
-            if !idle {
+            let mut sample = self.claim(number);
+            if !sample.idle {
                 return busy;
             }
+            self.count(number, &mut sample);
+            let Sample { idle, sent, received, remote, .. } = sample;
             all = all.and(Quiet { idle, sent, received, remote });
         }
         all

@@ -2,6 +2,7 @@
 //! Started by `cargo xtask soak`.
 #![forbid(unsafe_code)]
 
+mod deadlock;
 mod gang;
 mod kill;
 mod messages;
@@ -11,11 +12,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: cargo xtask soak [kill|messages|gang] [-count N] [-minutes N] [-seed S] [-quick]
+usage: cargo xtask soak [kill|messages|deadlock|gang] [-count N] [-minutes N] [-seed S] [-quick]
 
   kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
             short jobs of random shape; after each, nothing may be left (10,000 by default)
   messages  random sizes, senders and kills; every byte, order and count is checked (3 minutes)
+  deadlock  random patterns of communication: none that goes on is called deadlocked, each that does
+            not is (3 minutes)
   gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
             stops (needs root)
   -count N  that many jobs, or stops        -minutes N  for so long
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         let done = match kind.as_str() {
             "kill" => kill::run(&plan),
             "gang" => gang::run(&plan),
+            "deadlock" => deadlock::run(&plan),
             _ => messages::run(&plan),
         };
         if let Err(fault) = done {
@@ -83,7 +87,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
             text.parse().map_err(|_| format!("{word} {text}: no number"))
         };
         match word.as_str() {
-            "kill" | "messages" | "gang" => kinds.push(word.clone()),
+            "kill" | "messages" | "deadlock" | "gang" => kinds.push(word.clone()),
             "-count" => count = Some(number()?),
             "-minutes" => minutes = Some(number()?),
             "-seed" => seed = Some(number()?),
@@ -92,7 +96,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
         }
     }
     if kinds.is_empty() {
-        kinds = vec!["kill".into(), "messages".into(), "gang".into()];
+        kinds = ["kill", "messages", "deadlock", "gang"].map(String::from).into();
     }
     #[expect(clippy::disallowed_methods, reason = "another seed at each time")]
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -101,6 +105,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
         let (usual, taste) = match kind {
             "kill" => (10_000, 60),
             "gang" => (100_000, 2_000),
+            "deadlock" => (u64::MAX, 40),
             _ => (u64::MAX, 8),
         };
         let count = count.unwrap_or(match (minutes, quick) {
