@@ -197,7 +197,8 @@ impl Job {
 
     /// When [`Event::Tick`] is wanted.
     pub fn deadline(&self) -> Option<Time> {
-        self.hangs.iter().filter_map(Hang::deadline).min()
+        let all = self.elements.iter().zip(&self.hangs);
+        all.filter(|(element, _)| !element.is_over()).filter_map(|(_, hang)| hang.deadline()).min()
     }
 
     /// One step: what has happened in, what to do out.
