@@ -90,12 +90,12 @@ impl Shepherd {
                 continue;
             }
             let outer_proc = rung.is_namespace().then_some(&outer_proc);
-            let started = fifo::unpinned(|| match about.owner {
+            let started = match about.owner {
                 // A program of its own: this process's memory is not for the user.
                 Some(_) => start_program(*rung, about, sockets, outer_proc),
                 // What this process knows is the user's own, and a fork costs a fifth.
                 None => namespace::start_fork(*rung, || work(about, sockets, outer_proc)),
-            });
+            };
             match started {
                 Ok(pid) => {
                     let (mut link, mut switch) = (Link::new(ours)?, Link::new(our_switch)?);
@@ -167,7 +167,8 @@ impl Shepherd {
             // A namespace's init that has lost its socket can do nothing useful any more.
             process::kill(self.pid, libc::SIGKILL);
         }
-        let status = process::wait_for(self.pid).map(|reaped| reaped.status);
+        let reaped = fifo::aside(|| process::wait_for(self.pid));
+        let status = reaped.map(|reaped| reaped.status);
         self.family.borrow_mut().remove(&self.pid);
         if !self.rung.is_namespace() {
             reclaim(&self.family.borrow());

@@ -1,4 +1,5 @@
-//! Being run at once when there is something to do: SCHED_FIFO, where the system allows. Among busy
+//! Being run at once when there is something to do: SCHED_RR, where the system allows (not FIFO:
+//! of equals one that works long must not keep another from its turn). Among busy
 //! processes a normal thread is run up to a tick after it has been woken, one like this within
 //! microseconds. It must sleep whenever it has nothing to do.
 
@@ -6,10 +7,6 @@
 #![expect(unsafe_code)]
 
 use std::io;
-use std::sync::OnceLock;
-
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
 
 /// Whether what the calling thread starts shall be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +32,8 @@ fn set(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
 /// EPERM: it needs CAP_SYS_NICE, or RLIMIT_RTPRIO.
 pub fn take(heirs: Heirs) -> io::Result<()> {
     match heirs {
-        Heirs::Same => set(libc::SCHED_FIFO, 1),
-        Heirs::Normal => set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1),
+        Heirs::Same => set(libc::SCHED_RR, 1),
+        Heirs::Normal => set(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1),
     }
 }
 
@@ -46,35 +43,18 @@ pub fn leave() {
     let _ = set(libc::SCHED_OTHER, 0);
 }
 
-/// Where a thread that is pinned could run before.
-static BEFORE: OnceLock<CpuSet> = OnceLock::new();
-
-/// Keeps the calling thread on one processor, the first that it has: whoever does this on a host,
-/// in whichever process, meets the others there, and to wake one takes no interrupt of another
-/// processor. In a virtual machine that is most of what it costs.
-pub fn pin() {
-    if let Ok(all) = sched_getaffinity(CALLER)
-        && keep_to_first(&all).is_ok()
-    {
-        let _ = BEFORE.set(all);
+/// Does something as a normal thread that may take the kernel long, or has it wait for others by
+/// trying again and again: who ends a process, or removes a directory, does so while another has
+/// hold of a name in it, and that one may wait for this very processor.
+pub fn aside<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: no memory is touched; 0 is the calling thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    if policy & !libc::SCHED_RESET_ON_FORK != libc::SCHED_RR {
+        return work();
     }
-}
-
-fn keep_to_first(all: &CpuSet) -> nix::Result<()> {
-    let first = (0..CpuSet::count()).find(|at| all.is_set(*at).unwrap_or(false));
-    let mut one = CpuSet::new();
-    one.set(first.unwrap_or(0))?;
-    sched_setaffinity(CALLER, &one)
-}
-
-/// Does something where the thread may run wherever it could before it was pinned: what it starts
-/// there can do so, too.
-pub fn unpinned<T>(work: impl FnOnce() -> T) -> T {
-    let Some(all) = BEFORE.get() else { return work() };
-    let _ = sched_setaffinity(CALLER, all);
+    leave();
     let result = work();
-    let _ = keep_to_first(all);
+    // What was allowed before is allowed again.
+    let _ = take(Heirs::Normal);
     result
 }
-
-const CALLER: Pid = Pid::from_raw(0);

@@ -56,7 +56,7 @@ const PROBES: &[Probe] = &[
         "cpulimit misses processes whose parents do not wait for them",
     ),
     (
-        "SCHED_FIFO",
+        "SCHED_RR",
         fifo,
         "the thread that switches between jobs wakes late: time slices are 100 ms at least",
     ),
@@ -131,7 +131,7 @@ fn fifo() -> io::Result<String> {
         // SAFETY: the struct lives through the call.
         check(unsafe { libc::sched_setscheduler(0, policy, &parameters) }.into())
     };
-    set(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)?;
+    set(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1)?;
     set(libc::SCHED_OTHER, 0)?;
     Ok("priority 1".to_owned())
 }

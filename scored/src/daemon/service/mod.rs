@@ -149,9 +149,7 @@ pub fn run(setting: &Setting) -> io::Result<()> {
     let slots = (0..).zip(&config.hosts).map(|(number, host)| (number, host.slots));
     daemon.share_slots(slots.collect());
     // On every host, orders to switch go through this loop. Why not, `slices` has said.
-    if fifo::take(Heirs::Normal).is_ok() {
-        fifo::pin();
-    }
+    let _ = fifo::take(Heirs::Normal);
     let role = role(&config, daemon.peers.as_ref().map_or(0, Peers::incarnation), &numbers)?;
     let what = match role {
         Role::Server(_) => format!("server of {} hosts", config.hosts.len()),

@@ -9,14 +9,14 @@ use crate::gang;
 /// come several milliseconds late among busy processes.
 const UNSURE: Duration = Duration::from_millis(100);
 
-/// The slices of a service; `prompt`: it may have SCHED_FIFO.
+/// The slices of a service; `prompt`: it may have SCHED_RR.
 pub fn choose(wanted: Option<Duration>, prompt: Result<(), String>) -> gang::Setting {
     let default = gang::Setting::default();
     let slice = wanted.unwrap_or(default.slice);
     let Err(reason) = prompt else { return gang::Setting { slice, ..default } };
     if slice < UNSURE {
         warn(&format!(
-            "-ts {}: without SCHED_FIFO ({reason}) a slice has at least {} ms, and that is used",
+            "-ts {}: without SCHED_RR ({reason}) a slice has at least {} ms, and that is used",
             slice.as_millis(),
             UNSURE.as_millis()
         ));

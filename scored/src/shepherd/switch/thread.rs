@@ -28,9 +28,7 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(
 /// Hears orders, and carries them out, until nobody gives any.
 pub fn run(socket: OwnedFd, gate: &Gate, sight: Sight) {
     // Only who is it already may do this: what it starts is none.
-    if fifo::take(Heirs::Normal).is_ok() {
-        fifo::pin();
-    }
+    let _ = fifo::take(Heirs::Normal);
     // A thread without timer would wait for ever for a process in a debugger's hands.
     let Ok(ticks) = Ticks::new() else { return };
     let stream = UnixStream::from(socket);
