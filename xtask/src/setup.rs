@@ -12,9 +12,11 @@ const NEEDS: &[(&str, &str)] = &[
     ("g++", "g++"),
     ("clang", "clang"),
     ("pkg-config", "pkg-config"),
+    ("make", "make"),
     ("man", "man-db"),
     ("strace", "strace"),
     ("ip", "iproute2"),
+    ("sysctl", "procps"),
     ("/usr/include/stdio.h", "libc6-dev"),
 ];
 
