@@ -86,7 +86,10 @@ fn a_browser_shows_processes_hosts_and_slices_and_complains_about_nothing() {
     let database: String = names.iter().zip(1..).map(record).collect();
     let options = ["-ts", "100"];
     let Some(cluster) = Cluster::start_as(&scene, &names, &database, &options) else { return };
-    let Some(program) = scene.program("waves") else { return };
+    let Some(built) = scene.program("waves") else { return };
+    // Where every user may run it, wherever the build is.
+    let program = scene.dir().join("waves");
+    std::fs::copy(built, &program).unwrap();
     let program = program.to_str().unwrap();
     let start = |uid: u32, shape: &str| {
         let options = format!("-scored=all,noidle,nodes={shape}");

@@ -118,8 +118,9 @@ impl Target {
 
 /// What node 1 has counted under these words.
 fn counted(outcome: &Outcome, words: &str) -> u64 {
-    let from = outcome.stderr.split("node 1 has counted:").nth(1).unwrap_or_default();
-    let own = from.split("has counted:").next().unwrap_or_default();
+    // Both nodes print theirs at once: their headings may come before either.
+    let mut dumps = outcome.stderr.split("composite context");
+    let own = dumps.find(|dump| dump.contains("channel 0 node 1 of ")).unwrap_or_default();
     let line = own.lines().find_map(|line| line.trim().strip_prefix(words)?.strip_prefix(": "));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
