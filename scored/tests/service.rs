@@ -280,7 +280,9 @@ fn the_log_goes_to_a_syslog_receiver_too() {
         let count = receiver.recv(&mut packet).unwrap();
         String::from_utf8_lossy(&packet[..count]).into_owned()
     };
-    let (first, second) = (line(), line());
+    // Before it is ready it says where its page is.
+    let (first, page, second) = (line(), line(), line());
+    assert!(page.contains("page at http://127.0.0.1:"), "{page}");
     assert!(first.starts_with("<28>1 - ") && first.contains("checkpoint"), "{first}");
     assert!(second.starts_with("<30>1 - ") && second.contains("ready: server of 2"), "{second}");
     // What standard error gets does not change.
