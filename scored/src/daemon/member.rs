@@ -22,7 +22,7 @@ use crate::job::limits::{Kind, Limits};
 use crate::job::{check, code, staging};
 use crate::shepherd::NOT_THE_OWNER;
 use crate::sys::cgroup::{Cgroups, Group};
-use crate::sys::{fifo, process};
+use crate::sys::{process, prompt};
 
 /// Exit codes for what a host cannot do: a job that is too large for it, anything else.
 const REFUSED: u8 = 2;
@@ -359,13 +359,13 @@ impl Member {
     fn reclaim(&mut self) {
         if let Some(group) = self.group.take() {
             group.kill();
-            if let Err(error) = fifo::aside(|| group.remove()) {
+            if let Err(error) = prompt::aside(|| group.remove()) {
                 self.warn(format!("the job's cgroup cannot be removed: {error}"));
             }
         }
         let Some(directory) = self.directory.take() else { return };
         let path: PathBuf = directory.path().to_owned();
-        if let Err(error) = fifo::aside(|| directory.remove()) {
+        if let Err(error) = prompt::aside(|| directory.remove()) {
             self.warn(format!("{} cannot be removed: {error}", path.display()));
         }
     }

@@ -41,7 +41,7 @@ use crate::job::{check, code};
 use crate::start::Wishes;
 use crate::sys::cgroup::Cgroups;
 use crate::sys::process::{self, Reap};
-use crate::sys::{descriptor, fifo};
+use crate::sys::{descriptor, prompt};
 use jobs::{Lead, Post};
 use member::Member;
 use muster::{Muster, News};
@@ -603,7 +603,7 @@ impl Daemon {
         }
         self.members.values_mut().for_each(Member::look_for_end);
         while let Some(pid) = process::first_ended() {
-            let Reap::One(reaped) = fifo::aside(|| process::reap_one(pid)) else { return };
+            let Reap::One(reaped) = prompt::aside(|| process::reap_one(pid)) else { return };
             self.family.borrow_mut().remove(&pid);
             let news = self.muster.as_mut().and_then(|one| one.ended(pid, reaped.status));
             self.take_news(news.unwrap_or_default());

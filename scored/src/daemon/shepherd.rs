@@ -23,7 +23,7 @@ use crate::shepherd::{Counts, Setting};
 use crate::sys::cgroup::Group;
 use crate::sys::namespace::{self, Rung};
 use crate::sys::process;
-use crate::sys::{descriptor, fifo};
+use crate::sys::{descriptor, prompt};
 
 /// How long the processes of a dead shepherd without namespace may take to go.
 const GOING: Duration = Duration::from_secs(2);
@@ -167,7 +167,7 @@ impl Shepherd {
             // A namespace's init that has lost its socket can do nothing useful any more.
             process::kill(self.pid, libc::SIGKILL);
         }
-        let reaped = fifo::aside(|| process::wait_for(self.pid));
+        let reaped = prompt::aside(|| process::wait_for(self.pid));
         let status = reaped.map(|reaped| reaped.status);
         self.family.borrow_mut().remove(&self.pid);
         if !self.rung.is_namespace() {

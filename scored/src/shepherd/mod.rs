@@ -33,7 +33,7 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::order::{Order, Owner, Report};
 
 use crate::link::Link;
-use crate::sys::fifo::{self, Heirs};
+use crate::sys::prompt::{self, Heirs};
 use crate::sys::{descriptor, process, user};
 pub use limits::Counts;
 use reports::Reports;
@@ -90,7 +90,7 @@ pub fn run(setting: Setting) -> io::Result<()> {
     let mut reports = Reports::new(Link::new(setting.control)?);
     reports.register(poll.registry(), LINK)?;
     // Before the right to it is gone; for the thread that switches.
-    let _ = fifo::take(Heirs::Same);
+    let _ = prompt::take(Heirs::Same);
     if let Some(owner) = &setting.owner {
         if let Err(reason) = user::become_owner(owner) {
             reports.add(Report::Lost { code: 1, reason });

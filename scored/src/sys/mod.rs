@@ -3,11 +3,11 @@
 
 pub mod cgroup;
 pub mod descriptor;
-pub mod fifo;
 pub mod memfd;
 pub mod namespace;
 pub mod probe;
 pub mod process;
+pub mod prompt;
 pub mod remove;
 pub mod spawn;
 pub mod stop;

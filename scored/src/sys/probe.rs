@@ -13,6 +13,7 @@ use nix::fcntl::OFlag;
 use super::cgroup::{self, Cgroups};
 use super::memfd::Published;
 use super::namespace::{self, Rung};
+use super::prompt::{self, Heirs};
 use super::{descriptor, process};
 
 /// One thing that was tried.
@@ -57,7 +58,7 @@ const PROBES: &[Probe] = &[
     ),
     (
         "SCHED_RR",
-        fifo,
+        prompt,
         "the thread that switches between jobs wakes late: time slices are 100 ms at least",
     ),
     ("AF_XDP", || socket(libc::AF_XDP), "small frames on Ethernet go by AF_PACKET or UDP"),
@@ -122,17 +123,12 @@ fn cgroup1() -> io::Result<String> {
 /// # Errors
 /// Why not.
 pub fn may_be_prompt() -> Result<(), String> {
-    fifo().map(drop).map_err(|error| error.to_string())
+    prompt().map(drop).map_err(|error| error.to_string())
 }
 
-fn fifo() -> io::Result<String> {
-    let set = |policy: i32, priority: i32| {
-        let parameters = libc::sched_param { sched_priority: priority };
-        // SAFETY: the struct lives through the call.
-        check(unsafe { libc::sched_setscheduler(0, policy, &parameters) }.into())
-    };
-    set(libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, 1)?;
-    set(libc::SCHED_OTHER, 0)?;
+fn prompt() -> io::Result<String> {
+    prompt::take(Heirs::Normal)?;
+    prompt::leave();
     Ok("priority 1".to_owned())
 }
 

@@ -25,11 +25,6 @@ impl Look {
         self.state == b'T'
     }
 
-    /// It is in the hands of a debugger, which has stopped it.
-    pub fn is_traced(self) -> bool {
-        self.state == b't'
-    }
-
     /// None of its code runs before it has seen a signal that stops it. What waits for a disk, or
     /// for a child of vfork(2), sees it later, and first.
     pub fn stands_still(self) -> bool {

@@ -43,7 +43,7 @@ use super::{Common, Daemon, LISTENER, directory, machine, random, settle_in};
 use crate::cluster::member::{self, Member};
 use crate::cluster::{self, Cluster, Limits, Times};
 use crate::sys::cgroup::Cgroups;
-use crate::sys::fifo::{self, Heirs};
+use crate::sys::prompt::{self, Heirs};
 use crate::sys::{descriptor, probe, process};
 use config::{Config, Setting};
 pub use log::{info, warn};
@@ -149,7 +149,7 @@ pub fn run(setting: &Setting) -> io::Result<()> {
     let slots = (0..).zip(&config.hosts).map(|(number, host)| (number, host.slots));
     daemon.share_slots(slots.collect());
     // On every host, orders to switch go through this loop. Why not, `slices` has said.
-    let _ = fifo::take(Heirs::Normal);
+    let _ = prompt::take(Heirs::Normal);
     let role = role(&config, daemon.peers.as_ref().map_or(0, Peers::incarnation), &numbers)?;
     let what = match role {
         Role::Server(_) => format!("server of {} hosts", config.hosts.len()),

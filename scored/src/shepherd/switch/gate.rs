@@ -17,7 +17,6 @@ pub struct Gate {
     stopped: AtomicBool,
     stopped_ns: AtomicU64,
     pace_us: AtomicU32,
-    debugged: AtomicBool,
     /// The loop wants to know when the job runs again.
     is_awaited: AtomicBool,
     waker: Waker,
@@ -41,7 +40,6 @@ impl Gate {
             stopped: AtomicBool::new(false),
             stopped_ns: AtomicU64::new(0),
             pace_us: AtomicU32::new(0),
-            debugged: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
             waker,
         }
@@ -87,12 +85,6 @@ impl Gate {
         Duration::from_micros(self.pace_us.load(Ordering::SeqCst).into())
     }
 
-    /// Whether a debugger had some process of the job in its hands when it was last stopped.
-    #[expect(dead_code, reason = "the detector of deadlocks asks for it")]
-    pub fn is_debugged(&self) -> bool {
-        self.debugged.load(Ordering::SeqCst)
-    }
-
     /// From now on processes read there for how long the job was stopped.
     pub fn publish_on(&self, board: Arc<Published>) {
         let mut inner = self.lock();
@@ -118,11 +110,6 @@ impl Gate {
         self.stopped.store(true, Ordering::SeqCst);
         self.publish(&inner);
         true
-    }
-
-    /// A debugger has some process of the job, or none.
-    pub(super) fn debugged(&self, is_debugged: bool) {
-        self.debugged.store(is_debugged, Ordering::SeqCst);
     }
 
     /// The job is about to run again, by an order with this pace; true if it was stopped.

@@ -39,8 +39,6 @@ pub struct Members {
     foreign: HashSet<i32>,
     /// Who has not been seen to stand still.
     moving: Vec<i32>,
-    /// A debugger holds one of them.
-    pub is_debugged: bool,
 }
 
 impl Members {
@@ -55,7 +53,6 @@ impl Members {
             others: Vec::new(),
             foreign: HashSet::new(),
             moving: Vec::new(),
-            is_debugged: false,
         }
     }
 
@@ -76,7 +73,6 @@ impl Members {
         }
         let all = self.children.iter().chain(&self.others);
         self.moving = all.filter(|pid| !self.foreign.contains(pid)).copied().collect();
-        self.is_debugged = false;
     }
 
     /// Has all go on that were not stopped by somebody else.
@@ -95,7 +91,6 @@ impl Members {
     /// looked at.
     pub fn watch(&mut self) -> Standing {
         let (children, mut is_interrupted) = (&self.children, false);
-        let is_debugged = &mut self.is_debugged;
         self.moving.retain(|pid| {
             if children.contains(pid) && !is_interrupted {
                 match stop::wait_for_stop(*pid) {
@@ -104,9 +99,7 @@ impl Members {
                     Waited::Interrupted => is_interrupted = true,
                 }
             }
-            let Some(look) = stop::look(*pid) else { return false };
-            *is_debugged |= look.is_traced();
-            !look.stands_still()
+            stop::look(*pid).is_some_and(|look| !look.stands_still())
         });
         if self.moving.is_empty() { Standing::All } else { Standing::NotYet }
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use mio::{Registry, Token, Waker};
 
 use super::sight::Sight;
-use crate::sys::{fifo, stop};
+use crate::sys::{prompt, stop};
 pub use gate::Gate;
 
 /// Stack of the thread.
@@ -44,6 +44,6 @@ pub fn start(
         .name("switch".to_owned())
         .stack_size(STACK)
         .spawn(move || thread::run(socket, &theirs, sight));
-    fifo::leave();
+    prompt::leave();
     made.map(|_| gate)
 }

@@ -15,7 +15,7 @@ use score_proto::order::{Order, Report};
 use super::super::sight::Sight;
 use super::gate::Gate;
 use super::members::{Members, Standing};
-use crate::sys::fifo::{self, Heirs};
+use crate::sys::prompt::{self, Heirs};
 use crate::sys::stop::Ticks;
 
 /// A wait for children that takes longer is interrupted, to look at them in /proc.
@@ -28,7 +28,7 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(
 /// Hears orders, and carries them out, until nobody gives any.
 pub fn run(socket: OwnedFd, gate: &Gate, sight: Sight) {
     // Only who is it already may do this: what it starts is none.
-    let _ = fifo::take(Heirs::Normal);
+    let _ = prompt::take(Heirs::Normal);
     // A thread without timer would wait for ever for a process in a debugger's hands.
     let Ok(ticks) = Ticks::new() else { return };
     let stream = UnixStream::from(socket);
@@ -129,7 +129,6 @@ impl Switch {
             }
         };
         self.ticks.stop();
-        gate.debugged(self.members.is_debugged);
         if stand {
             let mut bytes = Vec::with_capacity(64);
             frame::encode(&Report::Stopped { switch }, &mut bytes).map_err(io::Error::other)?;

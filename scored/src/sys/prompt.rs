@@ -1,7 +1,7 @@
 //! Being run at once when there is something to do: SCHED_RR, where the system allows (not FIFO:
-//! of equals one that works long must not keep another from its turn). Among busy
-//! processes a normal thread is run up to a tick after it has been woken, one like this within
-//! microseconds. It must sleep whenever it has nothing to do.
+//! of equals one that works long must not keep another from its turn). Among busy processes a
+//! normal thread is run up to a tick after it has been woken, one like this within microseconds. It
+//! must sleep whenever it has nothing to do.
 
 // UNSAFETY: sched_setscheduler has no safe wrapper.
 #![expect(unsafe_code)]
