@@ -1,6 +1,6 @@
 //! Figures for monitors (manual 3.5.3): looked at without stopping anybody, from the C-Areas, the
-//! counters of PM and the kernel's. While nobody watches they cost one look, when the job begins, at
-//! what memory and disk are free.
+//! counters of PM and the kernel's. While nobody watches they cost one look, when the job begins,
+//! at what memory and disk are free.
 //!
 //! The share in which a process is busy is statistical: its idle flag is looked at some ten times
 //! in a period. What counts is the job's running time, so the shares of a job that runs in slices
