@@ -61,8 +61,12 @@ const WORDS: Token = Token(2);
 const LIFELINE: Token = Token(3);
 /// Somebody calls at the local socket.
 const DOOR: Token = Token(4);
-/// The slice is over. [`service::LOCAL`] is 5.
+/// Where local scruns of a service call.
+const LOCAL: Token = Token(5);
+/// The slice is over.
 const SLICE: Token = Token(6);
+/// Where the page is asked for.
+const PAGE: Token = Token(7);
 /// The first token that is given to sessions, shepherds and links.
 const FIRST: usize = 8;
 
@@ -361,9 +365,9 @@ impl Daemon {
                 (LISTENER, _) => self.accept(),
                 (DOOR, _) => self.somebody_knocks(),
                 (LIFELINE, _) => self.ending = true,
-                (service::PAGE, _) => self.mark_page(None),
+                (PAGE, _) => self.mark_page(None),
                 (Token(number), Some(Owner::Visitor)) => self.mark_page(Some(number)),
-                (service::LOCAL, _) => self.service.iter_mut().for_each(Service::mark),
+                (LOCAL, _) => self.service.iter_mut().for_each(Service::mark),
                 (_, None) => {}
                 (_, Some(Owner::Session(number))) => {
                     self.sessions.get_mut(number).into_iter().for_each(Session::mark_readable);

@@ -90,12 +90,12 @@ impl Shepherd {
                 continue;
             }
             let outer_proc = rung.is_namespace().then_some(&outer_proc);
-            let started = match about.owner {
+            let started = prompt::anywhere(|| match about.owner {
                 // A program of its own: this process's memory is not for the user.
                 Some(_) => start_program(*rung, about, sockets, outer_proc),
                 // What this process knows is the user's own, and a fork costs a fifth.
                 None => namespace::start_fork(*rung, || work(about, sockets, outer_proc)),
-            };
+            });
             match started {
                 Ok(pid) => {
                     let (mut link, mut switch) = (Link::new(ours)?, Link::new(our_switch)?);

@@ -2,11 +2,22 @@
 //! of equals one that works long must not keep another from its turn). Among busy processes a
 //! normal thread is run up to a tick after it has been woken, one like this within microseconds. It
 //! must sleep whenever it has nothing to do.
+//!
+//! Threads that wake one another for each switch keep to one processor: no interrupt of another
+//! processor is needed then. In a virtual machine those are most of what a switch costs.
 
 // UNSAFETY: sched_setscheduler has no safe wrapper.
 #![expect(unsafe_code)]
 
 use std::io;
+use std::sync::OnceLock;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+const CALLER: Pid = Pid::from_raw(0);
+/// Where a thread that is kept to one processor could run before: the same for all of a process.
+static BEFORE: OnceLock<CpuSet> = OnceLock::new();
 
 /// Whether what the calling thread starts shall be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,9 +54,37 @@ pub fn leave() {
     let _ = set(libc::SCHED_OTHER, 0);
 }
 
-/// Does something as a normal thread that may take the kernel long, or has it wait for others by
-/// trying again and again: who ends a process, or removes a directory, does so while another has
-/// hold of a name in it, and that one may wait for this very processor.
+/// Keeps the calling thread to one processor, the first that it has: whoever does this on a host,
+/// in whichever process, meets the others there. Not without [`take`]: a normal thread would wait
+/// there for busy ones.
+pub fn keep_to_one() {
+    if let Ok(all) = sched_getaffinity(CALLER)
+        && keep_to_first(&all).is_ok()
+    {
+        let _ = BEFORE.set(all);
+    }
+}
+
+fn keep_to_first(all: &CpuSet) -> nix::Result<()> {
+    let first = (0..CpuSet::count()).find(|at| all.is_set(*at).unwrap_or(false));
+    let mut one = CpuSet::new();
+    one.set(first.unwrap_or(0))?;
+    sched_setaffinity(CALLER, &one)
+}
+
+/// Does something where the thread could run before it was kept to one processor: what it starts
+/// there can do so, too.
+pub fn anywhere<T>(work: impl FnOnce() -> T) -> T {
+    let Some(all) = BEFORE.get() else { return work() };
+    let _ = sched_setaffinity(CALLER, all);
+    let result = work();
+    let _ = keep_to_first(all);
+    result
+}
+
+/// Does something as a normal thread, anywhere, that may take the kernel long, or has it wait for
+/// others by trying again and again: who ends a process, or removes a directory, does so while
+/// another has hold of a name in it, and that one may wait for this very processor.
 pub fn aside<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: no memory is touched; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -53,7 +92,7 @@ pub fn aside<T>(work: impl FnOnce() -> T) -> T {
         return work();
     }
     leave();
-    let result = work();
+    let result = anywhere(work);
     // What was allowed before is allowed again.
     let _ = take(Heirs::Normal);
     result

@@ -42,6 +42,8 @@ pub enum Play {
     Turns,
     /// One process on each of two hosts notes when it runs.
     Gaps,
+    /// Two processes of one host do.
+    GapsOfOne,
 }
 
 /// Where jobs run.
@@ -113,8 +115,9 @@ impl Bed {
         let (role, nodes) = match play {
             Play::Turns => ("turns", "2"),
             Play::Gaps => ("gaps", "2x1"),
+            Play::GapsOfOne => ("gaps", "2"),
         };
-        let file = if play == Play::Gaps { given.with_extension("1") } else { given.clone() };
+        let file = if play == Play::Turns { given.clone() } else { given.with_extension("1") };
         File::create(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let program = own_folder()?.join("score-gang");
         let mut command = Command::new(own_folder()?.join("scrun"));

@@ -39,11 +39,15 @@ pub fn note(path: &str) -> Result<()> {
     }
 }
 
-/// Has two jobs take turns on two hosts, and prints how long switches took.
-pub fn run(slice: &str, seconds: u32) -> Result<()> {
+/// Has two jobs take turns on one host or two, and prints how long switches took.
+pub fn run(slice: &str, seconds: u32, hosts: u32) -> Result<()> {
     let half = u64::from(number(slice)?) * 500_000;
-    let mut bed = Bed::new(slice, &[1, 1])?;
-    let jobs = [bed.start(Play::Gaps, "8")?, bed.start(Play::Gaps, "8")?];
+    let (bed, play) = match hosts {
+        1 => (Bed::new(slice, &[2]), Play::GapsOfOne),
+        _ => (Bed::new(slice, &[1, 1]), Play::Gaps),
+    };
+    let mut bed = bed?;
+    let jobs = [bed.start(play, "8")?, bed.start(play, "8")?];
     // Newcomers share their first slices.
     sleep(Duration::from_secs(1));
     let begin = now()?;

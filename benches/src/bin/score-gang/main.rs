@@ -6,8 +6,8 @@
 //!                                          progress of two jobs together by that of one alone,
 //!                                          with slices of so many ms; `plain`: as Linux does
 //! score-gang shares SLICE SECONDS P...     what each of several jobs with these priorities gets
-//! score-gang switches SLICE SECONDS        how long it takes from one job to the next, and how
-//!                                          much later one host of two does so
+//! score-gang switches SLICE SECONDS [1]    how long it takes from one job to the next, and how
+//!                                          much later one host of two does so; on one host
 //! score-gang turns FILE | gaps FILE        jobs themselves: the file has their progress, or times
 //! ```
 //! `kept` measures in turns together, alone, alone, together, so that a machine whose speed changes
@@ -40,7 +40,10 @@ fn main() -> ExitCode {
         ["turns", file] => turns::run(file),
         ["gaps", file] => gaps::note(file),
         ["switches", slice, seconds] => {
-            number(seconds).and_then(|seconds| gaps::run(slice, seconds))
+            number(seconds).and_then(|seconds| gaps::run(slice, seconds, 2))
+        }
+        ["switches", slice, seconds, "1"] => {
+            number(seconds).and_then(|seconds| gaps::run(slice, seconds, 1))
         }
         ["kept", slice] => kept::run(slice, 20, 150, 3),
         ["kept", slice, rounds, seconds] => {
@@ -56,10 +59,10 @@ fn main() -> ExitCode {
         ["shares", slice, seconds, priorities @ ..] if priorities.len() > 1 => {
             number(seconds).and_then(|seconds| shares::run(slice, seconds, priorities))
         }
-        _ => {
-            Err("kept SLICE [ROUNDS SECONDS] | shares SLICE SECONDS P... | switches SLICE SECONDS"
-                .to_owned())
-        }
+        _ => Err(
+            "kept SLICE [ROUNDS SECONDS] | shares SLICE SECONDS P... | switches SLICE SECONDS [1]"
+                .to_owned(),
+        ),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -34,12 +34,11 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::time::{Duration, Instant};
 
-use mio::Token;
 use score_proto::peer::{HostId, SERVER};
 
 use super::door::Door;
 use super::peers::Peers;
-use super::{Common, Daemon, LISTENER, directory, machine, random, settle_in};
+use super::{Common, Daemon, LISTENER, LOCAL, directory, machine, random, settle_in};
 use crate::cluster::member::{self, Member};
 use crate::cluster::{self, Cluster, Limits, Times};
 use crate::sys::cgroup::Cgroups;
@@ -49,11 +48,6 @@ use config::{Config, Setting};
 pub use log::{info, warn};
 use numbers::Numbers;
 use page::Page;
-
-/// Where local scruns are accepted.
-pub const LOCAL: Token = Token(5);
-/// Where the page is asked for.
-pub const PAGE: Token = Token(6);
 
 /// How the cluster sees its daemons; the links' limit of silence is the same.
 const TIMES: Times = Times {
@@ -149,7 +143,9 @@ pub fn run(setting: &Setting) -> io::Result<()> {
     let slots = (0..).zip(&config.hosts).map(|(number, host)| (number, host.slots));
     daemon.share_slots(slots.collect());
     // On every host, orders to switch go through this loop. Why not, `slices` has said.
-    let _ = prompt::take(Heirs::Normal);
+    if prompt::take(Heirs::Normal).is_ok() {
+        prompt::keep_to_one();
+    }
     let role = role(&config, daemon.peers.as_ref().map_or(0, Peers::incarnation), &numbers)?;
     let what = match role {
         Role::Server(_) => format!("server of {} hosts", config.hosts.len()),

@@ -11,10 +11,10 @@ use score_proto::message::Up;
 use score_proto::peer::SERVER;
 
 use super::super::slices::Slices;
-use super::super::{Daemon, Owner, random};
+use super::super::{Daemon, Owner, PAGE, random};
 use super::visitors::Visitors;
 use super::watched::{Seen, Watched};
-use super::{PAGE, Role, Service};
+use super::{Role, Service};
 use crate::cluster::{JobId, Time};
 use crate::page::response::{self, Kind, Status};
 use crate::page::view::{Host, Job, Process, View};

@@ -28,7 +28,9 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(
 /// Hears orders, and carries them out, until nobody gives any.
 pub fn run(socket: OwnedFd, gate: &Gate, sight: Sight) {
     // Only who is it already may do this: what it starts is none.
-    let _ = prompt::take(Heirs::Normal);
+    if prompt::take(Heirs::Normal).is_ok() {
+        prompt::keep_to_one();
+    }
     // A thread without timer would wait for ever for a process in a debugger's hands.
     let Ok(ticks) = Ticks::new() else { return };
     let stream = UnixStream::from(socket);
