@@ -167,15 +167,21 @@ fn credit_comes_back_with_every_release() {
 fn a_full_destination_takes_more_when_it_has_received() {
     on_every_kind(2, |bed| {
         for len in [8, 1024] {
-            let mut left = bed.fill_up(0, 1, |_| vec![1; len]) as usize;
+            let mut left = bed.fill_up(0, 1, |_| vec![1; len]);
+            let mut taken = 0;
             for _ in 0..2000 {
                 receive_surely(&bed.ends[1]);
                 left -= 1;
-                if send(&bed.ends[0], 1, &vec![1; len]).is_ok() {
-                    left += 1;
+                // Over a network room comes later than the release: a busy machine may empty
+                // the destination first, and then there is room sooner or later.
+                if left == 0 {
+                    send_surely(&bed.ends[0], 1, &vec![1; len]);
+                } else if send(&bed.ends[0], 1, &vec![1; len]).is_err() {
+                    continue;
                 }
+                (left, taken) = (left + 1, taken + 1);
             }
-            assert!(left > 0, "{}: nothing was taken any more", bed.kind);
+            assert!(taken > 1000, "{}: took {taken} more", bed.kind);
             (0..left).for_each(|_| drop(receive_surely(&bed.ends[1])));
         }
         works(bed);

@@ -12,6 +12,7 @@ use hosts::*;
 use score_pm::*;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Not a test of its own: what another process does.
@@ -201,6 +202,40 @@ fn a_blocked_receiver_wakes_for_messages_of_both_devices() {
         assert_eq!(blocking_receive(&here.end), b"end");
     }
     assert!(children.into_iter().all(|child| child.ends().success()), "{}", dump(&here.end));
+}
+
+#[test]
+fn what_is_called_done_has_arrived_whoever_makes_progress() {
+    on_every_kind(2, |bed| {
+        let (near, far) = (&bed.ends[0], &bed.ends[1]);
+        let over = AtomicBool::new(false);
+        let running = || !over.load(Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            // Who receives here is often at it just when something is sent.
+            scope.spawn(|| {
+                while running() {
+                    let _ = receive(near);
+                }
+            });
+            scope.spawn(|| {
+                while running() {
+                    let _ = send(far, 0, b"traffic");
+                }
+            });
+            for round in 0..300u32 {
+                send_surely(near, 1, &round.to_le_bytes());
+                while near.is_send_done().is_err() {
+                    std::thread::yield_now();
+                }
+                let got = receive(far);
+                if got != Ok(round.to_le_bytes().to_vec()) {
+                    over.store(true, Ordering::Relaxed);
+                    panic!("{}: message {round} was called done, and: {got:?}", bed.kind);
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+    });
 }
 
 #[test]

@@ -199,7 +199,14 @@ impl Engine {
 
     #[inline]
     fn take_submitted(&mut self, lanes: &Lanes) {
-        while let Some(word) = lanes.submitted.pop() {
+        let count = lanes.submitted.len() as u64;
+        if count == 0 {
+            return;
+        }
+        // Before they leave the queue: who looks at both meanwhile finds them in one of them.
+        lanes.outstanding.store(self.machine.outstanding() + count, Ordering::Release);
+        for _ in 0..count {
+            let Some(word) = lanes.submitted.pop() else { break };
             let Submitted { slot, to, len } = Submitted::from_word(word);
             self.owners[slot as usize] = to;
             // The sender has checked all that the machine checks.

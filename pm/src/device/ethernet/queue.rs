@@ -67,9 +67,11 @@ impl Queue {
         self.pushed.0.load(Ordering::Acquire).wrapping_sub(popped) as usize
     }
 
+    /// What was written before the last word was taken is seen then.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.pushed.0.load(Ordering::Relaxed) == self.popped.0.load(Ordering::Relaxed)
+        let popped = self.popped.0.load(Ordering::Acquire);
+        self.pushed.0.load(Ordering::Relaxed) == popped
     }
 }
 

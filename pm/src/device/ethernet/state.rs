@@ -21,6 +21,7 @@ const HEAD: usize = 6;
 impl Endpoint {
     pub(crate) fn is_send_done(&self) -> Result<()> {
         let done = || {
+            // In this order: see `take_submitted`.
             self.lanes.submitted.is_empty() && self.lanes.outstanding.load(Ordering::Acquire) == 0
         };
         if !done() {
