@@ -414,7 +414,8 @@ int pmAfterSelect(pmContext *pmc);
 /* ---- Remote memory (optional, manual 3.6) ---- */
 
 /*
- * Locks memory for remote access.
+ * Locks memory for remote access. The same region locked again has the same handle and is to be
+ * unlocked as often.
  *   rmt_node IN  the other end, or PM_NODE_ANY
  *   addr, len IN the region, of any alignment
  *   hndlp    OUT handle of its first byte
@@ -424,16 +425,17 @@ int pmAfterSelect(pmContext *pmc);
 int pmMLock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len, pmAddrHandle *hndlp);
 
 /*
- * Unlocks memory, perhaps later.
+ * Unlocks memory: its handle is refused when this was the last lock.
  * EINVAL node or length; ENOENT it was not locked; ENOSYS.
  * Manual page pmMUnlock(3).
  */
 int pmMUnlock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len);
 
 /*
- * Copies local memory to a remote region.
+ * Copies local memory to a remote region. What is sent to the same node afterwards, by pmSend,
+ * pmWrite or pmRead, arrives later.
  *   rmt_hndl, local_hndl IN locked handles, plus offsets
- *   len IN up to PM_RMA_MTU bytes
+ *   len IN 1 to PM_RMA_MTU bytes
  * EINVAL node, handle or length; ENOBUFS no room at the moment; ENOSYS.
  * Manual page pmWrite(3).
  */
@@ -449,17 +451,32 @@ int pmRead(pmContext *pmc, int rmt_node, pmAddrHandle rmt_hndl, pmAddrHandle loc
 
 /*
  * Tells whether the local memory of all pmWrite calls may be altered.
- * EBUSY not yet; EIO one has failed; ENOSYS.
+ * EBUSY not yet; EIO one has failed, told once; ENOSYS.
  * Manual page pmIsWriteDone(3).
  */
 int pmIsWriteDone(pmContext *pmc);
 
 /*
  * Tells whether all pmRead calls have been carried out.
- * EBUSY not yet; EIO one has failed; ENOSYS.
+ * EBUSY not yet; EIO one has failed, told once; ENOSYS.
  * Manual page pmIsReadDone(3).
  */
 int pmIsReadDone(pmContext *pmc);
+
+/*
+ * Ours: memory that processes of the same host copy into and out of directly, at any address;
+ * whole pages of zeroes. Nothing else is special about it. A child of fork shares it.
+ *   len IN   at least so many bytes
+ *   addrp OUT
+ * EINVAL len is 0; ENOMEM.
+ */
+int pmAlloc(pmContext *pmc, size_t len, caddr_t *addrp);
+
+/*
+ * Ours: gives back what pmAlloc gave, by any context.
+ * EINVAL not such memory; EBUSY a part of it is locked.
+ */
+int pmFree(pmContext *pmc, caddr_t addr);
 
 /* ---- Checkpoint, restart, migration (optional) ---- */
 

@@ -7,6 +7,7 @@
 mod membership;
 mod message;
 mod owner;
+mod remote;
 mod short;
 
 use crate::config::{ContextConfig, QueueStatus};
@@ -65,6 +66,8 @@ pub struct Inner {
     composite: AtomicU32,
     patience: message::Patience,
     origin: Origin,
+    /// What is locked for remote access.
+    book: Mutex<remote::Book>,
     body: Body,
 }
 
@@ -139,6 +142,7 @@ impl ContextRef {
             composite: AtomicU32::new(0),
             patience: message::Patience::default(),
             origin,
+            book: Mutex::default(),
             body,
         };
         let page = new_page()?;

@@ -31,6 +31,8 @@ mod handle;
 mod idle;
 #[cfg(not(loom))]
 mod lock;
+#[cfg(not(loom))]
+mod remote;
 mod ring;
 #[cfg(not(loom))]
 mod role;
@@ -55,6 +57,8 @@ pub use device::{Device, type_list};
 pub use error::{Error, Result};
 #[cfg(not(loom))]
 pub use idle::{IdleCallback, set_idle_word};
+#[cfg(not(loom))]
+pub use remote::AddrHandle;
 
 /// Whether `bytes` are a saved shmem context, as far as bytes alone tell: for the fuzz targets.
 /// The attach message's parser is [`segment::attach::Attach::decode`].

@@ -1,17 +1,20 @@
-//! Remote memory, checkpoint and migration: optional functions that no device offers yet. They
-//! check their context and answer ENOSYS.
+//! Remote memory: pm_remote(3). Behind it what no device offers yet, checkpoint and migration:
+//! these functions check their context and answer ENOSYS.
 
 // UNSAFETY: exports C functions, which take pointers; the rule is that of the crate.
 #![expect(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
 
-use score_pm::{Context, Error};
+use score_pm::{Context, Error, Result};
 
-use crate::answer;
+use crate::{answer, natural, out};
 
 /// `pmAddrHandle`: \[63:40\] slot and generation, \[39:0\] offset; offsets add.
 pub type AddrHandle = u64;
+
+/// `PM_NODE_ANY`.
+const NODE_ANY: c_int = -1;
 
 /// `pmMmapInfo`.
 #[repr(C)]
@@ -29,6 +32,104 @@ pub struct MmapInfo {
     pub prot: c_int,
 }
 
+/// A node, or all.
+fn node_or_any(node: c_int) -> Result<Option<u32>> {
+    if node == NODE_ANY { Ok(None) } else { natural(node).map(Some) }
+}
+
+fn handle(bits: AddrHandle) -> score_pm::AddrHandle {
+    score_pm::AddrHandle::from_bits(bits)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmMLock(
+    pmc: *mut Context,
+    rmt_node: c_int,
+    addr: *mut u8,
+    len: usize,
+    hndlp: *mut AddrHandle,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let (pmc, hndlp) = unsafe { (Context::from_ptr(pmc)?, out(hndlp)?) };
+        hndlp.write(pmc.lock_memory(node_or_any(rmt_node)?, addr.addr(), len)?.bits());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmMUnlock(
+    pmc: *mut Context,
+    rmt_node: c_int,
+    addr: *mut u8,
+    len: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let pmc = unsafe { Context::from_ptr(pmc) }?;
+        pmc.unlock_memory(node_or_any(rmt_node)?, addr.addr(), len)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmWrite(
+    pmc: *mut Context,
+    rmt_node: c_int,
+    rmt_hndl: AddrHandle,
+    local_hndl: AddrHandle,
+    len: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let pmc = unsafe { Context::from_ptr(pmc) }?;
+        // Below 0 is above every node.
+        pmc.write(rmt_node.cast_unsigned(), handle(rmt_hndl), handle(local_hndl), len)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmRead(
+    pmc: *mut Context,
+    rmt_node: c_int,
+    rmt_hndl: AddrHandle,
+    local_hndl: AddrHandle,
+    len: usize,
+) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let pmc = unsafe { Context::from_ptr(pmc) }?;
+        pmc.read(rmt_node.cast_unsigned(), handle(rmt_hndl), handle(local_hndl), len)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmIsWriteDone(pmc: *mut Context) -> c_int {
+    // SAFETY: the rule of the crate.
+    answer(|| unsafe { Context::from_ptr(pmc) }?.is_write_done())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmIsReadDone(pmc: *mut Context) -> c_int {
+    // SAFETY: the rule of the crate.
+    answer(|| unsafe { Context::from_ptr(pmc) }?.is_read_done())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmAlloc(pmc: *mut Context, len: usize, addrp: *mut *mut u8) -> c_int {
+    answer(|| {
+        // SAFETY: the rule of the crate.
+        let (pmc, addrp) = unsafe { (Context::from_ptr(pmc)?, out(addrp)?) };
+        addrp.write(pmc.allocate_memory(len)?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pmFree(pmc: *mut Context, addr: *mut u8) -> c_int {
+    // SAFETY: the rule of the crate.
+    answer(|| unsafe { Context::from_ptr(pmc) }?.free_memory(addr))
+}
+
 /// EINVAL for what is no context, else ENOSYS.
 ///
 /// # Safety
@@ -39,65 +140,6 @@ unsafe fn not_offered(pmc: *mut Context) -> c_int {
         unsafe { Context::from_ptr(pmc) }?;
         Err(Error::NoSys)
     })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pmMLock(
-    pmc: *mut Context,
-    _rmt_node: c_int,
-    _addr: *mut u8,
-    _len: usize,
-    _hndlp: *mut AddrHandle,
-) -> c_int {
-    // SAFETY: the rule of the crate.
-    unsafe { not_offered(pmc) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pmMUnlock(
-    pmc: *mut Context,
-    _rmt_node: c_int,
-    _addr: *mut u8,
-    _len: usize,
-) -> c_int {
-    // SAFETY: the rule of the crate.
-    unsafe { not_offered(pmc) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pmWrite(
-    pmc: *mut Context,
-    _rmt_node: c_int,
-    _rmt_hndl: AddrHandle,
-    _local_hndl: AddrHandle,
-    _len: usize,
-) -> c_int {
-    // SAFETY: the rule of the crate.
-    unsafe { not_offered(pmc) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pmRead(
-    pmc: *mut Context,
-    _rmt_node: c_int,
-    _rmt_hndl: AddrHandle,
-    _local_hndl: AddrHandle,
-    _len: usize,
-) -> c_int {
-    // SAFETY: the rule of the crate.
-    unsafe { not_offered(pmc) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pmIsWriteDone(pmc: *mut Context) -> c_int {
-    // SAFETY: the rule of the crate.
-    unsafe { not_offered(pmc) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pmIsReadDone(pmc: *mut Context) -> c_int {
-    // SAFETY: the rule of the crate.
-    unsafe { not_offered(pmc) }
 }
 
 #[unsafe(no_mangle)]

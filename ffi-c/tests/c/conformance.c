@@ -15,6 +15,8 @@
 
 #define NODES 3
 
+#include "remote.h"
+
 static char shmem[] = "shmem", composite[] = "composite";
 static pmDevice *device, *composites;
 /* What the owner has opened, what the user attached, and the composites over these. */
@@ -126,7 +128,7 @@ static void telling_of_contexts(void) {
     IS(PM_SUCCESS, pmGetContextConfig(owned[1], &config));
     HOLDS(strcmp(config.type, shmem) == 0 && config.number == 1 && config.nodes == NODES);
     HOLDS(config.mtu >= PM_MIN_MTU);
-    IS(0, config.option & (PM_OPT_REMOTE_READ | PM_OPT_REMOTE_WRITE));
+    HOLDS((config.option & PM_OPT_REMOTE_READ) && (config.option & PM_OPT_REMOTE_WRITE));
     IS(EINVAL, pmGetContextConfig(owned[1], NULL));
     IS(EINVAL, pmGetContextConfig(NULL, &config));
     IS(PM_SUCCESS, pmGetSelf(owned[1], &self));
@@ -562,25 +564,15 @@ static void ready(void *arg, int later) {
 }
 
 static void optional_functions(void) {
-    char memory[64];
-    pmAddrHandle handle = 0;
     pmMmapInfo info;
     int entries = 1;
 
-    IS(ENOSYS, pmMLock(net[0], PM_NODE_ANY, memory, sizeof(memory), &handle));
-    IS(ENOSYS, pmMUnlock(net[0], PM_NODE_ANY, memory, sizeof(memory)));
-    IS(ENOSYS, pmWrite(net[0], 1, handle, handle, 8));
-    IS(ENOSYS, pmRead(net[0], 1, handle, handle, 8));
-    IS(ENOSYS, pmIsWriteDone(net[0]));
-    IS(ENOSYS, pmIsReadDone(net[0]));
     IS(ENOSYS, pmCheckpoint(net[0], ready, NULL));
     IS(ENOSYS, pmRestartUser(net[0]));
     IS(ENOSYS, pmRestartSys(owned[0]));
     IS(ENOSYS, pmMigrateUser(net[0]));
     IS(ENOSYS, pmMigrateSys(owned[0]));
     IS(ENOSYS, pmGetMmapInfo(&info, &entries));
-    IS(EINVAL, pmIsReadDone(NULL));
-    IS(EINVAL, pmMLock(NULL, 0, memory, sizeof(memory), &handle));
     IS(EINVAL, pmGetMmapInfo(&info, NULL));
 }
 
@@ -663,6 +655,8 @@ int main(void) {
     a_message(net);
     a_full_destination_and_another(net);
     multicast(net);
+    remote_memory_of_every_kind(member);
+    remote_memory_of_every_kind(net);
     waiting_in_select(net[1], net[0], 1);
     sending_while_idle();
     optional_functions();

@@ -84,6 +84,9 @@ impl Context {
         let inner = self.live()?;
         let composite = inner.body.composite()?;
         let locks = inner.lock_both()?;
+        if let Some(way) = composite.only_way(node) {
+            inner.forget_regions(1 << way);
+        }
         let removed = composite.remove(node);
         if let Ok(Some(member)) = &removed {
             inner.release_members(vec![member.clone()]);

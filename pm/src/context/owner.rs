@@ -35,12 +35,13 @@ impl Inner {
         }
     }
 
-    fn is_lent(&self) -> bool {
+    pub(super) fn is_lent(&self) -> bool {
         self.own_locks.send.is_held_by(LENT)
     }
 
     /// Both locks are held, or nobody else is there: leaves the channel, the members, the device.
     pub(super) fn give_up(&self) {
+        self.forget_regions(u32::MAX);
         match &self.body {
             Body::Composite(composite) => self.release_members(composite.remove_all()),
             Body::Shmem(shmem) => shmem.leave(),

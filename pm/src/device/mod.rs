@@ -10,6 +10,7 @@
 //! | `receive.rs` | find, take, release |
 //! | `control.rs` | control messages |
 //! | `select.rs` | blocking receive |
+//! | `remote.rs` | remote memory, where the device has it |
 //! | `state.rs` | queue status, reset, save, restore, dump |
 //!
 //! A worked example: one message through a composite. `Context::get_send_buffer` takes the send
@@ -34,11 +35,13 @@ pub(crate) use open::{Owner, OwnerKind, refuse_kind};
 
 use crate::config::QueueStatus;
 use crate::error::{Error, Result};
+use crate::remote::{Arena, Direction, Number, Operation, Region};
 use composite::{Composite, Member};
 use ethernet::Ethernet;
 use shmem::Shmem;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// What a device can do. Whatever it cannot answers NoSys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +120,38 @@ pub(crate) trait Transport {
     fn restore(&self, saved: &[u8]) -> Result<()>;
     /// For people.
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()>;
+
+    // Remote memory (manual 3.6). No locks: any thread at any time. The context has looked at
+    // `options`; a device that has none leaves these functions alone.
+
+    /// Option bits.
+    fn options(&self) -> u64 {
+        0
+    }
+    /// The ways that lead to `node`, one bit for each; None: all there are. A composite's are its
+    /// members, any other device has one. Invalid: no such node, or the own one.
+    fn ways(&self, _node: Option<u32>) -> Result<u32> {
+        Err(Error::NoSys)
+    }
+    /// A region was locked for `way`: it may be reached from now on. NoSpace.
+    fn publish_region(&self, _way: usize, _region: &Region) -> Result<()> {
+        Err(Error::NoSys)
+    }
+    /// It was unlocked.
+    fn withdraw_region(&self, _way: usize, _number: Number) {}
+    /// Carries an operation out, or begins with it. Invalid: node, handle or length. NoBuffers:
+    /// too much is under way. What fails later is told by `is_remote_done`.
+    fn remote(&self, _node: u32, _operation: &Operation) -> Result<()> {
+        Err(Error::NoSys)
+    }
+    /// Busy: operations of this direction are under way. Io, once: some have failed.
+    fn is_remote_done(&self, _direction: Direction) -> Result<()> {
+        Err(Error::NoSys)
+    }
+    /// Memory that peers reach without the help of the kernel.
+    fn arena(&self) -> Option<Arc<Arena>> {
+        None
+    }
 }
 
 /// A context's device part. In the context's own page, whose lines a message touches anyway.

@@ -48,7 +48,7 @@ pub(crate) struct Owner {
 }
 
 pub(crate) enum OwnerKind {
-    Shmem(shmem::open::Channels),
+    Shmem(Box<shmem::open::Channels>),
     Ethernet(Arc<ethernet::open::Channels>),
     Composite(composite::config::Options),
 }
@@ -93,7 +93,7 @@ impl Device {
             "shmem" => {
                 let options = shmem::config::Options::parse(options)?;
                 role::become_owner()?;
-                let channels = shmem::open::Channels::new(options)?;
+                let channels = Box::new(shmem::open::Channels::new(options)?);
                 (OwnerKind::Shmem(channels), options.nodes * options.channels)
             }
             "ethernet" | "agent-udp" => {

@@ -6,15 +6,18 @@
 use crate::config::Counters;
 use crate::door::Door;
 use crate::error::{Error, Result};
+use crate::remote::{Entry, SLOTS};
 use crate::ring::Shape;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x04");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x05");
 /// The most nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
 const PAGE: usize = 4096;
+/// Kinds of rings: messages, control messages, remote memory.
+pub(crate) const KINDS: usize = 3;
 /// Memory that the rings of all pairs together may take, if every pair talks.
 const BUDGET: usize = 256 << 20;
 /// In a large area the lines that a sender overwrites have left the receiver's cache since it read
@@ -27,6 +30,8 @@ const MAX_SLOTS: usize = 256;
 const MIN_SLOTS: usize = 32;
 /// Slots of the ring for control messages; these are never long.
 const CONTROL_SLOTS: u32 = 4;
+/// Slots of the ring for requests and answers of remote memory.
+const REMOTE_SLOTS: u32 = 16;
 
 /// The first line of the header page. Written once by the owner, before anybody maps it.
 #[repr(C)]
@@ -58,6 +63,8 @@ pub(crate) struct SendCounters {
     /// To whom the last message went: 1 + the node, as this device numbers it. 0: none, or a later
     /// one went by another device.
     pub(crate) last: AtomicU32,
+    /// Bytes of remote memory written, and read, by operations of this node.
+    pub(crate) moved: [AtomicU64; 2],
 }
 
 impl SendCounters {
@@ -140,6 +147,9 @@ impl Node {
             *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
         };
         more(&mut sum.sent_bytes, &send.bytes);
+        let [written, read] = &send.moved;
+        more(&mut sum.sent_bytes, written);
+        more(&mut sum.received_bytes, read);
         more(&mut sum.received_bytes, &receive.bytes);
         let last = |word: &AtomicU32| {
             let node = word.load(Ordering::Relaxed).checked_sub(1);
@@ -150,11 +160,29 @@ impl Node {
     }
 }
 
-/// The head of a node's activation record; two bitmaps of sources follow.
+/// The head of a node's activation record; a bitmap of sources for each kind of ring follows.
 #[repr(C)]
 pub(crate) struct Activation {
-    /// Advances whenever a source sets its first bit, for messages and for control messages.
-    pub(crate) generation: Line<[AtomicU64; 2]>,
+    /// Advances whenever a source sets its first bit.
+    pub(crate) generation: Line<[AtomicU64; KINDS]>,
+}
+
+/// What a node's peers need to copy into and out of its memory. All zero: it has locked nothing.
+/// The entries of its locked regions follow.
+#[repr(C, align(64))]
+pub(crate) struct Access {
+    /// Its process, as the job's processes number them.
+    pub(crate) pid: AtomicU64,
+    /// Where in that process a word lies, and the word: whoever reads it there may copy.
+    pub(crate) probe: AtomicU64,
+    pub(crate) word: AtomicU64,
+}
+
+/// A node's locked regions.
+#[repr(C)]
+pub(crate) struct Regions {
+    pub(crate) access: Access,
+    pub(crate) entries: [Entry; SLOTS],
 }
 
 #[cfg(not(loom))]
@@ -165,6 +193,7 @@ const _: () = {
     assert!(size_of::<Node>() == 384);
     assert!(std::mem::offset_of!(Node, door) == 256);
     assert!(size_of::<Activation>() == 64);
+    assert!(size_of::<Access>() == 64 && align_of::<Regions>() == 64);
 };
 
 /// The private copy of the sizes, used for every address.
@@ -173,11 +202,15 @@ pub struct Geometry {
     pub(crate) nodes: usize,
     pub(crate) ring: Shape,
     pub(crate) control: Shape,
+    pub(crate) remote: Shape,
     ring_stride: usize,
     control_stride: usize,
+    remote_stride: usize,
     activation_stride: usize,
     activation_at: usize,
     control_at: usize,
+    remote_at: usize,
+    regions_at: usize,
     rings_at: usize,
     pub(crate) size: usize,
 }
@@ -199,25 +232,33 @@ impl Geometry {
             Shape { slots: slots as u32, data: data as u32, mtu: (data / 4).min(MAX_MTU) as u32 };
         let control =
             Shape { slots: CONTROL_SLOTS, data: 0, mtu: crate::config::CONTROL_MTU as u32 };
+        let remote = Shape { slots: REMOTE_SLOTS, ..control };
         // An odd number of 128-byte units: the first lines of idle rings then differ in their
         // offset in a page, and a sweep over them does not miss the cache (measured: 52 ns
         // instead of 172 for 64 rings).
         let ring_stride = (ring.bytes().div_ceil(128) | 1) * 128;
         let control_stride = control.bytes();
-        let activation_stride = (64 + 2 * nodes.div_ceil(64) * 8).next_multiple_of(64);
+        let remote_stride = remote.bytes();
+        let activation_stride = (64 + KINDS * nodes.div_ceil(64) * 8).next_multiple_of(64);
         let activation_at = (PAGE + nodes * size_of::<Node>()).next_multiple_of(PAGE);
         let control_at = (activation_at + nodes * activation_stride).next_multiple_of(PAGE);
-        let rings_at = (control_at + nodes * nodes * control_stride).next_multiple_of(PAGE);
+        let remote_at = (control_at + nodes * nodes * control_stride).next_multiple_of(PAGE);
+        let regions_at = (remote_at + nodes * nodes * remote_stride).next_multiple_of(PAGE);
+        let rings_at = (regions_at + nodes * size_of::<Regions>()).next_multiple_of(PAGE);
         let size = (rings_at + nodes * nodes * ring_stride).next_multiple_of(PAGE);
         Ok(Geometry {
             nodes,
             ring,
             control,
+            remote,
             ring_stride,
             control_stride,
+            remote_stride,
             activation_stride,
             activation_at,
             control_at,
+            remote_at,
+            regions_at,
             rings_at,
             size,
         })
@@ -248,6 +289,16 @@ impl Geometry {
         debug_assert!(from < self.nodes && to < self.nodes);
         self.control_at + (to * self.nodes + from) * self.control_stride
     }
+
+    pub(crate) fn remote_at(&self, from: usize, to: usize) -> usize {
+        debug_assert!(from < self.nodes && to < self.nodes);
+        self.remote_at + (to * self.nodes + from) * self.remote_stride
+    }
+
+    pub(crate) fn regions_at(&self, node: usize) -> usize {
+        debug_assert!(node < self.nodes);
+        self.regions_at + node * size_of::<Regions>()
+    }
 }
 
 #[cfg(test)]
@@ -261,11 +312,15 @@ mod tests {
             let last = nodes - 1;
             assert!(g.node_at(last) + size_of::<Node>() <= g.activation_at(0));
             assert!(g.activation_at(last) + g.activation_stride <= g.control_at(0, 0));
-            assert!(64 + 2 * g.bitmap_words() * 8 <= g.activation_stride);
-            assert!(g.control_at(last, last) + g.control.bytes() <= g.ring_at(0, 0));
+            assert!(64 + KINDS * g.bitmap_words() * 8 <= g.activation_stride);
+            assert!(g.control_at(last, last) + g.control.bytes() <= g.remote_at(0, 0));
+            assert!(g.remote_at(last, last) + g.remote.bytes() <= g.regions_at(0));
+            assert!(g.regions_at(last) + size_of::<Regions>() <= g.ring_at(0, 0));
             assert!(g.ring_at(last, last) + g.ring.bytes() <= g.size);
             assert_eq!(g.ring_at(last, last) % 128, 0);
             assert_eq!(g.control_at(last, last) % 128, 0);
+            assert_eq!(g.remote_at(last, last) % 128, 0);
+            assert_eq!(g.regions_at(last) % 64, 0);
             assert!(g.ring.mtu as usize >= crate::config::MIN_MTU);
             assert!(g.ring.bytes() <= g.ring_stride);
             assert!(g.size.is_multiple_of(PAGE));

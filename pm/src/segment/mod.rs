@@ -8,21 +8,25 @@ pub(crate) mod layout;
 
 use crate::debug;
 use crate::error::{Error, Result};
+use crate::remote::ArenaFile;
 use crate::ring::Ring;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use attach::Attach;
-use layout::{Activation, Geometry, Header, Line, MAGIC, Node};
+use layout::{Activation, Geometry, Header, Line, MAGIC, Node, Regions};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-/// Messages or control messages: which activation bitmap.
+/// What a ring carries: which activation bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Message = 0,
     Control = 1,
+    /// Requests and answers of remote memory.
+    Remote = 2,
 }
 
 /// A mapped segment. Its addresses stay valid as long as it lives.
@@ -31,6 +35,8 @@ pub(crate) struct Segment {
     geometry: Geometry,
     nonce: [u64; 2],
     memory: OwnedFd,
+    /// None: this host allows none.
+    arena: Option<Arc<ArenaFile>>,
 }
 
 /// What the owner's segments and those that arrive must be sealed with: a segment that somebody
@@ -47,7 +53,8 @@ impl Segment {
         nix::unistd::ftruncate(&memory, geometry.size as i64).map_err(from_errno)?;
         fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
         let map = map(memory.as_fd(), geometry.size)?;
-        let segment = Segment { map, geometry, nonce: new_nonce()?, memory };
+        let arena = ArenaFile::create(geometry.nodes)?.map(Arc::new);
+        let segment = Segment { map, geometry, nonce: new_nonce()?, memory, arena };
         let header = segment.header();
         header.nodes.store(geometry.nodes as u64, Ordering::Relaxed);
         header.size.store(geometry.size as u64, Ordering::Relaxed);
@@ -59,10 +66,16 @@ impl Segment {
     }
 
     /// Maps one that was made elsewhere. Invalid: it is not what `attach` says.
-    pub(crate) fn open(memory: OwnedFd, attach: &Attach) -> Result<Segment> {
-        let size = attach.geometry.size;
+    pub(crate) fn open(
+        memory: OwnedFd,
+        arena: Option<OwnedFd>,
+        attach: &Attach,
+    ) -> Result<Segment> {
+        let Attach { geometry, nonce, .. } = *attach;
+        let size = geometry.size;
         let map = open_sealed(&memory, size)?;
-        let segment = Segment { map, geometry: attach.geometry, nonce: attach.nonce, memory };
+        let arena = arena.map(|memory| ArenaFile::open(memory, geometry.nodes)).transpose()?;
+        let segment = Segment { map, geometry, nonce, memory, arena: arena.map(Arc::new) };
         let header = segment.header();
         let same = header.magic.load(Ordering::Acquire) == MAGIC
             && header.nodes.load(Ordering::Relaxed) == attach.geometry.nodes as u64
@@ -85,6 +98,11 @@ impl Segment {
 
     pub(crate) fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
+    }
+
+    /// Memory that all of the job's processes on this host share.
+    pub(crate) fn arena(&self) -> Option<&Arc<ArenaFile>> {
+        self.arena.as_ref()
     }
 
     fn at<T>(&self, offset: usize) -> NonNull<T> {
@@ -110,6 +128,13 @@ impl Segment {
         unsafe { self.at::<Node>(self.geometry.node_at(node)).as_ref() }
     }
 
+    /// What `node` has locked.
+    pub(crate) fn regions(&self, node: usize) -> &Regions {
+        assert!(node < self.geometry.nodes);
+        // SAFETY: a record inside the mapping, by the geometry; only atomics.
+        unsafe { self.at::<Regions>(self.geometry.regions_at(node)).as_ref() }
+    }
+
     /// How often sources were added to `node`.
     pub(crate) fn generation(&self, node: usize, kind: Kind) -> &AtomicU64 {
         assert!(node < self.geometry.nodes);
@@ -125,7 +150,7 @@ impl Segment {
         let words = self.geometry.bitmap_words();
         let at = self.geometry.activation_at(node) + size_of::<Activation>();
         let first = self.at::<AtomicU64>(at + kind as usize * words * 8);
-        // SAFETY: both bitmaps follow the head, inside the mapping; only atomics.
+        // SAFETY: the bitmaps follow the head, inside the mapping; only atomics.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), words) }
     }
 
@@ -159,6 +184,7 @@ impl Segment {
         let (at, shape) = match kind {
             Kind::Message => (self.geometry.ring_at(from, to), self.geometry.ring),
             Kind::Control => (self.geometry.control_at(from, to), self.geometry.control),
+            Kind::Remote => (self.geometry.remote_at(from, to), self.geometry.remote),
         };
         assert!(at + shape.bytes() <= self.geometry.size);
         // SAFETY: the ring's part of the mapping by the geometry, aligned to 128; rings are
@@ -169,6 +195,12 @@ impl Segment {
 
 /// Maps an object that was made elsewhere. Invalid: it can be resized, or has another size.
 pub(crate) fn open_sealed(memory: &OwnedFd, size: usize) -> Result<MmapRaw> {
+    open_sealed_file(memory, size)?;
+    map(memory.as_fd(), size)
+}
+
+/// The same without mapping it.
+pub(crate) fn open_sealed_file(memory: &OwnedFd, size: usize) -> Result<()> {
     let held = fcntl(memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
     if !SealFlag::from_bits_retain(held).contains(seals()) {
         debug::say(debug::ERROR, || "segment is not sealed against resizing".into());
@@ -181,7 +213,7 @@ pub(crate) fn open_sealed(memory: &OwnedFd, size: usize) -> Result<MmapRaw> {
         });
         return Err(Error::Invalid);
     }
-    map(memory.as_fd(), size)
+    Ok(())
 }
 
 pub(crate) fn map(memory: BorrowedFd<'_>, size: usize) -> Result<MmapRaw> {

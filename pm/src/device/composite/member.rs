@@ -7,11 +7,13 @@
 use crate::config::QueueStatus;
 use crate::device::shmem::{Source, Target};
 use crate::device::{ethernet, shmem};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::remote::{Arena, Direction, Number, Operation, Region};
 use crate::sync::{AtomicPtr, Ordering};
 use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, null_mut};
+use std::sync::Arc;
 
 /// What a member context offers its composite.
 #[derive(Clone, Copy)]
@@ -192,6 +194,33 @@ impl<'a> Member<'a> {
     }
     pub(super) fn dump(self, out: &mut dyn Write) -> std::io::Result<()> {
         on!(self, e => e.dump(out))
+    }
+
+    // Remote memory, which not every device has.
+
+    pub(super) fn options(self) -> u64 {
+        match self {
+            Member::Shmem(_) => shmem::OPTIONS,
+            Member::Ethernet(_) => 0,
+        }
+    }
+    pub(super) fn publish_region(self, region: &Region) -> Result<()> {
+        self.shmem().ok_or(Error::NoSys)?.publish_region(region)
+    }
+    pub(crate) fn withdraw_region(self, number: Number) {
+        if let Some(endpoint) = self.shmem() {
+            endpoint.withdraw_region(number);
+        }
+    }
+    #[inline]
+    pub(super) fn remote(self, node: u32, operation: &Operation) -> Result<()> {
+        self.shmem().ok_or(Error::NoSys)?.remote(node, operation)
+    }
+    pub(super) fn is_remote_done(self, direction: Direction) -> Result<()> {
+        self.shmem().ok_or(Error::NoSys)?.is_remote_done(direction)
+    }
+    pub(super) fn arena(self) -> Option<Arc<Arena>> {
+        self.shmem()?.arena().cloned()
     }
 
     // What only shmem has: the direct way of messages.

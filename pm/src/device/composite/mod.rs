@@ -9,6 +9,7 @@ mod control;
 mod member;
 pub(crate) mod open;
 mod receive;
+mod remote;
 mod select;
 mod send;
 mod state;
@@ -17,6 +18,7 @@ use super::shmem::Target;
 use super::{Capabilities, Found, Transport};
 use crate::config::{ContextConfig, QueueStatus};
 use crate::error::{Error, Result};
+use crate::remote::{Arena, Direction, Number, Operation, Region};
 use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering};
 use config::MEMBERS;
 pub(crate) use member::Member;
@@ -24,7 +26,7 @@ pub(crate) use receive::Glance;
 use std::io::Write;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// No own node is set.
 const UNSET: u64 = u64::MAX;
@@ -41,6 +43,8 @@ pub(crate) struct Composite {
     members: [member::Place; MEMBERS],
     /// Above the highest member.
     count: Local,
+    /// Option bits of all members together.
+    options: Local,
     roll: Mutex<open::Roll>,
     send: send::Sender,
     receive: receive::Receiver,
@@ -56,6 +60,7 @@ impl Composite {
             direct: (0..nodes).map(|_| AtomicPtr::new(null_mut())).collect(),
             members: std::array::from_fn(|_| member::Place::empty()),
             count: Local::default(),
+            options: Local::default(),
             roll: Mutex::default(),
             send: send::Sender::new(nodes),
             receive: receive::Receiver::default(),
@@ -94,7 +99,7 @@ impl Composite {
             nodes: self.table.len(),
             mtu: self.smallest_mtu().unwrap_or(0),
             size: self.members().map(|(_, member)| member.size()).sum(),
-            option: 0,
+            option: self.options.get(),
         }
     }
 }
@@ -188,5 +193,31 @@ impl Transport for Composite {
     }
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
         self.dump_members(out)
+    }
+    #[inline]
+    fn options(&self) -> u64 {
+        self.options.get()
+    }
+    fn ways(&self, node: Option<u32>) -> Result<u32> {
+        self.ways_to(node)
+    }
+    fn publish_region(&self, way: usize, region: &Region) -> Result<()> {
+        self.member(way as u64).ok_or(Error::Invalid)?.publish_region(region)
+    }
+    fn withdraw_region(&self, way: usize, number: Number) {
+        if let Some(member) = self.member(way as u64) {
+            member.withdraw_region(number);
+        }
+    }
+    #[inline]
+    fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
+        let (_, member, there) = self.route(node)?;
+        member.remote(there, operation)
+    }
+    fn is_remote_done(&self, direction: Direction) -> Result<()> {
+        self.is_done_on_members(direction)
+    }
+    fn arena(&self) -> Option<Arc<Arena>> {
+        self.members().find_map(|(_, member)| member.arena())
     }
 }

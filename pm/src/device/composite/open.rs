@@ -126,6 +126,7 @@ impl Composite {
                 self.select.member_comes(endpoint)?;
                 self.members[place].set(Some(endpoint));
                 self.count.set(self.count.get().max(place as u64 + 1));
+                self.set_options();
                 roll.present.push(Line { context: context.clone(), place, uses: 0 });
                 roll.present.len() - 1
             }
@@ -143,6 +144,13 @@ impl Composite {
             self.table[node as usize].store(entry.bits(), Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Both locks. The member that reaches `node` and no other.
+    pub(crate) fn only_way(&self, node: u32) -> Option<u64> {
+        let (place, ..) = self.route(node).ok()?;
+        let roll = self.roll();
+        roll.present.iter().find(|m| m.place as u64 == place && m.uses == 1).map(|_| place)
     }
 
     /// Both locks. Answers the member when this was its last node. Invalid: no such line.
@@ -169,6 +177,7 @@ impl Composite {
             self.select.member_goes(endpoint);
         }
         self.members[member.place].set(None);
+        self.set_options();
         self.receive.forget_hot();
         roll.removed.push(member.context.clone());
         member.context

@@ -59,7 +59,7 @@ pub(crate) fn device(options: Options, geometry: &Geometry, contexts: usize) -> 
         contexts,
         mtu: geometry.ring.mtu as usize,
         size: geometry.size,
-        option: 0,
+        option: super::OPTIONS,
     }
 }
 

@@ -8,17 +8,19 @@ pub(crate) mod config;
 mod control;
 pub(crate) mod open;
 mod receive;
+mod remote;
 mod select;
 mod send;
 pub(crate) mod state;
 
 use super::{Capabilities, Found, Transport};
 use crate::barrier;
-use crate::config::{ContextConfig, QueueStatus};
+use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE, QueueStatus};
 use crate::device::Owner;
 use crate::device::open::OwnerKind;
 use crate::doorbell::Ringer;
 use crate::error::{Error, Result};
+use crate::remote::{Arena, Direction, Number, Operation, Region};
 use crate::segment::layout::{Geometry, Node};
 use crate::segment::{Kind, Segment};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
@@ -28,6 +30,9 @@ use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Remote memory goes both ways.
+pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
 
 /// What this process keeps for one channel and node: its ends of all rings. The state of a ring
 /// is in the ring, so an endpoint may be made again at any time.
@@ -46,6 +51,7 @@ pub(crate) struct Endpoint {
     receive: receive::Receiver,
     control: control::Control,
     select: select::Sleeper,
+    remote: remote::Remote,
     ringer: Arc<Ringer>,
     segment: Arc<Segment>,
 }
@@ -62,6 +68,7 @@ impl Endpoint {
         channel: u32,
         own: u32,
         ringer: Arc<Ringer>,
+        owner: i32,
     ) -> Result<Endpoint> {
         let registered = barrier::register();
         let record = segment.node(own as usize);
@@ -81,6 +88,7 @@ impl Endpoint {
             receive,
             control: control::Control::default(),
             select: select::Sleeper::default(),
+            remote: remote::Remote::new(segment.geometry().nodes, owner),
             ringer,
             segment,
         })
@@ -240,7 +248,7 @@ impl Shmem {
             nodes: self.geometry.nodes,
             mtu: self.geometry.ring.mtu as usize,
             size: self.geometry.size,
-            option: 0,
+            option: OPTIONS,
         }
     }
 }
@@ -353,6 +361,32 @@ impl Transport for Shmem {
             Ok(endpoint) => endpoint.dump(out),
             Err(_) => writeln!(out, "  not bound"),
         }
+    }
+    fn options(&self) -> u64 {
+        OPTIONS
+    }
+    fn ways(&self, node: Option<u32>) -> Result<u32> {
+        let endpoint = self.endpoint()?;
+        node.map_or(Ok(()), |node| endpoint.check_peer(node))?;
+        Ok(1)
+    }
+    fn publish_region(&self, _way: usize, region: &Region) -> Result<()> {
+        self.endpoint()?.publish_region(region)
+    }
+    fn withdraw_region(&self, _way: usize, number: Number) {
+        if let Ok(endpoint) = self.endpoint() {
+            endpoint.withdraw_region(number);
+        }
+    }
+    #[inline]
+    fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
+        self.endpoint()?.remote(node, operation)
+    }
+    fn is_remote_done(&self, direction: Direction) -> Result<()> {
+        self.endpoint()?.is_remote_done(direction)
+    }
+    fn arena(&self) -> Option<Arc<Arena>> {
+        self.endpoint().ok()?.arena().cloned()
     }
 }
 

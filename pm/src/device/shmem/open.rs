@@ -10,11 +10,14 @@ use crate::device::passing;
 use crate::door::EXITED;
 use crate::doorbell::Ringer;
 use crate::error::{Error, Result};
+use crate::remote::Entry;
 use crate::segment::attach::{ATTACH_BYTES, Attach};
 use crate::segment::layout::Geometry;
 use crate::segment::{Kind, Segment};
 use crate::sync::Ordering;
 use crate::{barrier, role};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,9 +86,11 @@ impl Channels {
         if node.door.0.bits() & EXITED != 0 {
             // A new life: nothing that was sent to the old one may be seen.
             state::drop_received(&segment, own as usize);
+            forget_regions(&segment, own as usize);
             node.door.0.0.store(0, Ordering::SeqCst);
         }
-        let endpoint = Endpoint::new(segment, channel, own, self.ringer.clone())?;
+        let me = std::process::id() as i32;
+        let endpoint = Endpoint::new(segment, channel, own, self.ringer.clone(), me)?;
         state.bound.insert((channel, own));
         Ok(endpoint)
     }
@@ -139,6 +144,14 @@ pub(super) fn exit(segment: &Segment, node: usize) {
     record.receive.0.received.store(received.wrapping_add(claimed), Ordering::Release);
 }
 
+/// What a dead process had locked is locked no more.
+fn forget_regions(segment: &Segment, node: usize) {
+    let regions = segment.regions(node);
+    if regions.access.pid.swap(0, Ordering::Relaxed) != 0 {
+        regions.entries.iter().for_each(Entry::withdraw);
+    }
+}
+
 /// Makes a descriptor that [`attach`] takes: a socket with everything in it, to be read once.
 pub(super) fn create_attach_fd(number: usize, endpoint: &Endpoint) -> Result<OwnedFd> {
     let segment = endpoint.segment();
@@ -150,17 +163,23 @@ pub(super) fn create_attach_fd(number: usize, endpoint: &Endpoint) -> Result<Own
         nonce: segment.nonce(),
     }
     .encode();
-    passing::pack(&message, &[segment.memory()])
+    let arena = segment.arena().map(|arena| arena.memory());
+    let memory: Vec<_> = [segment.memory()].into_iter().chain(arena).collect();
+    passing::pack(&message, &memory)
 }
 
 /// Makes a context from such a descriptor. Invalid: it holds anything else, or was used before.
 pub(crate) fn attach(fd: OwnedFd) -> Result<Shmem> {
-    let (bytes, mut memory) = passing::unpack(&fd, ATTACH_BYTES)?;
+    let owner = getsockopt(&fd, PeerCredentials).map_or(0, |peer| peer.pid());
+    let (bytes, memory) = passing::unpack(&fd, ATTACH_BYTES)?;
     let attach = Attach::decode(&bytes)?;
-    let (Some(memory), None) = (memory.pop(), memory.pop()) else { return Err(Error::Invalid) };
-    let segment = Arc::new(Segment::open(memory, &attach)?);
+    let mut memory = memory.into_iter();
+    let (Some(rings), arena, None) = (memory.next(), memory.next(), memory.next()) else {
+        return Err(Error::Invalid);
+    };
+    let segment = Arc::new(Segment::open(rings, arena, &attach)?);
     let ringer = Arc::new(Ringer::new()?);
-    let endpoint = Endpoint::new(segment, attach.channel, attach.own, ringer)?;
+    let endpoint = Endpoint::new(segment, attach.channel, attach.own, ringer, owner)?;
     role::become_user();
     debug::say(debug::INFO, || {
         format!("shmem: attached as node {} of {}", attach.own, attach.geometry.nodes)

@@ -23,7 +23,7 @@ const IN_SLOT: u64 = u64::MAX;
 /// Takes all that is queued for `own` out of its rings; answers how many messages, and bytes.
 pub(super) fn drop_received(segment: &Segment, own: usize) -> (u64, u64) {
     let (mut dropped, mut bytes) = (0, 0);
-    for kind in [Kind::Message, Kind::Control] {
+    for kind in [Kind::Message, Kind::Control, Kind::Remote] {
         for source in segment.active(own, kind).filter(|&source| source != own) {
             let ring = Consumer::new(segment.ring(source, own, kind));
             // Bounded: its sender may go on.

@@ -1,0 +1,261 @@
+//! Remote memory: one copy, by the process that asks for it, before the call returns. Where both
+//! regions are of PM's own allocator it copies in memory that both have mapped; else the kernel
+//! copies between the processes.
+
+// UNSAFETY: copies between places in mappings, and lets the kernel write to the caller's memory.
+#![expect(unsafe_code)]
+
+use super::Endpoint;
+use crate::config::RMA_MTU;
+use crate::debug;
+use crate::door::EXITED;
+use crate::error::{Error, Result};
+use crate::lock::is_single_threaded;
+use crate::remote::{
+    Arena, ArenaFile, Direction, Entry, Number, Operation, Place, Region, SLOTS, allow, copy_from,
+    copy_to, find,
+};
+use crate::segment::layout::Regions;
+use crate::sync::{AtomicU32, AtomicU64, Local, Ordering};
+use memmap2::MmapRaw;
+use std::sync::{Arc, OnceLock};
+
+/// What lies in every process, for its peers to read.
+static KNOWN_WORD: AtomicU64 = AtomicU64::new(0);
+
+/// How the memory of a peer's process is reached, together with its number.
+const REFUSED: u64 = 1 << 32;
+
+/// What is kept of a peer.
+#[derive(Default)]
+struct Peer {
+    /// Its part of the arena. None inside: it cannot be mapped.
+    part: OnceLock<Option<MmapRaw>>,
+    /// 0, or the process that was probed, perhaps [`REFUSED`].
+    probed: Local,
+}
+
+pub(super) struct Remote {
+    /// The own regions: what handles of this process mean is not looked up where others write.
+    own: OnceLock<Box<[Entry]>>,
+    arena: OnceLock<Option<Arc<Arena>>>,
+    peers: Box<[Peer]>,
+    /// Operations that have failed, by direction, and were not told of yet.
+    failed: [AtomicU32; 2],
+    /// Who made the context: the common ancestor of the job's processes. 0: unknown.
+    owner: i32,
+}
+
+impl Remote {
+    pub(super) fn new(nodes: usize, owner: i32) -> Remote {
+        Remote {
+            own: OnceLock::new(),
+            arena: OnceLock::new(),
+            peers: (0..nodes).map(|_| Peer::default()).collect(),
+            failed: Default::default(),
+            owner,
+        }
+    }
+}
+
+impl Endpoint {
+    /// The own part of the arena.
+    pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
+        let make = || Arena::of(self.segment.arena()?, self.segment.nonce(), self.own as usize);
+        self.remote.arena.get_or_init(make).as_ref()
+    }
+
+    /// Invalid: no such node, or the own one.
+    pub(crate) fn check_peer(&self, node: u32) -> Result<()> {
+        let known = (node as usize) < self.segment.geometry().nodes && node != self.own;
+        if known { Ok(()) } else { Err(Error::Invalid) }
+    }
+
+    fn shared(&self, node: u32) -> &Regions {
+        self.segment.regions(node as usize)
+    }
+
+    pub(crate) fn publish_region(&self, region: &Region) -> Result<()> {
+        let own = self.remote.own.get_or_init(|| {
+            self.introduce();
+            (0..SLOTS).map(|_| Entry::default()).collect()
+        });
+        let arena = self.arena().and_then(|arena| arena.offset(region.addr, region.len));
+        let slot = region.number.slot();
+        own[slot].publish(region, arena);
+        self.shared(self.own).entries[slot].publish(region, arena);
+        Ok(())
+    }
+
+    pub(crate) fn withdraw_region(&self, number: Number) {
+        if let Some(own) = self.remote.own.get() {
+            own[number.slot()].withdraw();
+            self.shared(self.own).entries[number.slot()].withdraw();
+        }
+    }
+
+    /// Says which process this is, and how to find out whether it may be copied into.
+    fn introduce(&self) {
+        allow(self.remote.owner);
+        if KNOWN_WORD.load(Ordering::Relaxed) == 0 {
+            let word = crate::segment::new_nonce().map_or(1, |[word, _]| word | 1);
+            let _ = KNOWN_WORD.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        let access = &self.shared(self.own).access;
+        access.probe.store((&raw const KNOWN_WORD).addr() as u64, Ordering::Relaxed);
+        access.word.store(KNOWN_WORD.load(Ordering::Relaxed), Ordering::Relaxed);
+        access.pid.store(u64::from(std::process::id()), Ordering::Release);
+    }
+
+    /// Where both ends of an operation lie: here and there.
+    #[inline]
+    fn ends(&self, node: u32, operation: &Operation) -> Result<(Place, Place)> {
+        self.check_peer(node)?;
+        let len = operation.len;
+        if len == 0 || len > RMA_MTU {
+            return Err(Error::Invalid);
+        }
+        let own = self.remote.own.get().ok_or(Error::Invalid)?;
+        let local = find(own, operation.local, len)?;
+        let there = find(&self.shared(node).entries, operation.remote, len)?;
+        if there.arena.is_some_and(|at| !ArenaFile::holds(at, len)) {
+            return Err(Error::Invalid);
+        }
+        Ok((local, there))
+    }
+
+    pub(crate) fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
+        let (local, there) = self.ends(node, operation)?;
+        let Operation { direction, len, .. } = *operation;
+        if self.segment.node(node as usize).door.0.bits() & EXITED != 0 {
+            self.fail(direction, || format!("node {node} has exited"));
+            return Ok(());
+        }
+        if let Some((here, there)) = self.mapped(node, local, there) {
+            let (from, to) = match direction {
+                Direction::Write => (here, there),
+                Direction::Read => (there, here),
+            };
+            // SAFETY: both lie in mappings of parts of the arena, which stay, at places that were
+            // checked against their parts, and two nodes' parts are not one.
+            unsafe { copy(from, to, len) };
+            self.count_moved(direction, len);
+            return Ok(());
+        }
+        self.by_kernel(node, direction, local, there, len)
+    }
+
+    /// Where both ends are mapped here, if both lie in the arena.
+    #[inline]
+    fn mapped(&self, node: u32, local: Place, there: Place) -> Option<(*mut u8, *mut u8)> {
+        let (_, there) = (local.arena?, there.arena?);
+        let peer = self.remote.peers.get(node as usize)?;
+        let part = peer.part.get_or_init(|| self.segment.arena()?.map(node as usize));
+        let start = part.as_ref()?.as_mut_ptr();
+        Some((local.addr as *mut u8, start.wrapping_add(there as usize)))
+    }
+
+    /// Any other memory.
+    fn by_kernel(
+        &self,
+        node: u32,
+        direction: Direction,
+        local: Place,
+        there: Place,
+        len: usize,
+    ) -> Result<()> {
+        let pid = self.process_of(node).ok_or(Error::NoSys)?;
+        let (here, there) = (local.addr as usize, there.addr as usize);
+        let done = match direction {
+            Direction::Write => copy_to(pid, here, there, len),
+            // SAFETY: the caller has locked these bytes, and asks for them to be written.
+            Direction::Read => unsafe { copy_from(pid, here, there, len) },
+        };
+        match done {
+            Ok(()) => self.count_moved(direction, len),
+            Err(error) => self.fail(direction, || format!("memory of node {node}: {error}")),
+        }
+        Ok(())
+    }
+
+    /// The process of `node`, if its memory may be copied. Asked once for each process: what it
+    /// says of itself may be wrong, so the word must be where it says; and it is then written
+    /// back, since one call may be denied and the other not.
+    fn process_of(&self, node: u32) -> Option<i32> {
+        let access = &self.shared(node).access;
+        let pid = i32::try_from(access.pid.load(Ordering::Acquire)).ok().filter(|&pid| pid > 0)?;
+        let probed = &self.remote.peers[node as usize].probed;
+        if probed.get() == pid as u64 {
+            return Some(pid);
+        }
+        if probed.get() == pid as u64 | REFUSED {
+            return None;
+        }
+        let at = access.probe.load(Ordering::Relaxed) as usize;
+        let word = access.word.load(Ordering::Relaxed);
+        let mut found = 0u64;
+        let here = (&raw mut found).addr();
+        // SAFETY: `found` has these 8 bytes, and is read afterwards only.
+        let read = unsafe { copy_from(pid, here, at, 8) };
+        // SAFETY: a local variable; volatile because the kernel has written to it.
+        let found = unsafe { (&raw const found).read_volatile() };
+        let why = match read {
+            Ok(()) if found != word || word == 0 => Err("is not the process it says".to_string()),
+            Ok(()) => copy_to(pid, here, at, 8).map_err(|error| format!("refuses writes: {error}")),
+            Err(error) => Err(format!("refuses reads: {error}")),
+        };
+        probed.set(pid as u64 | if why.is_ok() { 0 } else { REFUSED });
+        debug::say(debug::INFO, || match &why {
+            Ok(()) => format!("shmem: memory of node {node} is copied by process_vm_writev"),
+            Err(why) => format!("shmem: process {pid} of node {node} {why}"),
+        });
+        why.is_ok().then_some(pid)
+    }
+
+    #[inline]
+    fn count_moved(&self, direction: Direction, len: usize) {
+        let moved = &self.record().send.0.moved[direction as usize];
+        if is_single_threaded() {
+            moved.store(moved.load(Ordering::Relaxed).wrapping_add(len as u64), Ordering::Relaxed);
+        } else {
+            moved.fetch_add(len as u64, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn fail(&self, direction: Direction, why: impl FnOnce() -> String) {
+        self.remote.failed[direction as usize].fetch_add(1, Ordering::AcqRel);
+        debug::say(debug::ERROR, || {
+            let what = match direction {
+                Direction::Write => "write",
+                Direction::Read => "read",
+            };
+            format!("shmem: a remote {what} has failed: {}", why())
+        });
+    }
+
+    pub(crate) fn is_remote_done(&self, direction: Direction) -> Result<()> {
+        let failed = &self.remote.failed[direction as usize];
+        let any = failed.load(Ordering::Relaxed) != 0 && failed.swap(0, Ordering::AcqRel) != 0;
+        if any { Err(Error::Io) } else { Ok(()) }
+    }
+}
+
+/// Copies; an aligned word in one piece, for who waits for it.
+///
+/// # Safety
+/// `len` bytes are mapped at both places, which do not overlap.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    if len == 8 && from.addr().is_multiple_of(8) && to.addr().is_multiple_of(8) {
+        // SAFETY: aligned, and as the caller says; shared memory is used by atomics.
+        let (from, to) = unsafe { (&*from.cast::<AtomicU64>(), &*to.cast::<AtomicU64>()) };
+        // Who sees it sees what was written before it.
+        to.store(from.load(Ordering::Acquire), Ordering::Release);
+        return;
+    }
+    // SAFETY: as the caller says.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    // A long copy may have been written past the caches.
+    crate::sync::fence(Ordering::Release);
+}

@@ -1,0 +1,276 @@
+//! Remote memory (manual 3.6), return code by return code, on every device that has it.
+
+#![allow(unsafe_code, missing_docs)]
+
+#[path = "../bed/mod.rs"]
+mod bed;
+mod memory;
+
+use bed::*;
+use memory::*;
+use score_pm::*;
+use std::sync::PoisonError;
+
+#[test]
+fn bytes_go_both_ways_between_memory_of_every_kind() {
+    everywhere(2, |bed| {
+        for (here, there) in [(Kind::Ours, Kind::Ours), (Kind::Ours, Kind::Other)]
+            .into_iter()
+            .chain([(Kind::Other, Kind::Ours), (Kind::Other, Kind::Other)])
+        {
+            for len in [1, 7, 8, 4096, 70_001, (1 << 20) + 3] {
+                let a = Memory::new(bed, 0, here, len + 64);
+                let b = Memory::new(bed, 1, there, len + 64);
+                a.fill(3);
+                b.fill(90);
+                let (from, to) = (a.handle + 5, b.handle + 33);
+                surely(bed, 0, || bed.ends[0].write(1, to, from, len));
+                done(bed, 0).unwrap();
+                assert_eq!(b.bytes()[33..33 + len], a.bytes()[5..5 + len], "{} {len}", bed.kind);
+                b.is_filled_but(90, 33..33 + len);
+                a.fill(50);
+                surely(bed, 0, || bed.ends[0].read(1, to, a.handle + 1, len));
+                done(bed, 0).unwrap();
+                assert_eq!(a.bytes()[1..1 + len], b.bytes()[33..33 + len]);
+                a.is_filled_but(50, 1..1 + len);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_handle_that_is_unlocked_forged_or_does_not_reach_is_einval_at_the_caller() {
+    everywhere(3, |bed| {
+        let (a, b) =
+            (Memory::new(bed, 0, Kind::Ours, 4096), Memory::new(bed, 1, Kind::Other, 4096));
+        a.fill(1);
+        b.fill(2);
+        let zero = AddrHandle::from_bits(0);
+        let bits = b.handle.bits();
+        let cases = [
+            (1, zero, a.handle, 8),
+            (1, b.handle, zero, 8),
+            (1, b.handle, b.handle + 4096, 1),
+            (1, b.handle + 4089, a.handle, 8),
+            (1, b.handle, a.handle + 4089, 8),
+            (1, b.handle, a.handle, 0),
+            (1, b.handle, a.handle, 4097),
+            (1, b.handle, a.handle, RMA_MTU + 1),
+            (1, b.handle, a.handle, usize::MAX),
+            (1, b.handle + (1 << 39), a.handle, 8),
+            (1, AddrHandle::from_bits(bits.wrapping_sub(1)), a.handle, 8),
+            (1, AddrHandle::from_bits(bits ^ 1 << 63), a.handle, 8),
+            (1, AddrHandle::from_bits(bits ^ 1 << 40), a.handle, 8),
+            (1, AddrHandle::from_bits(u64::MAX), a.handle, 8),
+            (0, b.handle, a.handle, 8),
+            (2, b.handle, a.handle, 8),
+            (3, b.handle, a.handle, 8),
+            (u32::MAX, b.handle, a.handle, 8),
+        ];
+        for (node, remote, local, len) in cases {
+            let end = &bed.ends[0];
+            assert_eq!(end.write(node, remote, local, len), Err(Error::Invalid), "{node} {len}");
+            assert_eq!(end.read(node, remote, local, len), Err(Error::Invalid), "{node} {len}");
+        }
+        a.is_filled_but(1, 0..0);
+        b.is_filled_but(2, 0..0);
+        assert_eq!(done(bed, 0), Ok(()));
+        let (at, handle) = (b.at, b.handle);
+        bed.ends[1].unlock_memory(None, at.addr(), 4096).unwrap();
+        assert_eq!(bed.ends[0].write(1, handle, a.handle, 8), Err(Error::Invalid));
+        let again = bed.ends[1].lock_memory(None, at.addr(), 4096).unwrap();
+        assert_ne!(again, handle);
+        assert_eq!(bed.ends[0].read(1, handle, a.handle, 8), Err(Error::Invalid));
+        surely(bed, 0, || bed.ends[0].read(1, again, a.handle, 8));
+        assert_eq!(done(bed, 0), Ok(()));
+    });
+}
+
+#[test]
+fn locks_are_paired_and_wrong_arguments_are_refused() {
+    everywhere(2, |bed| {
+        let end = &bed.ends[0];
+        let memory = [0u8; 256];
+        let addr = memory.as_ptr().addr();
+        let lock = |node, addr, len| end.lock_memory(node, addr, len);
+        for (node, addr, len) in [
+            (Some(0), addr, 8),
+            (Some(2), addr, 8),
+            (Some(u32::MAX), addr, 8),
+            (None, addr, 0),
+            (None, 0, 8),
+            (None, addr, usize::MAX),
+            (None, addr, (1 << 40) + 1),
+        ] {
+            assert_eq!(lock(node, addr, len), Err(Error::Invalid), "{node:?} {len}");
+        }
+        assert_eq!(end.unlock_memory(None, addr, 8), Err(Error::NoEntry));
+        assert_eq!(end.unlock_memory(Some(0), addr, 8), Err(Error::Invalid));
+        assert_eq!(end.unlock_memory(None, addr, 0), Err(Error::Invalid));
+        let first = lock(None, addr, 64).unwrap();
+        assert_eq!(lock(Some(1), addr, 64), Ok(first), "the same region has the same handle");
+        assert_ne!(lock(None, addr, 65).unwrap(), first, "another region has another");
+        assert_eq!(end.unlock_memory(None, addr, 66), Err(Error::NoEntry));
+        end.unlock_memory(None, addr, 64).unwrap();
+        end.unlock_memory(Some(1), addr, 64).unwrap();
+        assert_eq!(end.unlock_memory(None, addr, 64), Err(Error::NoEntry));
+        end.unlock_memory(None, addr, 65).unwrap();
+    });
+}
+
+#[test]
+fn more_regions_than_there_are_numbers_are_enospc() {
+    let _all = NUMBERS.write().unwrap_or_else(PoisonError::into_inner);
+    on_all(2, |bed| {
+        let memory = vec![0u8; 8192];
+        let mut locked = Vec::new();
+        let error = loop {
+            let addr = memory.as_ptr().addr() + locked.len();
+            match bed.ends[0].lock_memory(None, addr, 1) {
+                Ok(_) => locked.push(addr),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, Error::NoSpace);
+        assert!(locked.len() > 2000, "{}", locked.len());
+        for addr in locked {
+            bed.ends[0].unlock_memory(None, addr, 1).unwrap();
+        }
+        bed.ends[0].lock_memory(None, memory.as_ptr().addr(), 8).unwrap();
+    });
+}
+
+#[test]
+fn memory_that_is_gone_or_read_only_is_eio_once_at_completion() {
+    everywhere(2, |bed| {
+        let a = Memory::new(bed, 0, Kind::Ours, 4096);
+        for (what, writes, reads) in [("gone", true, true), ("read-only", true, false)] {
+            let b = Memory::new(bed, 1, Kind::Other, 3 * 4096);
+            b.fill(7);
+            if what == "gone" {
+                b.unmap()
+            } else {
+                b.protect()
+            }
+            for (write, fails) in [(true, writes), (false, reads)] {
+                surely(bed, 0, || match write {
+                    true => bed.ends[0].write(1, b.handle + 4096, a.handle, 4096),
+                    false => bed.ends[0].read(1, b.handle + 4096, a.handle, 4096),
+                });
+                let expected = if fails { Err(Error::Io) } else { Ok(()) };
+                assert_eq!(done(bed, 0), expected, "{what} {write}");
+                assert_eq!(done(bed, 0), Ok(()), "told once");
+            }
+        }
+        let b = Memory::new(bed, 1, Kind::Other, 4096);
+        let c = Memory::new(bed, 0, Kind::Other, 4096);
+        c.unmap();
+        surely(bed, 0, || bed.ends[0].write(1, b.handle, c.handle, 4096));
+        assert_eq!(done(bed, 0), Err(Error::Io));
+        surely(bed, 0, || bed.ends[0].read(1, b.handle, c.handle, 4096));
+        assert_eq!(done(bed, 0), Err(Error::Io));
+        c.map_again();
+        c.fill(9);
+        surely(bed, 0, || bed.ends[0].write(1, b.handle, c.handle, 4096));
+        assert_eq!(done(bed, 0), Ok(()), "new memory at the same place");
+        b.is_filled_but(9, 0..0);
+    });
+}
+
+#[test]
+fn an_operation_on_a_node_that_has_gone_is_eio() {
+    everywhere(2, |bed| {
+        let (a, b) = (Memory::new(bed, 0, Kind::Ours, 64), Memory::new(bed, 1, Kind::Ours, 64));
+        surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, 64));
+        assert_eq!(done(bed, 0), Ok(()));
+        bed.mark_exited(1);
+        bed.ends[0].write(1, b.handle, a.handle, 64).unwrap();
+        assert_eq!(bed.ends[0].is_write_done(), Err(Error::Io));
+        assert_eq!(bed.ends[0].is_read_done(), Ok(()));
+        bed.ends[0].read(1, b.handle, a.handle, 64).unwrap();
+        assert_eq!(bed.ends[0].is_read_done(), Err(Error::Io));
+        assert_eq!(done(bed, 0), Ok(()));
+    });
+}
+
+#[test]
+fn the_option_bits_are_those_of_all_members_and_the_rest_is_enosys() {
+    let both = OPT_REMOTE_READ | OPT_REMOTE_WRITE;
+    for kind in EVERY {
+        let bed = Bed::new(kind, 2);
+        let has = HAVE.contains(&kind);
+        let end = &bed.ends[0];
+        assert_eq!(end.config().unwrap().option & both, if has { both } else { 0 }, "{kind}");
+        if !has {
+            let none = AddrHandle::from_bits(0);
+            let addr = (&raw const none).addr();
+            assert_eq!(end.lock_memory(None, addr, 8), Err(Error::NoSys));
+            assert_eq!(end.unlock_memory(None, addr, 8), Err(Error::NoSys));
+            assert_eq!(end.write(1, none, none, 8), Err(Error::NoSys));
+            assert_eq!(end.read(1, none, none, 8), Err(Error::NoSys));
+            assert_eq!(end.is_write_done(), Err(Error::NoSys));
+            assert_eq!(end.is_read_done(), Err(Error::NoSys));
+        }
+    }
+}
+
+#[test]
+fn memory_of_the_allocator_is_zero_and_is_not_freed_while_it_is_locked() {
+    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+    for kind in EVERY {
+        let bed = Bed::new(kind, 2);
+        let end = &bed.ends[0];
+        assert_eq!(end.allocate_memory(0), Err(Error::Invalid));
+        assert_eq!(end.allocate_memory(usize::MAX), Err(Error::NoMemory));
+        for _ in 0..3 {
+            let blocks: Vec<_> = [1, 4096, 3 << 20]
+                .into_iter()
+                .map(|len| (end.allocate_memory(len).unwrap(), len))
+                .collect();
+            for &(at, len) in &blocks {
+                assert!(at.addr().is_multiple_of(4096));
+                // SAFETY: just allocated.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(at, len) };
+                assert!(bytes.iter().all(|&byte| byte == 0));
+                bytes.fill(1);
+            }
+            let (at, _) = blocks[0];
+            if HAVE.contains(&kind) {
+                end.lock_memory(None, at.addr(), 1).unwrap();
+                assert_eq!(end.free_memory(at), Err(Error::Busy));
+                end.unlock_memory(None, at.addr(), 1).unwrap();
+            }
+            assert_eq!(end.free_memory(at.wrapping_add(1)), Err(Error::Invalid));
+            for (at, _) in blocks {
+                end.free_memory(at).unwrap();
+                assert_eq!(end.free_memory(at), Err(Error::Invalid));
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_that_were_moved_are_counted_for_monitors_at_their_origin() {
+    everywhere(2, |bed| {
+        let (a, b) =
+            (Memory::new(bed, 0, Kind::Ours, 9000), Memory::new(bed, 1, Kind::Other, 9000));
+        surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, 9000));
+        surely(bed, 0, || bed.ends[0].read(1, b.handle, a.handle, 500));
+        done(bed, 0).unwrap();
+        let counters = bed.counters(0);
+        assert_eq!((counters.sent_bytes, counters.received_bytes), (9000, 500));
+        assert_eq!((counters.sent, counters.received, counters.remote), (0, 0, 0));
+    });
+}
+
+#[test]
+fn a_region_that_was_locked_for_a_context_that_goes_is_locked_no_more() {
+    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+    let bed = Bed::new("composite", 2);
+    let (a, b) = (Memory::new(&bed, 0, Kind::Ours, 64), Memory::new(&bed, 1, Kind::Ours, 64));
+    surely(&bed, 0, || bed.ends[0].write(1, b.handle, a.handle, 64));
+    done(&bed, 0).unwrap();
+    bed.ends[1].close().unwrap();
+    assert_eq!(bed.ends[0].write(1, b.handle, a.handle, 64), Err(Error::Invalid));
+    std::mem::forget(b);
+}
