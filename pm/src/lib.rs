@@ -31,6 +31,8 @@ mod handle;
 mod idle;
 #[cfg(not(loom))]
 mod lock;
+#[doc(hidden)]
+pub mod pin;
 #[cfg(not(loom))]
 mod remote;
 mod ring;

@@ -141,13 +141,7 @@ fn socket(family: i32) -> io::Result<String> {
 }
 
 fn userfaultfd() -> io::Result<String> {
-    const USER_MODE_ONLY: i32 = 1;
-    let flags = libc::O_CLOEXEC | USER_MODE_ONLY;
-    // SAFETY: no memory is passed.
-    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) })?;
-    // SAFETY: just made, owned by nobody else.
-    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-    Ok("user mode".to_owned())
+    score_pm::pin::probe().map(|()| "user mode, events, write-protect mode".to_owned())
 }
 
 fn process_vm() -> io::Result<String> {

@@ -46,7 +46,7 @@ fn sanitize(tally: &mut Tally, name: &str, more: &str) -> Result<(), String> {
         .env_remove("CARGO")
         .env_remove("RUSTUP_TOOLCHAIN")
         .env("CARGO_TARGET_DIR", target)
-        .env("RUSTFLAGS", format!("-Zsanitizer={name}{more}"))
+        .env("RUSTFLAGS", format!("-Zsanitizer={name} --cfg sanitized{more}"))
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .env("TSAN_OPTIONS", format!("suppressions={}", run::root().join(".ci/tsan").display()));
     tally.count(&mut command)

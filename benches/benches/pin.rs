@@ -1,0 +1,88 @@
+//! What the pin-down cache costs by itself: hits, and misses with a device that takes no time.
+
+#![allow(missing_docs, unsafe_code)]
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use score_pm::pin::{self, Cache, Options, PAGE, Registrar, Span};
+use std::hint::black_box;
+
+/// Pins nothing.
+struct Nothing;
+
+impl Registrar for Nothing {
+    type Registration = u32;
+
+    fn pin(&mut self, _: Span) -> Result<u32, i32> {
+        Ok(7)
+    }
+
+    fn unpin(&mut self, _: u32) {}
+}
+
+/// Private memory, never given back.
+fn memory(pages: usize) -> usize {
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, anywhere.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, access, kind, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    at as usize
+}
+
+/// Takes and gives back regions of 64 KiB in turn, each found.
+fn hits(c: &mut Criterion, regions: usize, kind: &str) {
+    let cache = Cache::new(Nothing, Options::default()).unwrap();
+    let at = memory(regions * 16);
+    if kind == "own" {
+        pin::add_own(at, regions * 16 * PAGE).unwrap();
+    }
+    for region in 0..regions {
+        let lock = cache.lock(at + region * 16 * PAGE, 16 * PAGE).unwrap();
+        cache.unlock(lock.id).unwrap();
+    }
+    let mut next = 0;
+    c.bench_function(&format!("hit: lock and unlock one of {regions}, {kind} memory"), |b| {
+        b.iter(|| {
+            next = (next + 7) % regions;
+            let lock = cache.lock(black_box(at + next * 16 * PAGE + 24), 4096).unwrap();
+            cache.unlock(black_box(lock).id).unwrap();
+        });
+    });
+    assert!(cache.counts().misses as usize == regions);
+}
+
+fn found(c: &mut Criterion) {
+    for regions in [1, 64, 1024] {
+        for kind in ["own", "watched"] {
+            hits(c, regions, kind);
+        }
+    }
+}
+
+fn missed(c: &mut Criterion) {
+    let cache = Cache::new(Nothing, Options { limit: 0 }).unwrap();
+    let at = memory(16);
+    c.bench_function("miss: lock and unlock, watched memory", |b| {
+        b.iter(|| {
+            let lock = cache.lock(black_box(at), 4096).unwrap();
+            cache.unlock(black_box(lock).id).unwrap();
+        });
+    });
+}
+
+fn with_threads(c: &mut Criterion) {
+    std::thread::spawn(|| ()).join().unwrap();
+    let mut group = c.benchmark_group("in a process of several threads");
+    let cache = Cache::new(Nothing, Options::default()).unwrap();
+    let at = memory(16);
+    group.bench_function("hit: lock and unlock, watched memory", |b| {
+        b.iter(|| {
+            let lock = cache.lock(black_box(at), 4096).unwrap();
+            cache.unlock(black_box(lock).id).unwrap();
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, found, missed, with_threads);
+criterion_main!(benches);

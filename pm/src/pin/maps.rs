@@ -1,0 +1,83 @@
+//! What lies behind addresses, as the kernel tells it in `/proc/self/maps`.
+
+#![forbid(unsafe_code)]
+
+use super::span::Span;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+/// The mappings that `span` lies in, from the start of the first to the end of the last, where all
+/// of them are private and anonymous and leave no gap.
+///
+/// Whole mappings, because watching a part would split it in two: the kernel then refuses to move
+/// what is one to the program (mremap(2), EFAULT).
+///
+/// # Errors
+/// What kind of memory it is instead.
+pub(super) fn anonymous_around(span: Span) -> Result<Span, &'static str> {
+    let file = File::open("/proc/self/maps").map_err(|_| "/proc/self/maps cannot be read")?;
+    let mut found: Option<Span> = None;
+    for line in BufReader::new(file).lines() {
+        let line = line.map_err(|_| "/proc/self/maps cannot be read")?;
+        let (mapping, anonymous) = parse(&line).ok_or("/proc/self/maps reads as nothing known")?;
+        if mapping.end() <= span.start() {
+            continue;
+        }
+        let begins = found.map_or(span.start(), |found| found.end());
+        if mapping.start() > begins {
+            break;
+        }
+        if !anonymous {
+            return Err("it belongs to a file, a device or shared memory");
+        }
+        let start = found.map_or(mapping.start(), |found| found.start());
+        found = Span::new(start, mapping.end());
+        if mapping.end() >= span.end() {
+            return found.ok_or("it is not mapped");
+        }
+    }
+    Err("it is not mapped")
+}
+
+/// Where a mapping lies, and whether it is private and without a file.
+fn parse(line: &str) -> Option<(Span, bool)> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    let span = Span::new(number(start)?, number(end)?)?;
+    let private = words.next()?.ends_with('p');
+    let inode = words.nth(2)?;
+    Some((span, private && inode == "0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_addresses_and_whether_the_memory_is_anonymous() {
+        let line = "7f00-8000 rw-p 00000000 00:00 0                          [heap]";
+        assert_eq!(parse(line), Some((Span::new(0x7f00, 0x8000).unwrap(), true)));
+        for (line, anonymous) in [
+            ("1000-2000 rw-s 00000000 00:01 2056 /dev/zero (deleted)", false),
+            ("1000-2000 r--p 00001000 fe:00 77 /bin/with space", false),
+            ("1000-2000 rw-p 00000000 00:00 0", true),
+        ] {
+            assert_eq!(parse(line).unwrap().1, anonymous, "{line}");
+        }
+        for line in ["", "zz-1 rw-p 0 0 0", "2000-1000 rw-p 0 00:00 0", "1000-2000 rw-p"] {
+            assert_eq!(parse(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn memory_of_this_process_is_told_apart() {
+        let word = Box::new([7u8; 64]);
+        let on_heap = Span::pages(word.as_ptr() as usize, 64).unwrap();
+        assert!(anonymous_around(on_heap).unwrap().contains(on_heap));
+        let code = Span::pages(parse as *const () as usize, 1).unwrap();
+        assert!(anonymous_around(code).unwrap_err().contains("file"));
+        let nothing = Span::pages(4096, 1).unwrap();
+        assert!(anonymous_around(nothing).unwrap_err().contains("not mapped"));
+    }
+}

@@ -1,0 +1,257 @@
+//! Which memory is pinned: the cache's state, without system calls, clocks and threads.
+//!
+//! A region is pinned once and counted by its users. While it can be trusted it stands in an index
+//! by address, also after its last user has gone; then the least recently used ones are given up
+//! first. No region in the index lies inside another (a new one takes the place of those that it
+//! covers), so that regions in the order of their starts are also in that of their ends: the last
+//! one that starts at or before a span is the one that reaches farthest, and the only one to ask.
+//!
+//! What is to be unpinned is handed out by [`Regions::next_unpin`], each registration once.
+
+#![forbid(unsafe_code)]
+
+use super::span::Span;
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// One use of a region. Used up by `release`: later uses of the slot have other generations.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Id {
+    slot: u32,
+    generation: u32,
+}
+
+/// Why a region may be used again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// It may not: nobody would tell that its memory changed.
+    Not,
+    /// The kernel tells.
+    Watched,
+    /// PM tells: it has mapped this memory itself.
+    Own,
+}
+
+struct Region<R> {
+    span: Span,
+    kept: Kept,
+    /// None: the slot is free.
+    registration: Option<R>,
+    generation: u32,
+    users: u32,
+    /// Whether the index has it. Else it goes with its last user.
+    indexed: bool,
+    /// Neighbours in the order of use; only of indexed regions without users.
+    older: u32,
+    newer: u32,
+}
+
+/// All pinned regions of one registrar.
+pub struct Regions<R> {
+    slots: Vec<Region<R>>,
+    free: Vec<u32>,
+    by_start: BTreeMap<usize, u32>,
+    oldest: u32,
+    newest: u32,
+    bytes: usize,
+    limit: usize,
+    unpin: Vec<R>,
+}
+
+impl<R: Clone> Regions<R> {
+    /// None yet. Of more than `limit` bytes together those without users are given up.
+    pub fn new(limit: usize) -> Regions<R> {
+        Regions {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_start: BTreeMap::new(),
+            oldest: NONE,
+            newest: NONE,
+            bytes: 0,
+            limit,
+            unpin: Vec::new(),
+        }
+    }
+
+    /// The bytes of all regions; where they overlap, of each.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The region that covers `span`, where there is one: for `reuse`.
+    #[inline]
+    pub fn find(&self, span: Span) -> Option<(u32, Kept)> {
+        let (_, &slot) = self.by_start.range(..=span.start()).next_back()?;
+        let region = &self.slots[slot as usize];
+        (region.span.end() >= span.end()).then_some((slot, region.kept))
+    }
+
+    /// One more user of the region that was just found.
+    #[inline]
+    pub fn reuse(&mut self, slot: u32) -> Option<(Id, R)> {
+        let region = self.slots.get_mut(slot as usize)?;
+        let registration = region.registration.clone()?;
+        region.users += 1;
+        let id = Id { slot, generation: region.generation };
+        if region.users == 1 {
+            self.unlink(slot);
+        }
+        Some((id, registration))
+    }
+
+    /// Gives up regions without users, the least recently used first, until `bytes` more stay
+    /// within the limit or there is none left.
+    pub fn make_room(&mut self, bytes: usize) {
+        while self.bytes.saturating_add(bytes) > self.limit && self.evict() {}
+    }
+
+    /// Gives up regions without users of at least `bytes` together. False: there was none.
+    pub fn evict_bytes(&mut self, bytes: usize) -> bool {
+        let before = self.bytes;
+        while before - self.bytes < bytes && self.evict() {}
+        self.bytes < before
+    }
+
+    /// Gives up the least recently used region without users. False: there is none.
+    fn evict(&mut self) -> bool {
+        let oldest = self.oldest;
+        if oldest != NONE {
+            self.forget(oldest);
+        }
+        oldest != NONE
+    }
+
+    /// A region that was just pinned, with one user. Where it is kept others may use it, too, and
+    /// it stays when it has no user.
+    pub fn insert(&mut self, span: Span, kept: Kept, registration: R) -> Id {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Region {
+                span,
+                kept,
+                registration: None,
+                generation: 0,
+                users: 0,
+                indexed: false,
+                older: NONE,
+                newer: NONE,
+            });
+            (self.slots.len() - 1) as u32
+        });
+        let indexed = kept != Kept::Not && self.find(span).is_none();
+        if indexed {
+            self.forget_covered(span);
+            self.by_start.insert(span.start(), slot);
+        }
+        let region = &mut self.slots[slot as usize];
+        region.span = span;
+        region.kept = kept;
+        region.registration = Some(registration);
+        region.users = 1;
+        region.indexed = indexed;
+        self.bytes += span.bytes();
+        Id { slot, generation: region.generation }
+    }
+
+    /// Takes what lies inside `span` out of the index.
+    fn forget_covered(&mut self, span: Span) {
+        while let Some((_, &slot)) = self.by_start.range(span.start()..span.end()).next() {
+            if !span.contains(self.slots[slot as usize].span) {
+                break;
+            }
+            self.forget(slot);
+        }
+    }
+
+    /// A user has gone. Invalid: there is no such use.
+    pub fn release(&mut self, id: Id) -> Result<()> {
+        let region = self.slots.get_mut(id.slot as usize).ok_or(Error::Invalid)?;
+        if region.generation != id.generation || region.users == 0 {
+            return Err(Error::Invalid);
+        }
+        region.users -= 1;
+        if region.users > 0 {
+            return Ok(());
+        }
+        if region.indexed {
+            self.link(id.slot);
+            self.make_room(0);
+        } else {
+            self.retire(id.slot);
+        }
+        Ok(())
+    }
+
+    /// The memory of `span` is not any more what it was: no region there is used again.
+    pub fn invalidate(&mut self, span: Span) {
+        while let Some((_, &slot)) = self.by_start.range(..span.end()).next_back() {
+            if self.slots[slot as usize].span.end() <= span.start() {
+                break;
+            }
+            self.forget(slot);
+        }
+    }
+
+    /// Nothing is known any more.
+    pub fn invalidate_all(&mut self) {
+        while let Some((_, &slot)) = self.by_start.first_key_value() {
+            self.forget(slot);
+        }
+    }
+
+    /// Takes an indexed region out of the index; without users it is unpinned.
+    fn forget(&mut self, slot: u32) {
+        let region = &mut self.slots[slot as usize];
+        region.indexed = false;
+        self.by_start.remove(&region.span.start());
+        if region.users == 0 {
+            self.unlink(slot);
+            self.retire(slot);
+        }
+    }
+
+    fn retire(&mut self, slot: u32) {
+        let region = &mut self.slots[slot as usize];
+        region.generation = region.generation.wrapping_add(1);
+        self.bytes -= region.span.bytes();
+        self.unpin.extend(region.registration.take());
+        self.free.push(slot);
+    }
+
+    /// What has to be unpinned.
+    pub fn next_unpin(&mut self) -> Option<R> {
+        self.unpin.pop()
+    }
+
+    /// All that is pinned, users or not: the registrar goes away.
+    pub fn take_all(&mut self) -> Vec<R> {
+        self.by_start.clear();
+        let of_slots = self.slots.drain(..).filter_map(|region| region.registration);
+        self.unpin.drain(..).chain(of_slots).collect()
+    }
+
+    /// The most recently used region without users.
+    fn link(&mut self, slot: u32) {
+        let newest = std::mem::replace(&mut self.newest, slot);
+        let region = &mut self.slots[slot as usize];
+        (region.older, region.newer) = (newest, NONE);
+        match newest {
+            NONE => self.oldest = slot,
+            other => self.slots[other as usize].newer = slot,
+        }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Region { older, newer, .. } = self.slots[slot as usize];
+        match older {
+            NONE => self.oldest = newer,
+            other => self.slots[other as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            other => self.slots[other as usize].older = older,
+        }
+    }
+}
