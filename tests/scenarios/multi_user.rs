@@ -75,11 +75,14 @@ fn a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on() {
     let spin = "while :; do :; done";
     let fill = "i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=f$i bs=1M count=1 2>/dev/null; \
                 i=$((i+1)); sleep 0.01; done";
+    let hide = "exec 3>f; rm f; i=0; while [ $i -lt 400 ]; do head -c 1048576 /dev/zero >&3; \
+                i=$((i+1)); sleep 0.01; done; sleep 300";
     let grow = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); sleep 300";
     for (options, script, what, code) in [
         ("nodes=1,cpulimit=1", spin, "cpulimit of 1 s", 152),
         ("nodes=1,memorylimit=50", grow, "memorylimit of 50 MB", 137),
         ("nodes=1,disklimit=10", fill, "disklimit of 10 MB", 153),
+        ("nodes=1,disklimit=10", hide, "disklimit of 10 MB", 153),
     ] {
         let outcome = cluster.scrun(ALICE, "a", options, script).run();
         assert_eq!(outcome.code, code, "{outcome}");

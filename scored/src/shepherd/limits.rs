@@ -1,16 +1,12 @@
 //! Whether the job stays within its limits on this host: looked at from time to time, the more
 //! often the nearer the limit can be.
 
-use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
-
+use super::disk;
 use crate::job::limits::{Kind, Limits};
-use crate::sys::{cgroup, process, remove};
+use crate::sys::{cgroup, process};
 
 /// Between two looks: at least, at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -19,11 +15,6 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(100);
 /// Between two looks at the job's directory, and how many times longer than a look itself.
 const DISK_PAUSE: Duration = Duration::from_millis(200);
 const DISK_SHARE: u32 = 10;
-/// Folders within folders that are looked into: each is an open descriptor.
-const DEPTH: usize = 128;
-
-const FOLDER: OFlag =
-    OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
 /// Where the kernel counts for the job's group, if it has one.
 #[derive(Debug, Clone, Default)]
@@ -109,50 +100,11 @@ impl Watch {
 
     fn look_at_disk(&mut self, now: Instant, directory: &Path) -> Option<Kind> {
         let limit = self.limits.disk.filter(|_| self.disk_next.is_some_and(|due| due <= now))?;
-        let within = disk_use(directory, limit, usize::MAX).is_some();
+        let within = disk::is_within(directory, limit);
         // A large tree must not keep this process busy.
         self.disk_next = Some(now + DISK_PAUSE.max(now.elapsed() * DISK_SHARE));
         (!within).then_some(Kind::Disk)
     }
-}
-
-/// The bytes that a folder takes on disk, if these are no more than `limit`. What lies too deep to
-/// be counted is as good as too much. Beyond `most` files nothing is counted.
-pub fn disk_use(directory: &Path, limit: u64, mut most: usize) -> Option<u64> {
-    let Ok(top) = File::open(directory).map(OwnedFd::from) else { return Some(0) };
-    let mut open = Vec::new();
-    open.extend(remove::names(top.as_fd()).ok().map(|names| (top, names)));
-    let mut sum = 0u64;
-    while let Some((folder, names)) = open.last_mut() {
-        let Some(name) = names.pop() else {
-            open.pop();
-            continue;
-        };
-        if most == 0 {
-            break;
-        }
-        most -= 1;
-        let Ok(found) = fstatat(&*folder, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else {
-            continue;
-        };
-        sum = sum.saturating_add(bytes(&found));
-        if sum > limit {
-            return None;
-        }
-        if SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
-            && let Ok(inner) = openat(&*folder, name.as_c_str(), FOLDER, Mode::empty())
-        {
-            if open.len() == DEPTH {
-                return None;
-            }
-            open.extend(remove::names(inner.as_fd()).ok().map(|names| (inner, names)));
-        }
-    }
-    Some(sum)
-}
-
-fn bytes(found: &FileStat) -> u64 {
-    u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512)
 }
 
 #[cfg(test)]
@@ -165,24 +117,6 @@ mod tests {
         let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).unwrap();
         path
-    }
-
-    #[test]
-    fn what_lies_in_folders_counts_and_what_lies_too_deep_counts_as_too_much() {
-        let base = scratch("disk");
-        let mut inner = base.clone();
-        inner.extend(["a"; 20]);
-        fs::create_dir_all(&inner).unwrap();
-        let is_within = |limit| disk_use(&base, limit, 200).is_some();
-        assert!(is_within(1 << 20));
-        fs::write(inner.join("file"), vec![1; 2 << 20]).unwrap();
-        assert!(!is_within(1 << 20));
-        assert!(is_within(4 << 20) && disk_use(&base, u64::MAX, 200).unwrap() >= 2 << 20);
-        assert!(disk_use(&base, u64::MAX, 3).unwrap() < 1 << 20);
-        inner.extend(["b"; DEPTH]);
-        fs::create_dir_all(&inner).unwrap();
-        assert!(!is_within(1 << 40));
-        fs::remove_dir_all(&base).unwrap();
     }
 
     #[test]

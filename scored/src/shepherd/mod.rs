@@ -4,6 +4,7 @@
 
 mod callers;
 mod calls;
+mod disk;
 mod ending;
 mod figures;
 mod files;

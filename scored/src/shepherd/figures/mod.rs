@@ -18,7 +18,7 @@ use score_proto::sight::{self, HostFigures, NodeFigures};
 
 pub use gauge::Tally;
 
-use super::limits;
+use super::disk;
 use super::work::{At, Work};
 use crate::job::limits::Limits;
 use gauge::Gauge;
@@ -74,7 +74,7 @@ impl Figures {
 
     fn look_at_disk(&mut self, directory: &Path, now: Instant) {
         if self.disk_next.is_none_or(|due| due <= now) {
-            let used = limits::disk_use(directory, u64::MAX, FILES);
+            let used = disk::used(directory, u64::MAX, FILES);
             self.disk_kib = used.map_or(self.disk_kib, |bytes| bytes / 1024);
             self.disk_next = Some(now + DISK_PAUSE.max(now.elapsed() * DISK_SHARE));
         }
