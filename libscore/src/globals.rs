@@ -8,6 +8,7 @@
 use std::ffi::c_int;
 
 use crate::pm;
+use crate::pm_h::pmContext;
 use crate::sync::{AtomicI32, AtomicPtr, Ordering};
 
 macro_rules! number {
@@ -32,10 +33,10 @@ number!(score_num_host, 1, num_host, "Hosts of this parallel process.");
 number!(score_num_pmnet, 0, num_pmnet, "Network sets; none when there is one node.");
 
 /// A list of contexts that ends with NULL.
-type Contexts = AtomicPtr<*mut pm::pmContext>;
+type Contexts = AtomicPtr<*mut pmContext>;
 
 /// What `score_pmnet` points to while there is no network.
-static NONE: AtomicPtr<pm::pmContext> = AtomicPtr::new(std::ptr::null_mut());
+static NONE: AtomicPtr<pmContext> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The composite contexts, one per network set, with a NULL behind the last.
 #[unsafe(no_mangle)]
@@ -49,7 +50,7 @@ pub(crate) struct Place {
 }
 
 /// Sets all of them. `contexts` lives for ever.
-pub(crate) fn publish(place: &Place, contexts: &'static [*mut pm::pmContext]) {
+pub(crate) fn publish(place: &Place, contexts: &'static [*mut pmContext]) {
     let set = |variable: &AtomicI32, value: u32| {
         variable.store(c_int::try_from(value).unwrap_or(c_int::MAX), Ordering::Relaxed);
     };

@@ -3,8 +3,8 @@
 //!
 //! C programs use the functions in [`abi`] (headers `score.h`, `sc.h`, `score_resource.h`,
 //! `score_options.h`); Rust programs use [`initialize`], [`Net`] and [`sc`], which are the same
-//! thing without pointers. PM is called through the functions of `pm.h` alone, so whoever
-//! links this crate into a binary also links `pm-c` (`extern crate pm as _`).
+//! thing without pointers. PM is called through the functions of `pm.h` alone ([`pm_h`]), so
+//! whoever links this crate into a binary also links `pm-c` (`extern crate pm as _`).
 
 pub mod abi;
 mod area;
@@ -22,6 +22,7 @@ mod networks;
 mod note;
 mod options;
 mod pm;
+pub mod pm_h;
 mod request;
 pub mod sc;
 mod session;
@@ -35,7 +36,6 @@ pub use initialize::initialize;
 pub use message::Message;
 pub use net::Net;
 pub use options::option;
-pub use pm::pmContext;
 pub use request::request_nodes;
 
 // PM for the unit tests: the crate itself only declares its functions.

@@ -7,7 +7,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use score_proto::carea::WaitingFor;
 
-use crate::pm::{Context, pmContext};
+use crate::pm::Context;
+use crate::pm_h::pmContext;
 use crate::{Message, globals, idle, session};
 
 /// Empty polls before [`Net::receive_blocking`] blocks; it blocks at once on a host that has

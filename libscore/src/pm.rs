@@ -1,58 +1,15 @@
-//! The functions of `pm.h` that this crate calls: declared here and nowhere else, so that they
-//! are found in `libpm.so`, or in the one archive or binary that contains PM.
+//! PM as this crate calls it: the functions of `pm.h` with what Rust knows better than C.
 
 // UNSAFETY: foreign functions, and slices over the buffers that they hand out.
 #![expect(unsafe_code)]
-#![allow(non_camel_case_types)]
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{NonNull, null_mut};
 
+use crate::pm_h::*;
 use crate::sync::AtomicU32;
-
-/// PM's context, as C names it. Opaque.
-#[repr(C)]
-pub struct pmContext {
-    _opaque: [u8; 0],
-}
-
-#[repr(C)]
-struct pmDevice {
-    _opaque: [u8; 0],
-}
-
-// SAFETY: as pm.h declares them.
-unsafe extern "C" {
-    fn pmAttachContext(kind: *const c_char, fd: c_int, out: *mut *mut pmContext) -> c_int;
-    fn pmDetachContext(context: *mut pmContext) -> c_int;
-    fn pmOpenDevice(
-        kind: *const c_char,
-        argc: c_int,
-        argv: *const *const c_char,
-        out: *mut *mut pmDevice,
-    ) -> c_int;
-    fn pmCloseDevice(device: *mut pmDevice) -> c_int;
-    fn pmCloseContext(context: *mut pmContext) -> c_int;
-    fn pmOpenContext(device: *mut pmDevice, number: c_int, out: *mut *mut pmContext) -> c_int;
-    fn pmAddNode(context: *mut pmContext, node: c_int, member: *mut pmContext, at: c_int) -> c_int;
-    fn pmGetMtu(context: *mut pmContext, node: c_int, mtu: *mut usize) -> c_int;
-    fn pmGetSendBuffer(
-        context: *mut pmContext,
-        node: c_int,
-        buffer: *mut *mut c_char,
-        len: usize,
-    ) -> c_int;
-    fn pmTruncateBuffer(context: *mut pmContext, len: usize) -> c_int;
-    fn pmSend(context: *mut pmContext) -> c_int;
-    fn pmReceive(context: *mut pmContext, buffer: *mut *mut c_char, len: *mut usize) -> c_int;
-    fn pmReleaseReceiveBuffer(context: *mut pmContext) -> c_int;
-    fn pmGetFd(context: *mut pmContext, fds: *mut c_int, count: *mut c_int) -> c_int;
-    fn pmBeforeSelect(context: *mut pmContext) -> c_int;
-    fn pmAfterSelect(context: *mut pmContext) -> c_int;
-    fn pmSetIdleWord(word: *const u32, callback: Option<extern "C" fn()>) -> c_int;
-}
 
 /// PM's return value as a result.
 fn check(code: c_int) -> io::Result<()> {
@@ -154,7 +111,7 @@ impl Context {
         // SAFETY: PM checks the context; `buffer` is valid for the call.
         check(unsafe { pmGetSendBuffer(self.as_ptr(), number(node), &raw mut buffer, len) })?;
         // SAFETY: PM has handed out `len` bytes at `buffer`, ours alone until pmSend.
-        let room = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), len) };
+        let room = unsafe { std::slice::from_raw_parts_mut(buffer, len) };
         let (used, result) = fill(room);
         if (1..len).contains(&used) {
             // SAFETY: PM checks the context.
@@ -172,7 +129,7 @@ impl Context {
         check(unsafe { pmReceive(self.as_ptr(), &raw mut buffer, &raw mut len) })?;
         // SAFETY: PM has handed out `len` bytes at `buffer` until they are released, and the
         // one caller, `Message`, does not use them longer.
-        Ok(unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), len) })
+        Ok(unsafe { std::slice::from_raw_parts(buffer, len) })
     }
 
     pub(crate) fn release(self) -> io::Result<()> {

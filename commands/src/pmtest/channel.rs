@@ -4,42 +4,14 @@
 // UNSAFETY: calls C functions and reads and writes the buffers that they hand out.
 #![expect(unsafe_code)]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::hint::black_box;
 use std::io;
 use std::ptr::{null, null_mut};
 
-use score_runtime::{Net, pmContext};
+use score_runtime::Net;
+use score_runtime::pm_h::*;
 use thiserror::Error;
-
-/// Opaque, as in C.
-#[repr(C)]
-struct pmDevice {
-    _opaque: [u8; 0],
-}
-
-// SAFETY: as pm.h declares them.
-unsafe extern "C" {
-    fn pmOpenDevice(
-        kind: *const c_char,
-        argc: c_int,
-        argv: *const *const c_char,
-        out: *mut *mut pmDevice,
-    ) -> c_int;
-    fn pmOpenContext(device: *mut pmDevice, number: c_int, out: *mut *mut pmContext) -> c_int;
-    fn pmBindChannel(context: *mut pmContext, channel: c_int, own: c_int) -> c_int;
-    fn pmAddNode(context: *mut pmContext, node: c_int, member: *mut pmContext, at: c_int) -> c_int;
-    fn pmGetMtu(context: *mut pmContext, node: c_int, mtu: *mut usize) -> c_int;
-    fn pmGetSendBuffer(
-        context: *mut pmContext,
-        node: c_int,
-        buffer: *mut *mut u8,
-        len: usize,
-    ) -> c_int;
-    fn pmSend(context: *mut pmContext) -> c_int;
-    fn pmReceive(context: *mut pmContext, buffer: *mut *mut u8, len: *mut usize) -> c_int;
-    fn pmReleaseReceiveBuffer(context: *mut pmContext) -> c_int;
-}
 
 type GetSendBuffer = unsafe extern "C" fn(*mut pmContext, c_int, *mut *mut u8, usize) -> c_int;
 type Receive = unsafe extern "C" fn(*mut pmContext, *mut *mut u8, *mut usize) -> c_int;
