@@ -23,6 +23,56 @@ pub struct JobLine {
     pub detail: Option<JobDetail>,
 }
 
+impl JobLine {
+    /// The name of its state.
+    pub fn state(&self) -> &'static str {
+        match self.detail.as_ref().map(|detail| detail.state) {
+            None if self.hosts == 0 => "waiting",
+            None | Some(JobState::Running) => "running",
+            Some(JobState::Waiting { .. }) => "waiting",
+            Some(JobState::Suspended) => "suspended",
+            Some(JobState::Ending) => "ending",
+        }
+    }
+
+    /// How many jobs go before it, if that is known.
+    pub fn ahead(&self) -> Option<u32> {
+        self.detail.and_then(|detail| match detail.state {
+            JobState::Waiting { ahead } => Some(ahead),
+            _ => None,
+        })
+    }
+
+    /// As JSON has it.
+    pub fn figures(&self) -> JobFigures {
+        let detail = self.detail.as_ref();
+        JobFigures {
+            job: self.job,
+            uid: self.uid,
+            state: self.state(),
+            ahead: self.ahead(),
+            priority: detail.map(|detail| detail.priority),
+            nodes: detail.map(|detail| detail.nodes),
+            since_ms: detail.map(|detail| detail.since_ms),
+            share_permille: detail.and_then(|detail| detail.share),
+        }
+    }
+}
+
+/// What JSON tells of a job everywhere; null is what is not known. Hosts are told in different
+/// ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct JobFigures {
+    job: u32,
+    uid: u32,
+    state: &'static str,
+    ahead: Option<u32>,
+    priority: Option<u8>,
+    nodes: Option<u32>,
+    since_ms: Option<u64>,
+    share_permille: Option<u16>,
+}
+
 /// More of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobDetail {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use nix::unistd::{Uid, User};
-use score_proto::listing::{JobDetail, JobLine, JobState};
+use score_proto::listing::{JobDetail, JobLine};
 use serde_json::{Value, json};
 
 /// Names of hosts in a line of the table.
@@ -65,12 +65,9 @@ fn row(job: &JobLine, users: &mut Users) -> [String; 8] {
 }
 
 fn state(job: &JobLine) -> String {
-    match job.detail.as_ref().map(|detail| detail.state) {
-        None if job.hosts == 0 => "waiting".to_owned(),
-        None | Some(JobState::Running) => "running".to_owned(),
-        Some(JobState::Waiting { ahead }) => format!("waiting, {ahead} before it"),
-        Some(JobState::Suspended) => "suspended".to_owned(),
-        Some(JobState::Ending) => "ending".to_owned(),
+    match job.ahead() {
+        Some(ahead) => format!("{}, {ahead} before it", job.state()),
+        None => job.state().to_owned(),
     }
 }
 
@@ -110,27 +107,11 @@ pub fn json(jobs: &[JobLine]) -> String {
 }
 
 fn job_json(job: &JobLine, users: &mut Users) -> Value {
-    let detail = job.detail.as_ref();
-    let (state, ahead) = match detail.map(|detail| detail.state) {
-        None if job.hosts == 0 => ("waiting", None),
-        None | Some(JobState::Running) => ("running", None),
-        Some(JobState::Waiting { ahead }) => ("waiting", Some(ahead)),
-        Some(JobState::Suspended) => ("suspended", None),
-        Some(JobState::Ending) => ("ending", None),
-    };
-    json!({
-        "job": job.job,
-        "uid": job.uid,
-        "user": users.name(job.uid),
-        "state": state,
-        "ahead": ahead,
-        "priority": detail.map(|detail| detail.priority),
-        "nodes": detail.map(|detail| detail.nodes),
-        "since_ms": detail.map(|detail| detail.since_ms),
-        "share_permille": detail.and_then(|detail| detail.share),
-        "host_count": job.hosts,
-        "hosts": job.names,
-    })
+    let mut shown = json!(job.figures());
+    shown["user"] = json!(users.name(job.uid));
+    shown["host_count"] = json!(job.hosts);
+    shown["hosts"] = json!(job.names);
+    shown
 }
 
 /// Where the page is. On another host it can be reached by a tunnel.
@@ -161,6 +142,7 @@ fn is_loopback(address: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use score_proto::listing::JobState;
 
     fn job(number: u32, detail: Option<JobDetail>) -> JobLine {
         let names: Vec<String> = (0..6).map(|at| format!("comp{at}")).collect();

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::view::{Process, View, state};
+use super::view::{Process, View};
 
 /// A family: its name, and what it counts.
 #[derive(Clone, Copy)]
@@ -117,7 +117,7 @@ impl View<'_> {
     fn cluster_metrics(&self, text: &mut Text) {
         text.family("score_jobs", Type::Gauge, "", "Jobs of the cluster.");
         for name in ["running", "waiting", "suspended", "ending"] {
-            let count = self.jobs.iter().filter(|job| state(&job.line) == name).count();
+            let count = self.jobs.iter().filter(|job| job.line.state() == name).count();
             text.sample("score_jobs", &[("state", name)], &count.to_string());
         }
         text.family("score_host_up", Type::Gauge, "", "Whether the host is in the cluster.");

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use score_proto::listing::{JobLine, JobState};
+use score_proto::listing::JobLine;
 use score_proto::sight::NodeFigures;
 use serde_json::{Value, json};
 
@@ -106,53 +106,30 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The name of a job's state.
-pub fn state(job: &JobLine) -> &'static str {
-    match job.detail.as_ref().map(|detail| detail.state) {
-        None if job.hosts == 0 => "waiting",
-        None | Some(JobState::Running) => "running",
-        Some(JobState::Waiting { .. }) => "waiting",
-        Some(JobState::Suspended) => "suspended",
-        Some(JobState::Ending) => "ending",
-    }
-}
-
 fn job_json(job: &Job) -> Value {
-    let detail = job.line.detail.as_ref();
-    let ahead = detail.and_then(|detail| match detail.state {
-        JobState::Waiting { ahead } => Some(ahead),
-        _ => None,
-    });
     let kinds = [0, 1, 2, 3, 4, 5];
     // By columns: with a thousand processes the names of the fields would be most of it.
     let column = |of: &dyn Fn(&Process) -> u64| job.processes.iter().map(of).collect::<Vec<_>>();
-    json!({
-        "job": job.line.job,
-        "uid": job.line.uid,
-        "state": state(&job.line),
-        "ahead": ahead,
-        "priority": detail.map(|detail| detail.priority),
-        "nodes": detail.map(|detail| detail.nodes),
-        "since_ms": detail.map(|detail| detail.since_ms),
-        "share_permille": detail.and_then(|detail| detail.share),
-        "hosts": job.shares,
-        "processes": {
-            "element": column(&|one| one.total.element.into()),
-            "node": column(&|one| one.total.node.into()),
-            "host": column(&|one| one.host.into()),
-            "shares": kinds.map(|kind| column(&|one| one.shares[kind].into())),
-            "messages": column(&|one| one.messages),
-            "bytes": column(&|one| one.bytes),
-            "memory_kib": column(&|one| one.total.memory_kib),
-        },
-        "trend": kinds.map(|kind| job.trend.iter().map(|all| all[kind]).collect::<Vec<_>>()),
-    })
+    let mut shown = json!(job.line.figures());
+    shown["hosts"] = json!(job.shares);
+    shown["processes"] = json!({
+        "element": column(&|one| one.total.element.into()),
+        "node": column(&|one| one.total.node.into()),
+        "host": column(&|one| one.host.into()),
+        "shares": kinds.map(|kind| column(&|one| one.shares[kind].into())),
+        "messages": column(&|one| one.messages),
+        "bytes": column(&|one| one.bytes),
+        "memory_kib": column(&|one| one.total.memory_kib),
+    });
+    let trend = |kind: usize| job.trend.iter().map(|all| all[kind]).collect::<Vec<_>>();
+    shown["trend"] = json!(kinds.map(trend));
+    shown
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use score_proto::listing::JobDetail;
+    use score_proto::listing::{JobDetail, JobState};
 
     /// A process with figures that tell them apart.
     pub fn process(node: u32) -> Process {
