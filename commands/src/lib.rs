@@ -17,6 +17,7 @@ pub mod scorehosts;
 pub mod scps;
 pub mod station;
 pub mod tee;
+mod words;
 
 #[cfg(test)]
 mod simulation;

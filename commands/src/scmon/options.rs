@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use score_hosts::near::nearest;
 use score_monitor::{Kind, kinds};
+
+use crate::words::Words;
 
 const NAMES: &[&str] = &["show", "period", "json", "once", "svg", "socket", "pipe", "help"];
 /// Milliseconds between two pictures: by default, at least, at most.
@@ -36,7 +37,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the words behind the command's name; two minuses do as well as one.
+    /// Reads the words behind the command's name.
     ///
     /// # Errors
     /// The word that is wrong, and what would be right.
@@ -52,30 +53,20 @@ impl Options {
             pipe: None,
             help: false,
         };
-        let mut words = words.iter();
+        let mut words = Words::new(words);
         while let Some(word) = words.next() {
-            let text = word.to_string_lossy();
-            let Some(name) = text.strip_prefix('-') else {
-                options.job(&text)?;
-                continue;
-            };
-            let name = name.strip_prefix('-').unwrap_or(name);
-            let mut value = || words.next().ok_or_else(|| format!("{text}: its value is missing"));
-            match name {
-                "json" => options.json = true,
-                "once" => options.once = true,
-                "svg" => options.svg = true,
-                "help" | "h" => options.help = true,
-                "show" => options.kinds.extend(kinds(Some(&value()?.to_string_lossy()))?),
-                "period" => options.period_ms = period(&value()?.to_string_lossy())?,
-                "socket" => options.socket = Some(value()?.into()),
-                "pipe" => options.pipe = Some(value()?.into()),
-                other => {
-                    return Err(match nearest(other, NAMES.iter().copied()) {
-                        Some(near) => format!("{text}: unknown option; did you mean -{near}?"),
-                        None => format!("{text}: unknown option"),
-                    });
-                }
+            let mut value = || words.value(&word);
+            match word.option() {
+                None => options.job(word.text())?,
+                Some("json") => options.json = true,
+                Some("once") => options.once = true,
+                Some("svg") => options.svg = true,
+                Some("help" | "h") => options.help = true,
+                Some("show") => options.kinds.extend(kinds(Some(&value()?.to_string_lossy()))?),
+                Some("period") => options.period_ms = period(&value()?.to_string_lossy())?,
+                Some("socket") => options.socket = Some(value()?.into()),
+                Some("pipe") => options.pipe = Some(value()?.into()),
+                Some(_) => return Err(word.unknown(NAMES)),
             }
         }
         options.kinds.sort();

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use score_hosts::near::nearest;
+use crate::words::Words;
 
 /// Which hosts of a set are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,28 +42,23 @@ pub struct Options {
     pub defects: Option<PathBuf>,
 }
 
-const NAMES: &[&str] =
-    &["i", "r", "s", "d", "l", "q", "g", "group", "json", "check", "file", "defects", "help"];
+/// Those that have more than a letter.
+const NAMES: &[&str] = &["group", "json", "check", "file", "defects", "help"];
 
 impl Options {
-    /// Reads the words behind the command's name; two minuses do as well as one.
+    /// Reads the words behind the command's name.
     ///
     /// # Errors
     /// The word that is wrong, and what would be right.
     pub fn parse(words: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut which = None;
-        let mut words = words.iter();
+        let mut words = Words::new(words);
         while let Some(word) = words.next() {
-            let text = word.to_string_lossy();
-            let Some(name) = text.strip_prefix('-') else {
-                options.set_group(&text)?;
-                continue;
-            };
-            let name = name.strip_prefix('-').unwrap_or(name);
-            let mut value = || words.next().ok_or_else(|| format!("{text}: its value is missing"));
-            match name {
-                "i" | "r" | "s" | "d" => {
+            let mut value = || words.value(&word);
+            match word.option() {
+                None => options.set_group(word.text())?,
+                Some(name @ ("i" | "r" | "s" | "d")) => {
                     if let Some(other) = which.replace(name.to_owned()).filter(|one| one != name) {
                         return Err(format!("-{other} and -{name} exclude each other"));
                     }
@@ -74,22 +69,15 @@ impl Options {
                         _ => Which::InOrder,
                     };
                 }
-                "l" => options.lines = true,
-                "q" => options.quiet = true,
-                "json" => options.json = true,
-                "check" => options.check = true,
-                "help" | "h" => options.help = true,
-                "g" | "group" => {
-                    let group = value()?.to_string_lossy().into_owned();
-                    options.set_group(&group)?;
-                }
-                "file" => options.file = Some(value()?.into()),
-                "defects" => options.defects = Some(value()?.into()),
-                _ => {
-                    let near = nearest(name, NAMES.iter().copied().filter(|name| name.len() > 1));
-                    let hint = near.map(|near| format!("; did you mean -{near}?"));
-                    return Err(format!("{text}: unknown option{}", hint.unwrap_or_default()));
-                }
+                Some("l") => options.lines = true,
+                Some("q") => options.quiet = true,
+                Some("json") => options.json = true,
+                Some("check") => options.check = true,
+                Some("help" | "h") => options.help = true,
+                Some("g" | "group") => options.set_group(&value()?.to_string_lossy())?,
+                Some("file") => options.file = Some(value()?.into()),
+                Some("defects") => options.defects = Some(value()?.into()),
+                Some(_) => return Err(word.unknown(NAMES)),
             }
         }
         Ok(options)

@@ -5,11 +5,11 @@ mod shown;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use score_hosts::near::nearest;
 use score_proto::listing::JobLine;
 use score_proto::message::{Console, Up};
 
 use crate::cluster::Answer;
+use crate::words::Words;
 
 /// The text of `-help`.
 pub const USAGE: &str = "\
@@ -46,32 +46,22 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the words behind the command's name; two minuses do as well as one.
+    /// Reads the words behind the command's name.
     ///
     /// # Errors
     /// The word that is wrong, and what would be right.
     pub fn parse(words: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
-        let mut words = words.iter();
+        let mut words = Words::new(words);
         while let Some(word) = words.next() {
-            let text = word.to_string_lossy();
-            let name = text.strip_prefix('-').ok_or_else(|| format!("{text}: unknown word"))?;
-            match name.strip_prefix('-').unwrap_or(name) {
-                "json" => options.json = true,
-                "own" => options.own = true,
-                "page" => options.page = true,
-                "help" | "h" => options.help = true,
-                "socket" => {
-                    let value = words.next();
-                    let value = value.ok_or_else(|| format!("{text}: its value is missing"))?;
-                    options.socket = Some(value.into());
-                }
-                other => {
-                    return Err(match nearest(other, NAMES.iter().copied()) {
-                        Some(near) => format!("{text}: unknown option; did you mean -{near}?"),
-                        None => format!("{text}: unknown option"),
-                    });
-                }
+            match word.option() {
+                Some("json") => options.json = true,
+                Some("own") => options.own = true,
+                Some("page") => options.page = true,
+                Some("help" | "h") => options.help = true,
+                Some("socket") => options.socket = Some(words.value(&word)?.into()),
+                Some(_) => return Err(word.unknown(NAMES)),
+                None => return Err(format!("{}: unknown word", word.text())),
             }
         }
         if options.page && (options.json || options.own) {
