@@ -18,6 +18,23 @@ use crate::sight::{Figures, Quiet, Seen, Wait};
 /// Output that may be under way on one hop of the job's tree without leave, in bytes.
 pub const HOP_WINDOW: u64 = 1024 * 1024;
 
+/// When a job that runs stops again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Until {
+    /// As was said last; this is but a new pace, and who has stopped by now stays so.
+    Same,
+    /// When it is ordered.
+    Ordered,
+    /// By itself, on each host so long after it has heard this; as by an order to stop of that
+    /// number. An order that comes before counts.
+    Passed {
+        /// Microseconds.
+        us: u32,
+        /// Larger than all before.
+        switch: u64,
+    },
+}
+
 /// Towards the shepherds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
@@ -105,6 +122,8 @@ pub enum Order {
         switch: u64,
         /// How often it is looked whether all are idle, in microseconds; 0 for never.
         pace_us: u32,
+        /// When it stops again.
+        until: Until,
     },
     /// Look at every process of the element, once; then [`Report::Seen`].
     Look {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use score_proto::order::{HOP_WINDOW, Order, Placement, Report};
+use score_proto::order::{HOP_WINDOW, Order, Placement, Report, Until};
 use score_proto::sight::{Quiet, Seen};
 use score_tree::merge::Queue;
 use score_tree::range::Branch;
@@ -194,7 +194,11 @@ impl Relay {
             }
             Order::Finish => self.finishing = true,
             Order::Stop { switch, .. } => self.stopping = Some(switch),
-            Order::Run { .. } => self.stopping = None,
+            Order::Run { until: Until::Ordered, .. } => self.stopping = None,
+            // It will stop without a further order.
+            Order::Run { until: Until::Passed { switch, .. }, .. } => {
+                self.stopping = Some(switch);
+            }
             _ => {}
         }
         let to = order.host();

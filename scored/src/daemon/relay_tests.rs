@@ -60,7 +60,7 @@ fn a_job_has_stopped_when_every_host_that_is_left_has() {
     // Late, and of an order that another has followed.
     stop(&mut relay, 6);
     relay.reported(0, Report::Stopped { switch: 6 });
-    relay.ordered(Order::Run { switch: 7, pace_us: 0 });
+    relay.ordered(Order::Run { switch: 7, pace_us: 0, until: Until::Ordered });
     relay.reported(2, Report::Stopped { switch: 6 });
     assert_eq!(ups(&mut relay), []);
     assert_eq!(relay.moving().count(), 0);
@@ -71,6 +71,24 @@ fn a_job_has_stopped_when_every_host_that_is_left_has() {
         relay.reported(host, Report::Stopped { switch: 8 });
     }
     assert_eq!(ups(&mut relay), [Report::Stopped { switch: 8 }]);
+}
+
+#[test]
+fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
+    let mut relay = root();
+    let run = |switch, until| Order::Run { switch, pace_us: 0, until };
+    relay.ordered(run(3, Until::Passed { us: 500, switch: 4 }));
+    [0, 2].into_iter().for_each(|host| relay.reported(host, Report::Stopped { switch: 4 }));
+    // A new pace changes nothing.
+    relay.ordered(run(5, Until::Same));
+    assert_eq!(ups(&mut relay), []);
+    relay.reported(1, Report::Stopped { switch: 4 });
+    assert_eq!(ups(&mut relay), [Report::Stopped { switch: 4 }]);
+    // It was about to stop when that was called off.
+    relay.ordered(run(6, Until::Passed { us: 500, switch: 7 }));
+    relay.ordered(run(8, Until::Ordered));
+    (0..3).for_each(|host| relay.reported(host, Report::Stopped { switch: 7 }));
+    assert_eq!(ups(&mut relay), []);
 }
 
 #[test]

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use score_proto::message::{HostSpec, JobSpec, Level};
+use score_proto::order::Until;
 use score_proto::peer::HostId;
 
 use super::jobs::Post;
 use super::member::Above;
 use super::{Daemon, service};
 use crate::cluster::{JobId, Share, Time};
-use crate::gang::{self, Gang, Setting, Tally, Why};
+use crate::gang::{self, Gang, Planned, Setting, Tally, Why};
 use crate::job::life::{Bid, Event};
 use crate::sys::timer::Timer;
 
@@ -120,6 +121,13 @@ impl Slices {
         }
     }
 
+    /// When a job stops again that begins to run.
+    fn until(&mut self, job: JobId, stop: Option<Planned>, now: Time) -> Until {
+        let Some(Planned { switch, after }) = stop else { return Until::Ordered };
+        self.tally.asked(job, switch, now + after);
+        Until::Passed { us: u32::try_from(after.as_micros()).unwrap_or(u32::MAX), switch }
+    }
+
     /// What a bid is to the scheduler.
     fn event(
         &mut self,
@@ -140,6 +148,7 @@ impl Slices {
                 gang::Event::Leave(job)
             }
             Bid::Stopped(switch) => {
+                self.running.remove(&job);
                 self.tally.stopped(job, switch, self.now());
                 gang::Event::Stopped { job, switch }
             }
@@ -222,9 +231,10 @@ impl Daemon {
                     self.slices.tally.asked(job, switch, now);
                     self.lead(Some(job), Event::Stop { switch, lasting });
                 }
-                gang::Action::Run { job, switch } => {
+                gang::Action::Run { job, switch, stop } => {
                     self.slices.running.insert(job, pace_us);
-                    self.lead(Some(job), Event::Run { switch, pace_us });
+                    let until = self.slices.until(job, stop, now);
+                    self.lead(Some(job), Event::Run { switch, pace_us, until });
                 }
                 gang::Action::Held(job) => self.lead(Some(job), Event::Held),
                 gang::Action::Late(job) => self.name_late(job),
@@ -239,7 +249,7 @@ impl Daemon {
     fn change_pace(&mut self, pace_us: u32) {
         for job in self.slices.running.keys().copied().collect::<Vec<_>>() {
             let switch = self.slices.gang.number();
-            self.lead(Some(job), Event::Run { switch, pace_us });
+            self.lead(Some(job), Event::Run { switch, pace_us, until: Until::Same });
         }
     }
 

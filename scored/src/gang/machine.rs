@@ -1,5 +1,7 @@
 //! The machine.
 
+mod plan;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use score_proto::peer::HostId;
 use super::choice::Room;
 use super::{Action, Event, LAST_PRIORITY, Setting, Why};
 use crate::cluster::{JobId, Share, Time};
+use plan::GRACE;
 
 /// `1024 * 2^(p/2)`: what a nanosecond costs a job of priority p.
 const COSTS: [u128; LAST_PRIORITY as usize + 1] = [
@@ -56,6 +59,8 @@ struct Job {
     gave_up: bool,
     /// When what it has used was last counted.
     counted: Time,
+    /// It stops by itself, by this number, then.
+    plan: Option<(u64, Time)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,12 +129,15 @@ impl Gang {
             Event::Release(job, why) => self.release(job, why, now),
             Event::Tick => self.tick(now),
         }
+        self.plan(now);
         std::mem::take(&mut self.actions)
     }
 
     /// When `Tick` is wanted at the latest; asked for after each event.
     pub fn deadline(&self) -> Option<Time> {
-        let slice = self.length.map(|length| self.began + length);
+        let is_planned = self.jobs.values().any(|job| job.plan.is_some());
+        let grace = if is_planned { GRACE } else { Duration::ZERO };
+        let slice = self.length.map(|length| self.began + length + grace);
         let linger = self.linger();
         let of_jobs = self.jobs.values().flat_map(|job| {
             let due = match job.stage {
@@ -189,6 +197,7 @@ impl Gang {
             was_idle: false,
             gave_up: false,
             counted: now,
+            plan: None,
         };
         self.jobs.insert(id, job);
         self.fill(now);
@@ -245,6 +254,9 @@ impl Gang {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.stage {
             Stage::Stopping { switch, .. } if switch == number => {}
+            Stage::Running if job.plan.is_some_and(|(switch, _)| switch == number) => {
+                return self.ran_its_slice(id, now);
+            }
             _ => return,
         }
         job.count(now);
@@ -254,6 +266,16 @@ impl Gang {
             self.actions.push(Action::Held(id));
         }
         self.fill(now);
+    }
+
+    /// A job has stopped by itself: what it had was a slice, whatever other clocks say.
+    fn ran_its_slice(&mut self, id: JobId, now: Time) {
+        self.count(now);
+        self.with(id, |job| (job.stage, job.plan) = (Stage::Stopped, None));
+        self.length = self.length.map(|length| length.min(now.saturating_sub(self.began)));
+        self.end_slice_if_over(now);
+        // Not before the slice is over, which notes it.
+        self.with(id, |job| job.idle = false);
     }
 
     fn idle(&mut self, id: JobId, now: Time) {
@@ -359,7 +381,7 @@ impl Gang {
             if job.may_run() {
                 self.switch += 1;
                 job.stage = Stage::Running;
-                self.actions.push(Action::Run { job: id, switch: self.switch });
+                self.actions.push(Action::Run { job: id, switch: self.switch, stop: None });
             } else if let Stage::Stopping { switch, .. } = job.stage {
                 job.stage = Stage::Stopping { switch, due };
             }
@@ -439,10 +461,15 @@ impl Gang {
         let due = now + self.setting.patience;
         for (id, job) in &mut self.jobs {
             if job.stage == Stage::Running && !self.row.contains(id) {
-                self.switch += 1;
-                job.stage = Stage::Stopping { switch: self.switch, due };
-                let lasting = !job.may_run();
-                self.actions.push(Action::Stop { job: *id, switch: self.switch, lasting });
+                let plan = job.plan.take();
+                let switch = plan.map_or(self.switch + 1, |(switch, _)| switch);
+                self.switch = self.switch.max(switch);
+                job.stage = Stage::Stopping { switch, due };
+                // Its time is over: it is about to stop, if it has not already.
+                if plan.is_none_or(|(_, end)| now < end || end + GRACE <= now) {
+                    let lasting = !job.may_run();
+                    self.actions.push(Action::Stop { job: *id, switch, lasting });
+                }
             }
         }
         let mut room = Room::free(&self.slots);
@@ -457,7 +484,7 @@ impl Gang {
                 self.switch += 1;
                 (job.stage, job.idle, job.counted) = (Stage::Running, false, now);
                 (job.first, job.new) = (job.new && self.length.is_some(), false);
-                self.actions.push(Action::Run { job: *id, switch: self.switch });
+                self.actions.push(Action::Run { job: *id, switch: self.switch, stop: None });
                 begun = true;
             }
         }

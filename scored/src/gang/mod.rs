@@ -8,7 +8,9 @@
 //! | event | actions |
 //! |---|---|
 //! | a job is ready: `Enter` | `Run` if there is room; else it is next |
-//! | the slice is over: `Tick` | `Stop` for those that are not in the next row |
+//! | a slice begins | `Run`, with when to stop for a job that is not in the next row |
+//! | such a job has stopped: `Stopped` | the slice is over: `Stop` for others that leave |
+//! | nobody has stopped by itself: `Tick` | the same |
 //! | a job stops everywhere: `Stopped` | `Run` for whoever waited for its processors |
 //! | a job has nothing to do: `Idle`, or gives way: `Yield` | the slice ends for it alone |
 //! | somebody stops it for longer: `Hold` | `Stop`, then `Held`; no row has it until `Release` |
@@ -113,6 +115,16 @@ pub enum Event {
     Tick,
 }
 
+/// A stop that needs no order: each host carries it out by its own clock, so that all do so at
+/// once and nobody's way to them takes time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    /// Its number, as of an order; larger than all before.
+    pub switch: u64,
+    /// How long the job runs first.
+    pub after: Duration,
+}
+
 /// What is to be done, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -131,6 +143,8 @@ pub enum Action {
         job: JobId,
         /// Number of this order.
         switch: u64,
+        /// When it stops by itself; in place of what was said before.
+        stop: Option<Planned>,
     },
     /// A job with `Hold` has stopped everywhere.
     Held(JobId),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use score_proto::message::{Down, JobEnd, JobSpec, Kind, Level, NodeUsage, OsBytes, StageSpec, Up};
 use score_proto::nodeset::NodeSet;
-use score_proto::order::{Begin, Order, Placement, Report};
+use score_proto::order::{Begin, Order, Placement, Report, Until};
 use score_proto::sight::Figures;
 
 use super::code;
@@ -28,6 +28,8 @@ pub enum Event {
         switch: u64,
         /// How often it is to be looked whether all processes are idle.
         pace_us: u32,
+        /// When it stops again.
+        until: Until,
     },
     /// The gang scheduler stops it.
     Stop {
@@ -207,7 +209,7 @@ impl Job {
             _ if self.is_over() => {}
             Event::Down(down) => self.told(down),
             Event::Report(report) => self.reported(report),
-            Event::Run { switch, pace_us } => self.run(switch, pace_us),
+            Event::Run { switch, pace_us, until } => self.run(switch, pace_us, until),
             Event::Stop { switch, lasting } => {
                 self.running = false;
                 self.order(Order::Stop { switch, lasting });
@@ -238,10 +240,10 @@ impl Job {
     }
 
     /// The gang scheduler lets it run: processes are started in a slice only.
-    fn run(&mut self, switch: u64, pace_us: u32) {
+    fn run(&mut self, switch: u64, pace_us: u32, until: Until) {
         self.running = true;
         self.start_if_due();
-        self.order(Order::Run { switch, pace_us });
+        self.order(Order::Run { switch, pace_us, until });
     }
 
     fn start_if_due(&mut self) {

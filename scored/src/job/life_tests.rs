@@ -49,11 +49,11 @@ fn started(shape: &[usize], kind: Kind) -> Job {
 }
 
 fn run(job: &mut Job, switch: u64) -> Vec<Action> {
-    job.on(Event::Run { switch, pace_us: 9 })
+    job.on(Event::Run { switch, pace_us: 9, until: Until::Ordered })
 }
 
 fn ordered_run(switch: u64) -> Order {
-    Order::Run { switch, pace_us: 9 }
+    Order::Run { switch, pace_us: 9, until: Until::Ordered }
 }
 
 fn leaves() -> [Action; 2] {
@@ -230,7 +230,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (0..3u64).prop_map(Down::Flushed),
     ];
     let gang = prop_oneof![
-        any::<u64>().prop_map(|switch| Event::Run { switch, pace_us: 1 }),
+        any::<u64>().prop_map(|switch| Event::Run { switch, pace_us: 1, until: Until::Ordered }),
         any::<u64>().prop_map(|switch| Event::Stop { switch, lasting: false }),
         Just(Event::Held),
     ];

@@ -112,10 +112,15 @@ impl Gate {
         true
     }
 
+    /// See [`Gate::pace`].
+    pub(super) fn set_pace(&self, pace_us: u32) {
+        self.pace_us.store(pace_us, Ordering::SeqCst);
+    }
+
     /// The job is about to run again, by an order with this pace; true if it was stopped.
     pub(super) fn reopen(&self, now: Instant, pace_us: u32) -> bool {
         let mut inner = self.lock();
-        self.pace_us.store(pace_us, Ordering::SeqCst);
+        self.set_pace(pace_us);
         let Some(since) = inner.since.take() else { return false };
         let pause = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
         self.stopped_ns.fetch_add(pause, Ordering::SeqCst);

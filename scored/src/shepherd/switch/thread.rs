@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
 use score_proto::frame::{self, Decoder};
-use score_proto::order::{Order, Report};
+use score_proto::order::{Order, Report, Until};
 
 use super::super::sight::Sight;
 use super::gate::Gate;
@@ -35,7 +35,8 @@ pub fn run(socket: OwnedFd, gate: &Gate, sight: Sight) {
     let Ok(ticks) = Ticks::new() else { return };
     let stream = UnixStream::from(socket);
     let (decoder, members) = (Decoder::default(), Members::new());
-    let mut switch = Switch { stream, decoder, ticks, members, sight, due: Instant::now() };
+    let due = Instant::now();
+    let mut switch = Switch { stream, decoder, ticks, members, sight, due, end: None };
     // It ends with its socket: the shepherd's loop sees the end of its own, and ends all.
     let _ = switch.serve(gate);
 }
@@ -48,31 +49,59 @@ struct Switch {
     sight: Sight,
     /// When it is looked next whether all processes are idle.
     due: Instant,
+    /// When the job is to be stopped without an order, and the number of that stop.
+    end: Option<(Instant, u64)>,
+}
+
+/// What there is to do.
+enum Task {
+    /// Somebody has ordered it.
+    Ordered(Order),
+    /// The job has had its time.
+    Ended(u64),
 }
 
 impl Switch {
     fn serve(&mut self, gate: &Gate) -> io::Result<()> {
         loop {
             match self.hear(gate)? {
-                Order::Stop { switch, .. } => self.stop(switch, gate)?,
-                Order::Run { pace_us, .. } => {
+                Task::Ended(switch) | Task::Ordered(Order::Stop { switch, .. }) => {
+                    self.end = None;
+                    self.stop(switch, gate)?;
+                }
+                Task::Ordered(Order::Run { pace_us, until: Until::Same, .. }) => {
+                    gate.set_pace(pace_us);
+                }
+                Task::Ordered(Order::Run { pace_us, until, .. }) => {
+                    self.run_until(until);
                     if gate.reopen(Instant::now(), pace_us) {
                         self.members.go_on();
                     }
                     gate.wake();
                 }
-                _ => {}
+                Task::Ordered(_) => {}
             }
         }
     }
 
-    fn hear(&mut self, gate: &Gate) -> io::Result<Order> {
+    fn run_until(&mut self, until: Until) {
+        self.end = match until {
+            Until::Passed { us, switch } => {
+                Some((Instant::now() + Duration::from_micros(us.into()), switch))
+            }
+            Until::Ordered | Until::Same => None,
+        };
+    }
+
+    fn hear(&mut self, gate: &Gate) -> io::Result<Task> {
         let mut bytes = [0; 512];
         loop {
             if let Some(order) = self.decoder.next().map_err(io::Error::other)? {
-                return Ok(order);
+                return Ok(Task::Ordered(order));
             }
-            self.look_until_ordered(gate)?;
+            if let Some(switch) = self.look_until_due(gate)? {
+                return Ok(Task::Ended(switch));
+            }
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.decoder.push(&bytes[..count]),
@@ -82,35 +111,44 @@ impl Switch {
         }
     }
 
-    /// Looks at a pace whether all processes are idle, until somebody gives an order.
-    fn look_until_ordered(&mut self, gate: &Gate) -> io::Result<()> {
+    /// Looks at a pace whether all processes are idle, until somebody gives an order, or the job
+    /// has had its time: answers the number of the stop that is due.
+    fn look_until_due(&mut self, gate: &Gate) -> io::Result<Option<u64>> {
         loop {
+            let now = Instant::now();
+            if let Some((_, switch)) = self.end.filter(|(end, _)| *end <= now) {
+                return Ok(Some(switch));
+            }
             let pace = gate.pace();
             let looks = !pace.is_zero() && !gate.is_stopped() && self.sight.is_wanted();
-            let left = looks.then(|| self.due.saturating_duration_since(Instant::now()));
+            let next = looks.then_some(self.due).into_iter().chain(self.end.map(|(end, _)| end));
+            let left = next.min().map(|next| next.saturating_duration_since(now));
             let [order, nudge] = [self.stream.as_fd(), self.sight.nudge()];
             let mut wanted = [order, nudge].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             match ppoll(&mut wanted, left.map(TimeSpec::from), None) {
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
-                Ok(0) => {
-                    let (stream, mut told) = (&mut self.stream, Ok(()));
-                    let looked = self.sight.sample(|element, quiet| {
-                        let mut bytes = Vec::with_capacity(64);
-                        // It fails for what is too long only.
-                        let _ = frame::encode(&Report::Quiet { element, quiet }, &mut bytes);
-                        told = stream.write_all(&bytes);
-                    });
-                    told?;
-                    self.due = Instant::now() + if looked { pace } else { LATER };
-                }
-                Ok(_) if wanted[0].any() == Some(true) => return Ok(()),
+                Ok(0) if !looks || self.due > Instant::now() => {}
+                Ok(0) => self.look(pace)?,
+                Ok(_) if wanted[0].any() == Some(true) => return Ok(None),
                 Ok(_) => {
                     self.sight.hush();
                     self.due = Instant::now() + pace;
                 }
             }
         }
+    }
+
+    fn look(&mut self, pace: Duration) -> io::Result<()> {
+        let (stream, mut told) = (&mut self.stream, Ok(()));
+        let looked = self.sight.sample(|element, quiet| {
+            let mut bytes = Vec::with_capacity(64);
+            // It fails for what is too long only.
+            let _ = frame::encode(&Report::Quiet { element, quiet }, &mut bytes);
+            told = stream.write_all(&bytes);
+        });
+        self.due = Instant::now() + if looked { pace } else { LATER };
+        told
     }
 
     /// Stops all, and says so when they stand still; not if another order comes before.
