@@ -9,7 +9,7 @@
 mod stamps;
 
 use score_pm::pin::{self, PAGE};
-use stamps::{ARENA, PRIVATE, Random, arena, cache, change, is_true, map, stamp, unmap};
+use stamps::{ARENA, PRIVATE, Random, arena, cache, change, is_true, map, rounds, stamp, unmap};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -77,7 +77,7 @@ fn changes() {
     assert!(alone || cfg!(sanitized), "the watching thread counts as a thread of the program");
     let (mut random, mut own) = (Random(0x9e37_79b9), arena());
     let before = cache.counts();
-    for round in 0..4000 {
+    for round in 0..rounds(4000) {
         if random.below(4) == 0 && change(own, &mut random).is_none() {
             own = arena();
         }
@@ -85,14 +85,14 @@ fn changes() {
         let pages = 1 + random.below(ARENA - first);
         assert!(is_true(&cache, own + first * PAGE, pages), "round {round}");
     }
-    for round in 0..4000 {
+    for round in 0..rounds(4000) {
         let at = map(0, 4, PRIVATE, -1).unwrap();
         stamp(at, 4);
         assert!(is_true(&cache, at, 4), "mapped anew, round {round}");
         unmap(at, 4);
     }
     let counts = cache.counts();
-    assert!(counts.hits - before.hits > 500 && counts.unwatched == 0, "{counts:?}");
+    assert!(counts.hits - before.hits > rounds(500) as u64 && counts.unwatched == 0, "{counts:?}");
     cache.clear();
     assert_eq!(pinned.load(Ordering::Relaxed), 0, "what was left");
 }

@@ -8,6 +8,7 @@ mod signals;
 mod soak;
 mod test;
 mod tidy;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -18,6 +19,7 @@ usage: cargo xtask COMMAND
   test                     sets up what is missing, then runs every check; .ci/run is this
   bench [OPTIONS]          measures; beside other libraries where they are installed
   soak [KIND] [OPTIONS]    kills and floods for as long as you like (cargo xtask soak -help)
+  vm PROGRAM [ARG...]      runs a program in a virtual machine that has an RDMA device
   tidy                     the house rules that no compiler checks
   headers                  compares the C headers with what the libraries export
   install -prefix DIR      copies commands, libraries, headers and man pages below DIR
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         "test" => test::run(&rest),
         "bench" => bench::run(&rest),
         "soak" => soak::run(&rest),
+        "vm" => vm::run(&rest),
         "tidy" => tidy::run(&rest),
         "headers" => test::headers(&rest),
         "install" => install::run(&rest),

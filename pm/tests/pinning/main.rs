@@ -9,7 +9,9 @@ mod stamps;
 
 use score_pm::pin::{self, Cache, Options, PAGE};
 use score_pm::{Error, Result};
-use stamps::{ARENA, PRIVATE, Random, Stamps, arena, cache, change, is_true, map, stamp, unmap};
+use stamps::{
+    ARENA, PRIVATE, Random, Stamps, arena, cache, change, is_true, map, rounds, stamp, unmap,
+};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,7 +34,7 @@ fn memory_that_changes_under_many_threads_is_never_found_as_it_was() {
             let (cache, others) = (&cache, &others);
             scope.spawn(move || {
                 let (mut random, mut own) = (Random(seed << 32 | 0x9e37_79b9), arena());
-                for round in 0..1500 {
+                for round in 0..rounds(1500) {
                     if random.below(4) == 0 && change(own, &mut random).is_none() {
                         own = arena();
                     }
@@ -54,7 +56,7 @@ fn memory_that_changes_under_many_threads_is_never_found_as_it_was() {
     println!("{counts:?}");
     assert_eq!(before.hits, 0);
     if watched() {
-        assert!(counts.hits > 500, "{counts:?}");
+        assert!(counts.hits > rounds(500) as u64, "{counts:?}");
         assert_eq!(counts.unwatched, 0);
     }
     cache.clear();
@@ -70,7 +72,7 @@ fn memory_that_is_mapped_while_another_thread_unmaps_it_is_not_found_as_it_was()
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                for _ in 0..1500 {
+                for _ in 0..rounds(1500) {
                     let at = map(0, 4, PRIVATE, -1).unwrap();
                     stamp(at, 4);
                     stale.fetch_add(usize::from(!is_true(&cache, at, 4)), Ordering::Relaxed);

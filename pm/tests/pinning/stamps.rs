@@ -143,3 +143,8 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
     stamp(at, pages);
     Some(())
 }
+
+/// How often a test does something: in an emulated machine a thread switch takes milliseconds.
+pub fn rounds(count: usize) -> usize {
+    if std::env::var_os("SCORE_VM").is_some() { count / 40 } else { count }
+}

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: sets up what is missing, then every check in order, each with its time.
 
+mod machine;
 mod sanitizers;
 mod tally;
 
@@ -21,6 +22,7 @@ const STEPS: &[Step] = &[
     ("tests of every package, C programs, corpora and whole-system scenarios", tests),
     ("loom: every interleaving of ring and doorbell", loom),
     ("sanitizers on the unsafe parts", sanitizers::run),
+    ("virtual machine with an RDMA device", machine::run),
     ("soak, a short one", soak),
 ];
 

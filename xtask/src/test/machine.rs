@@ -1,0 +1,49 @@
+//! Tests of pm that need an RDMA device or another kernel, in the virtual machine of `vm`.
+
+use std::process::{Command, Stdio};
+
+use super::tally::Tally;
+use crate::{run, vm};
+
+/// The tests of pm that run there.
+const TESTS: &[&str] = &["pinning_alone", "pinning"];
+/// The name of this step where it cannot be had.
+const NAME: &str = "virtual_machine";
+
+/// Runs them, or says why not.
+///
+/// # Errors
+/// They could not be built, or one failed.
+pub fn run(tally: &mut Tally) -> Result<(), String> {
+    if let Err(reason) = vm::prepare() {
+        tally.skip(NAME, &reason);
+        return Ok(());
+    }
+    let programs = TESTS.iter().map(|name| build(name)).collect::<Result<Vec<_>, String>>()?;
+    let me = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(me);
+    // All in one boot.
+    command.arg("vm");
+    for (number, program) in programs.iter().enumerate() {
+        command.args((number > 0).then_some("--")).arg(program);
+    }
+    tally.count(&mut command)
+}
+
+/// The program of one test.
+fn build(name: &str) -> Result<String, String> {
+    let args = ["test", "-q", "-p", "score-pm", "--test", name, "--no-run"];
+    let mut command = run::cargo(&args);
+    let output = command
+        .args(["--message-format", "json"])
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo test: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let mut programs = lines.filter_map(|line: serde_json::Value| {
+        let is_it = line["target"]["name"] == name;
+        line["executable"].as_str().filter(|_| is_it).map(String::from)
+    });
+    programs.next().ok_or_else(|| format!("cargo built no program of the test {name}"))
+}

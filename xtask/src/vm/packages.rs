@@ -1,0 +1,110 @@
+//! The packages that the machine is made of: downloaded and unpacked, not installed. Installing
+//! qemu would remove a newer qemu-utils, installing rdma-core would replace parts of systemd.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::run;
+
+/// What runs inside, whatever this machine has of it.
+const INSIDE: &[&str] = &[
+    "busybox-static",
+    "iproute2",
+    "libibverbs1",
+    "ibverbs-providers",
+    "librdmacm1",
+    "libnl-3-200",
+    "libnl-route-3-200",
+    "libmnl0",
+    "libbpf1",
+    "libelf1",
+    "libcap2",
+    "zlib1g",
+];
+const KERNEL: &str = "linux-image-amd64";
+const QEMU: &str = "qemu-system-x86";
+
+/// What was unpacked.
+pub struct Unpacked {
+    /// The folder that stands for `/` of the packages.
+    pub root: PathBuf,
+}
+
+/// Downloads and unpacks where that was not done yet.
+///
+/// # Errors
+/// Why it cannot be.
+pub fn unpack(home: &Path) -> Result<Unpacked, String> {
+    let root = home.join("root");
+    let mark = home.join("unpacked");
+    if mark.exists() {
+        return Ok(Unpacked { root });
+    }
+    if !cfg!(target_arch = "x86_64") {
+        return Err("only tried on x86_64".into());
+    }
+    for tool in ["apt-get", "apt-cache", "dpkg-deb", "ldd"] {
+        if !run::have(tool) {
+            return Err(format!("this is no Debian: there is no {tool}"));
+        }
+    }
+    println!("vm: downloading packages, once");
+    let mut names: Vec<String> = INSIDE.iter().map(|name| (*name).to_string()).collect();
+    names.push(kernel()?);
+    if !run::have("qemu-system-x86_64") {
+        names.extend(missing(QEMU)?);
+    }
+    let archives = home.join("archives");
+    let made = fs::create_dir_all(&archives).and_then(|()| fs::create_dir_all(&root));
+    made.map_err(|error| format!("{}: {error}", home.display()))?;
+    download(&archives, &names)?;
+    for archive in fs::read_dir(&archives).map_err(|error| error.to_string())? {
+        let archive = archive.map_err(|error| error.to_string())?.path();
+        run::call(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&root))?;
+    }
+    let done = fs::remove_dir_all(&archives).and_then(|()| fs::write(&mark, ""));
+    done.map_err(|error| format!("{}: {error}", home.display()))?;
+    Ok(Unpacked { root })
+}
+
+fn output(program: &str, args: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stderr(Stdio::null());
+    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The package that the kernel's name stands for.
+fn kernel() -> Result<String, String> {
+    let text = output("apt-cache", &["depends", KERNEL])?;
+    let mut names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let newest = names.rfind(|name| name.starts_with("linux-image-"));
+    newest.map(String::from).ok_or_else(|| format!("apt knows no {KERNEL} (apt-get update)"))
+}
+
+/// A package, and those that it needs and this machine lacks: what apt would install.
+fn missing(package: &str) -> Result<Vec<String>, String> {
+    let args = ["-s", "install", "--no-install-recommends", "-y", package];
+    let text = output("apt-get", &args)?;
+    let names: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next())
+        .map(String::from)
+        .collect();
+    if names.iter().any(|name| name == package) {
+        Ok(names)
+    } else {
+        Err(format!("apt cannot get {package}"))
+    }
+}
+
+fn download(folder: &Path, names: &[String]) -> Result<(), String> {
+    let get = || {
+        let mut command = Command::new("apt-get");
+        command.args(["download", "-qq"]).args(names).current_dir(folder);
+        // It would say that it cannot become another user in this folder.
+        run::call(command.stdin(Stdio::null()).stderr(Stdio::null()))
+    };
+    get().or_else(|_| get()).map_err(|_| format!("could not download {}", names.join(" ")))
+}
