@@ -61,6 +61,7 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
         dir: PathBuf::from(welcome.dir),
         oversubscribed: board.u32(board::FLAGS).load(Ordering::Relaxed) & board::OVERSUBSCRIBED
             != 0,
+        board,
         networks: joined,
     };
     let place = Place {

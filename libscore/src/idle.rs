@@ -5,10 +5,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use score_proto::carea::WaitingFor;
+use score_proto::carea::{WaitingFor, board};
 
 use crate::area::Area;
-use crate::session;
+use crate::session::{self, Session};
 use crate::sync::{AtomicBool, Ordering};
 
 /// Where a thread stands in the C-Area.
@@ -39,10 +39,11 @@ impl Thread {
         self.0.get()
     }
 
-    fn idle(&self, area: &Area, waiting: WaitingFor) {
+    fn idle(&self, session: &Session, waiting: WaitingFor) {
+        let area = &session.area;
         match self.enter(area) {
             Seat::Slot(number, false) => {
-                area.become_idle(number, waiting, now_ns());
+                area.become_idle(number, waiting, job_time_ns(session));
                 self.0.set(Seat::Slot(number, true));
             }
             Seat::Slot(number, true) => area.wait_for(number, waiting),
@@ -75,17 +76,18 @@ impl Drop for Thread {
     }
 }
 
-/// CLOCK_MONOTONIC in nanoseconds.
-fn now_ns() -> u64 {
+/// The job's time in nanoseconds, which stands still while the job is stopped.
+fn job_time_ns(session: &Session) -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+    let stopped = session.board.u64(board::STOPPED_NS).load(Ordering::Relaxed);
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(stopped)
 }
 
-/// Does `change` with the calling thread and its area: nothing before score_initialize, in local
-/// execution, in a forked child, and in a thread that is ending.
-fn with<T>(change: impl FnOnce(&Thread, &Area) -> T) -> Option<T> {
+/// Does `change` with the calling thread and the session: nothing before score_initialize, in
+/// local execution, in a forked child, and in a thread that is ending.
+fn with<T>(change: impl FnOnce(&Thread, &Session) -> T) -> Option<T> {
     let session = session::own()?;
-    THREAD.try_with(|thread| change(thread, &session.area)).ok()
+    THREAD.try_with(|thread| change(thread, session)).ok()
 }
 
 /// Tells SCore-D that the calling thread has nothing to do but wait for a message.
@@ -96,12 +98,12 @@ pub fn become_idle() {
 /// Tells SCore-D that the calling thread has something to do. To be called before the message
 /// that woke it is released (manual 2.3).
 pub fn become_busy() {
-    with(Thread::busy);
+    with(|thread, session| thread.busy(&session.area));
 }
 
 /// Idle, waiting for something particular.
 pub(crate) fn wait_idle(waiting: WaitingFor) {
-    with(|thread, area| thread.idle(area, waiting));
+    with(|thread, session| thread.idle(session, waiting));
 }
 
 /// Runs `call`, which waits for something that is no sign of life: the thread is idle meanwhile.
@@ -116,10 +118,10 @@ pub(crate) fn while_idle<T>(waiting: WaitingFor, call: impl FnOnce() -> T) -> T 
 /// Runs `call`, which ends by itself sooner or later: the thread is busy meanwhile and afterwards.
 pub(crate) fn while_busy<T>(waiting: WaitingFor, call: impl FnOnce() -> T) -> T {
     let say = |waiting| {
-        with(|thread, area| {
-            thread.busy(area);
+        with(|thread, session| {
+            thread.busy(&session.area);
             if let Seat::Slot(number, _) = thread.0.get() {
-                area.wait_for(number, waiting);
+                session.area.wait_for(number, waiting);
             }
         });
     };
@@ -133,7 +135,8 @@ pub(crate) fn while_busy<T>(waiting: WaitingFor, call: impl FnOnce() -> T) -> T 
 /// not idle in truth (manual 3.5.1: a waiting process sends nothing).
 pub(crate) extern "C" fn sending() {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    if with(Thread::busy) == Some(true) && !WARNED.swap(true, Ordering::Relaxed) {
+    let was_idle = with(|thread, session| thread.busy(&session.area));
+    if was_idle == Some(true) && !WARNED.swap(true, Ordering::Relaxed) {
         crate::streams::say(format_args!(
             "score: node {}: a thread sent a message while it was idle; it counts as busy now. \
              Call score_become_busy() before pmSend() (said once)",

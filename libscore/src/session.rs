@@ -8,11 +8,14 @@ use crate::control::Control;
 use crate::fork::ForkMark;
 use crate::options::Options;
 use crate::pm::{Context, Device};
+use crate::sync::Words;
 
 /// A process that is a node of a parallel process.
 pub(crate) struct Session {
     pub(crate) mark: ForkMark,
     pub(crate) control: Control,
+    /// Written by the shepherd alone (`score_proto::carea::board`).
+    pub(crate) board: Words,
     pub(crate) area: Area,
     pub(crate) options: Options,
     pub(crate) job: i32,

@@ -29,6 +29,26 @@ fn the_flag_follows_the_thread_and_every_return_to_work_is_counted() {
 }
 
 #[test]
+fn since_when_a_thread_is_idle_is_told_in_the_time_of_the_job() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let now = || {
+        let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+        u64::try_from(std::time::Duration::from(now).as_nanos()).unwrap()
+    };
+    let since = area::SLOTS + slot::IDLE_SINCE_NS;
+    let second = 1_000_000_000;
+    for stopped in [0, second, now() - second] {
+        shepherd.stopped_for(stopped);
+        shepherd.nodes[0].process.ask("busy");
+        let before = now() - stopped;
+        shepherd.nodes[0].process.ask("idle");
+        let (low, high) = (shepherd.word(0, since), shepherd.word(0, since + 4));
+        let said = u64::from(high) << 32 | u64::from(low);
+        assert!((before..=now() - stopped).contains(&said), "{stopped}: {said}, {before}");
+    }
+}
+
+#[test]
 fn threads_have_a_slot_each_and_give_it_back_at_their_end() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     assert_eq!(shepherd.nodes[0].process.ask("threads 5"), "5");

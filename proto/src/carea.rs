@@ -86,7 +86,7 @@ pub mod area {
         pub const STATE: usize = 4;
         /// u32: a [`super::super::WaitingFor`] code.
         pub const WAITING_FOR: usize = 8;
-        /// u64: CLOCK_MONOTONIC nanoseconds of the last change to idle.
+        /// u64: the job's time at the last change to idle, in nanoseconds (`board::STOPPED_NS`).
         pub const IDLE_SINCE_NS: usize = 16;
     }
 }

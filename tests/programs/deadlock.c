@@ -175,6 +175,12 @@ static void dead(void) {
     } else if (is("sleeper")) { /* a thread that nobody will wake */
         pthread_create(&thread, NULL, sleeper, NULL);
         receive();
+    } else if (is("held")) { /* node 1 only once the file is there */
+        if (me == 0)
+            printf("node 0 waits\n"), fflush(stdout);
+        while (me == 1 && access("go", F_OK) != 0)
+            nap(10);
+        receive();
     } else {
         check(0, "unknown");
     }

@@ -1,9 +1,11 @@
 //! A program whose processes all wait for each other is told of, process by process, is sent SIGHUP
 //! and ends with exit code 35 (manual 3.5). A program that can go on does, whatever it looks like.
 
+use nix::sys::signal::Signal;
+use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::{Outcome, Scene};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// For hosts on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -95,6 +97,30 @@ fn what_comes_from_outside_is_waited_for() {
 }
 
 #[test]
+fn since_when_a_process_waits_is_told_without_the_time_that_the_job_stood_still() {
+    let scene = Scene::new();
+    let Some(program) = scene.program("deadlock") else { return };
+    let begin = Instant::now();
+    let job = scene.scrun(&["-nodes=2", program.to_str().unwrap(), "held"]);
+    let mut job = job.watchdog(PATIENCE).start();
+    job.wait_for("node 0 waits", 1);
+    job.signal(Signal::SIGTSTP);
+    let node = |one: &Process| one.command.contains("deadlock held") && one.program() != "scrun";
+    scene.wait_for_process("stopped node", |one| node(one) && one.state == 'T');
+    let stop = Instant::now();
+    std::thread::sleep(Duration::from_secs(3));
+    let stop = stop.elapsed();
+    job.signal(Signal::SIGCONT);
+    std::fs::write(scene.dir().join("go"), "").unwrap();
+    let outcome = job.wait().says(&["deadlock: no process of deadlock can go on"]).expect(CODE);
+    let most = begin.elapsed() - stop;
+    let told = outcome.stderr.split("node 0 waits for a message since ").nth(1);
+    let told = told.and_then(|rest| rest.split(' ').next()?.parse().ok());
+    let told = Duration::from_millis(told.unwrap_or_else(|| panic!("{outcome}")));
+    assert!(told <= most, "{told:?} of {most:?}: {outcome}");
+}
+
+#[test]
 fn noidle_leaves_a_deadlock_alone() {
     let scene = Scene::new();
     let Some(program) = scene.program("deadlock") else { return };
@@ -102,7 +128,7 @@ fn noidle_leaves_a_deadlock_alone() {
     let job = job.watchdog(PATIENCE).start();
     std::thread::sleep(Duration::from_secs(2));
     assert!(!job.stderr().contains("deadlock:"), "{}", job.stderr());
-    job.signal(nix::sys::signal::Signal::SIGTERM);
+    job.signal(Signal::SIGTERM);
     let _ = job.wait();
 }
 
@@ -128,6 +154,6 @@ fn who_has_to_share_the_processors_is_found_and_never_accused_either() {
     for what in ["never-idle", "late", "barriers", "helper", "helper-wakes", "mistake", "alarm"] {
         let _ = beside(what).expect(0);
     }
-    neighbour.signal(nix::sys::signal::Signal::SIGTERM);
+    neighbour.signal(Signal::SIGTERM);
     let _ = neighbour.wait();
 }

@@ -173,6 +173,12 @@ impl Shepherd {
         }
     }
 
+    /// Says how long the job has been stopped.
+    pub fn stopped_for(&self, ns: u64) {
+        let page = std::fs::File::from(self.board.try_clone().unwrap());
+        page.write_all_at(&ns.to_le_bytes(), board::STOPPED_NS as u64).unwrap();
+    }
+
     /// Sends a signal to a node.
     pub fn signal(&self, node: usize, signal: nix::sys::signal::Signal) {
         kill(self.nodes[node].process.pid(), signal).unwrap();

@@ -103,7 +103,8 @@ impl Work {
                 self.reports.add(Report::Seen { element, round, seen });
             }
             Order::Explain { element } => {
-                let waits = self.sight.explain(element, super::monotonic_ns());
+                let now = u64::try_from(self.gate.job_time().as_nanos()).unwrap_or(u64::MAX);
+                let waits = self.sight.explain(element, now);
                 self.reports.add(Report::Waits { element, waits });
             }
             Order::Watch { period_ms } => self.figures.watch(period_ms, Instant::now()),

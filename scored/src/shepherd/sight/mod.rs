@@ -225,7 +225,7 @@ impl Sight {
         Some((area.may_be_idle() && area.is_idle(), area.monitors()))
     }
 
-    /// What every process of an element waits for. `now_ns` as the processes' clock.
+    /// What every process of an element waits for. `now_ns`: the job's time.
     pub fn explain(&self, element: u32, now_ns: u64) -> Vec<Wait> {
         let inner = self.lock();
         inner.elements.get(&element).map(|one| one.waits(now_ns)).unwrap_or_default()
