@@ -54,6 +54,10 @@ pub use context::{Context, ContextRef, Inner as Live, Poll};
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use device::ethernet::reliability;
+/// Which RDMA adapter there is, or why none: for `scored -probe`.
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use device::verbs::probe as verbs_probe;
 #[cfg(not(loom))]
 pub use device::{Device, type_list};
 pub use error::{Error, Result};

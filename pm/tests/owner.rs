@@ -15,7 +15,7 @@ fn shmem(nodes: &str) -> Device {
 #[test]
 fn only_known_types_and_options_open() {
     assert_eq!(type_list(), ["composite", "shmem", "ethernet"]);
-    for dead in ["myrinet", "sci", "ib-ts", "infiniband-fj", "ethernet-hxb", "verbs", "x", ""] {
+    for dead in ["myrinet", "sci", "ib-ts", "infiniband-fj", "ethernet-hxb", "x", ""] {
         assert_eq!(Device::open(dead, &[]).err(), Some(Error::NoDevice), "{dead}");
     }
     assert_eq!(Device::open("shmem", &["-nodes", "0"]).err(), Some(Error::Invalid));

@@ -19,6 +19,8 @@ impl Body {
             OwnerKind::Ethernet(channels) => {
                 Ok(Body::Ethernet(ethernet::Ethernet::opened(number, channels)))
             }
+            // Messages over verbs are not built yet.
+            OwnerKind::Verbs(_) => Err(Error::NoSys),
             OwnerKind::Composite(options) => {
                 composite::Composite::new(number, options.nodes).map(Body::Composite)
             }

@@ -27,6 +27,7 @@ pub(crate) mod composite;
 #[doc(hidden)]
 pub mod ethernet;
 pub(crate) mod shmem;
+pub(crate) mod verbs;
 
 mod open;
 pub(crate) mod passing;

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{composite, ethernet, shmem};
+use super::{composite, ethernet, shmem, verbs};
 use crate::config::{Counters, DeviceConfig};
 use crate::context::ContextRef;
 use crate::debug;
@@ -20,10 +20,7 @@ const DEAD: [(&str, &str); 5] = [
     ("infiniband-fj", "ethernet"),
     ("ethernet-hxb", "ethernet"),
 ];
-/// Types that are not built yet.
-const LATER: [&str; 1] = ["verbs"];
-
-/// The types that `Device::open` knows on this machine (`pmGetTypeList`).
+/// The types that carry messages on this machine (`pmGetTypeList`).
 pub fn type_list() -> &'static [&'static str] {
     &["composite", "shmem", "ethernet"]
 }
@@ -34,8 +31,7 @@ pub(crate) fn refuse_kind(kind: &str) -> Error {
         Some((_, instead)) => {
             format!("device {kind}: this hardware is not built any more; use {instead}")
         }
-        None if LATER.contains(&kind) => format!("device {kind}: not built yet; use ethernet"),
-        None => format!("device {kind}: unknown; there are composite, shmem and ethernet"),
+        None => format!("device {kind}: unknown; there are composite, shmem, ethernet and verbs"),
     });
     Error::NoDevice
 }
@@ -50,6 +46,7 @@ pub(crate) struct Owner {
 pub(crate) enum OwnerKind {
     Shmem(Box<shmem::open::Channels>),
     Ethernet(Arc<ethernet::open::Channels>),
+    Verbs(verbs::open::Channels),
     Composite(composite::config::Options),
 }
 
@@ -82,8 +79,8 @@ impl Device {
     /// Opens a device. NoDevice: no such type here. Invalid: bad options. Permission: this is a
     /// user process (it has attached a context) and the type is not `composite`.
     ///
-    /// Options: `-nodes N`, for shmem and ethernet `-channels C`; ethernet's others are in
-    /// `docs/pm.md`.
+    /// Options: `-nodes N`, and but for composite `-channels C`; ethernet's others are in
+    /// `docs/pm.md`, those of verbs in `docs/verbs.md`.
     pub fn open(kind: &str, options: &[&str]) -> Result<Device> {
         let (kind, contexts) = match kind {
             "composite" => {
@@ -102,6 +99,13 @@ impl Device {
                 let channels = Arc::new(ethernet::open::Channels::new(options)?);
                 let contexts = channels.contexts();
                 (OwnerKind::Ethernet(channels), contexts)
+            }
+            "verbs" => {
+                let options = verbs::config::Options::parse(options)?;
+                role::become_owner()?;
+                let channels = verbs::open::Channels::new(options)?;
+                let contexts = channels.contexts;
+                (OwnerKind::Verbs(channels), contexts)
             }
             other => return Err(refuse_kind(other)),
         };
@@ -140,6 +144,7 @@ impl Device {
         Ok(match &owner.kind {
             OwnerKind::Shmem(channels) => channels.config(contexts),
             OwnerKind::Ethernet(channels) => channels.config(contexts),
+            OwnerKind::Verbs(channels) => channels.options.config(contexts),
             OwnerKind::Composite(options) => options.config(contexts),
         })
     }
@@ -160,7 +165,7 @@ impl Device {
         if !self.node_list()?.contains(&node) {
             return Err(Error::Invalid);
         }
-        Ok(!matches!(self.live()?.kind, OwnerKind::Composite(_)))
+        Ok(!matches!(self.live()?.kind, OwnerKind::Verbs(_) | OwnerKind::Composite(_)))
     }
 
     /// Opens context `number`. Invalid: no such number. Busy: already open.
@@ -175,7 +180,7 @@ impl Device {
         match &self.live()?.kind {
             OwnerKind::Shmem(channels) => channels.counters(node as usize),
             OwnerKind::Ethernet(channels) => channels.counters(node as usize),
-            OwnerKind::Composite(_) => Err(Error::NoSys),
+            OwnerKind::Verbs(_) | OwnerKind::Composite(_) => Err(Error::NoSys),
         }
     }
 
@@ -186,7 +191,7 @@ impl Device {
         match &self.live()?.kind {
             OwnerKind::Shmem(channels) => channels.mark_exited(node as usize),
             OwnerKind::Ethernet(channels) => channels.mark_exited(node as usize),
-            OwnerKind::Composite(_) => Err(Error::NoSys),
+            OwnerKind::Verbs(_) | OwnerKind::Composite(_) => Err(Error::NoSys),
         }
     }
 
@@ -195,7 +200,7 @@ impl Device {
         match &self.live()?.kind {
             OwnerKind::Shmem(channels) => channels.set_oversubscribed(oversubscribed),
             OwnerKind::Ethernet(channels) => channels.set_oversubscribed(oversubscribed),
-            OwnerKind::Composite(_) => return Err(Error::NoSys),
+            OwnerKind::Verbs(_) | OwnerKind::Composite(_) => return Err(Error::NoSys),
         }
         Ok(())
     }

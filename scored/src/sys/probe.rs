@@ -68,6 +68,11 @@ const PROBES: &[Probe] = &[
         userfaultfd,
         "memory that is registered with a network is unregistered after each use",
     ),
+    (
+        "RDMA",
+        || score_pm::verbs_probe().map_err(io::Error::other),
+        "networks of the kind verbs cannot be used; no job uses one yet",
+    ),
     ("process_vm_readv", process_vm, "remote memory on one host takes two copies instead of one"),
     ("memfd seals", seals, "nothing runs: shared memory could be truncated under its users"),
     ("pipe size", pipe_size, "output in bulk takes more system calls"),

@@ -6,7 +6,9 @@ use super::tally::Tally;
 use crate::{run, vm};
 
 /// The tests of pm that run there.
-const TESTS: &[&str] = &["pinning_alone", "pinning"];
+const TESTS: &[&str] = &["pinning_alone", "pinning", "verbs"];
+/// What is done after them, before the last runs again.
+const TAKE_AWAY: &[&str] = &["rdma", "link", "delete", "rxe0"];
 /// The name of this step where it cannot be had.
 const NAME: &str = "virtual_machine";
 
@@ -27,6 +29,8 @@ pub fn run(tally: &mut Tally) -> Result<(), String> {
     for (number, program) in programs.iter().enumerate() {
         command.args((number > 0).then_some("--")).arg(program);
     }
+    let last = programs.last().map(String::as_str);
+    command.arg("--").args(TAKE_AWAY).arg("--").args(last);
     tally.count(&mut command)
 }
 

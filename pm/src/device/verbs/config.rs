@@ -1,0 +1,102 @@
+//! Options of `pmOpenDevice("verbs")`, and the device's properties.
+
+#![forbid(unsafe_code)]
+
+use crate::config::{DeviceConfig, MAX_NODE};
+use crate::debug;
+use crate::error::{Error, Result};
+
+/// The most channels of a device.
+const MAX_CHANNELS: usize = 64;
+/// InfiniBand numbers service levels with four bits.
+const MAX_LEVEL: u8 = 15;
+
+/// What `Device::open` is told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Options {
+    /// `-nodes N` (default: processors).
+    pub(crate) nodes: usize,
+    /// `-channels C` (default 1).
+    pub(crate) channels: usize,
+    /// `-device NAME` (default: the first with a port that can be used).
+    pub(crate) adapter: Option<String>,
+    /// `-port P` (default: the first that is active).
+    pub(crate) port: Option<u8>,
+    /// `-gid I`: index of the own address (default: on Ethernet the first of RoCE v2, by IPv4 where
+    /// there is one; on InfiniBand 0).
+    pub(crate) gid: Option<u32>,
+    /// `-partition KEY`, hexadecimal (default: the first in the port's table).
+    pub(crate) partition: Option<u16>,
+    /// `-level L`: service level, 0 to 15 (default 0).
+    pub(crate) level: u8,
+}
+
+impl Options {
+    pub(crate) fn parse(options: &[&str]) -> Result<Options> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut parsed = Options { nodes: processors, channels: 1, ..Options::default() };
+        for pair in options.chunks(2) {
+            let taken = match pair {
+                [name, value] => parsed.set(name, value).is_some(),
+                _ => false,
+            };
+            if !taken {
+                debug::say(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
+                return Err(Error::Invalid);
+            }
+        }
+        Ok(parsed)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<()> {
+        let number = |most: usize| value.parse().ok().filter(|n| (1..=most).contains(n));
+        match name {
+            "-nodes" => self.nodes = number(MAX_NODE)?,
+            "-channels" => self.channels = number(MAX_CHANNELS)?,
+            "-device" if !value.is_empty() => self.adapter = Some(value.to_owned()),
+            "-port" => self.port = Some(value.parse().ok().filter(|&port| port > 0)?),
+            "-gid" => self.gid = Some(value.parse().ok()?),
+            "-partition" => {
+                let digits = value.strip_prefix("0x").unwrap_or(value);
+                self.partition = Some(u16::from_str_radix(digits, 16).ok()?);
+            }
+            "-level" => self.level = value.parse().ok().filter(|&level| level <= MAX_LEVEL)?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// What `pmGetDeviceConfig` answers.
+    pub(crate) fn config(&self, contexts: usize) -> DeviceConfig {
+        DeviceConfig { kind: "verbs", nodes: self.nodes, contexts, mtu: 0, size: 0, option: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_pairs_of_a_known_name_and_a_value_in_range() {
+        let words = ["-nodes", "4", "-device", "mlx5_0", "-port", "2", "-gid", "3"];
+        let more = ["-partition", "0x8001", "-level", "15"];
+        let parsed = Options::parse(&[&words[..], &more[..]].concat()).unwrap();
+        assert_eq!((parsed.nodes, parsed.channels, parsed.level), (4, 1, 15));
+        assert_eq!((parsed.port, parsed.gid, parsed.partition), (Some(2), Some(3), Some(0x8001)));
+        assert_eq!(parsed.adapter.as_deref(), Some("mlx5_0"));
+        for bad in [
+            &["-nodes"][..],
+            &["-nodes", "0"],
+            &["-channels", "65"],
+            &["-device", ""],
+            &["-port", "0"],
+            &["-port", "256"],
+            &["-gid", "-1"],
+            &["-partition", "10000"],
+            &["-level", "16"],
+            &["-trunk", "1"],
+        ] {
+            assert_eq!(Options::parse(bad), Err(Error::Invalid), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The device of RDMA hardware, on whatever this machine has: `cargo xtask test` runs this here,
+//! and in a virtual machine with an adapter, and there once more after the adapter was taken away.
+
+use score_pm::{Device, Error, verbs_probe};
+use std::fs;
+
+/// Names of adapters. None: the kernel knows of no such thing.
+fn adapters() -> Option<Vec<String>> {
+    let entries = fs::read_dir("/sys/class/infiniband").ok()?;
+    Some(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+}
+
+fn open(options: &[&str]) -> Result<(), Error> {
+    Device::open("verbs", options).map(drop)
+}
+
+#[test]
+fn the_device_opens_where_there_is_an_adapter_and_says_else_what_is_missing() {
+    let told = verbs_probe();
+    println!("{told:?}");
+    let in_machine = std::env::var_os("SCORE_VM").is_some();
+    match (adapters(), told) {
+        (_, Err(why)) if why.starts_with("no RDMA library") => assert!(!in_machine, "{why}"),
+        (None, told) => {
+            assert_eq!(told.unwrap_err(), "this kernel has no RDMA support (module ib_uverbs)");
+            assert_eq!(open(&[]), Err(Error::NoDevice));
+        }
+        (Some(names), told) if names.is_empty() => {
+            assert_eq!(told.unwrap_err(), "no RDMA adapter, or no provider library for it");
+            assert_eq!(open(&[]), Err(Error::NoDevice));
+        }
+        // A real adapter may be down, or not for this user; the one of the machine is not.
+        (Some(names), told) => {
+            if in_machine {
+                assert_eq!(names, ["rxe0"]);
+                of_the_machine(&told.unwrap());
+            }
+        }
+    }
+}
+
+fn of_the_machine(told: &str) {
+    assert_eq!(
+        told,
+        "rxe0 port 1, RoCE, GID 1 ::ffff:10.9.0.1, MTU 1024, partition 0xffff, service level 0"
+    );
+    let device = Device::open("verbs", &["-nodes", "2", "-device", "rxe0", "-port", "1"]).unwrap();
+    let config = device.config().unwrap();
+    assert_eq!((config.kind, config.nodes, config.contexts), ("verbs", 2, 2));
+    assert_eq!(device.open_context(0).map(drop), Err(Error::NoSys), "not built yet");
+    device.close().unwrap();
+    assert_eq!(open(&["-gid", "0", "-partition", "ffff", "-level", "3"]), Ok(()));
+    for absent in [["-device", "rxe1"], ["-port", "2"], ["-gid", "200"], ["-partition", "8001"]] {
+        assert_eq!(open(&absent), Err(Error::NoDevice), "{absent:?}");
+    }
+    assert_eq!(open(&["-level", "16"]), Err(Error::Invalid));
+}
