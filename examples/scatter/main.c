@@ -1,7 +1,9 @@
 /*
- * Figure 2.15. Usage: scrun -nodes=N ./scatter [-spin] < FILE
+ * Figures 2.15 and 3.20. Usage: scrun -nodes=N ./scatter [-spin] [-read|-messages] < FILE
  * Standard input of the first node goes to standard output of every node. With -spin the nodes wait
- * for messages as in figure 2.9, without in select(2) as in figure 3.4.
+ * for messages as in figure 2.9, without in select(2) as in figure 3.4. The network's option bits
+ * say how the bytes go: by remote write, by remote read, or in messages; -read and -messages leave
+ * out what comes before them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,23 +15,35 @@
 
 int main(int argc, char **argv) {
     receive_function receive = blocking_receive;
+    unsigned long options, wanted = PM_OPT_REMOTE_WRITE | PM_OPT_REMOTE_READ;
     pmContext *pmc;
-    int cc;
+    int cc, n;
 
     score_initialize(argc, argv);
 
-    if (argc == 2 && strcmp(argv[1], "-spin") == 0) {
-        receive = spinwait_receive;
-    } else if (argc > 1) {
-        if (IS_PIPE_FIRST) fprintf(stderr, "usage: scatter [-spin]\n");
-        sc_exit(2);
+    for (n = 1; n < argc; n++) {
+        if (strcmp(argv[n], "-spin") == 0) {
+            receive = spinwait_receive;
+        } else if (strcmp(argv[n], "-read") == 0) {
+            wanted = PM_OPT_REMOTE_READ;
+        } else if (strcmp(argv[n], "-messages") == 0) {
+            wanted = 0;
+        } else {
+            if (IS_PIPE_FIRST) fprintf(stderr, "usage: scatter [-spin] [-read|-messages]\n");
+            sc_exit(2);
+        }
     }
     if (score_num_node == 1) {
         fprintf(stderr, "Two or more nodes required to run.\n");
         exit(1);
     }
     pmc = score_pmnet[0];
-    if (IS_PIPE_FIRST) {
+    options = get_pm_option_bits(pmc) & wanted;
+    if (options & PM_OPT_REMOTE_WRITE) {
+        cc = rdma_write(pmc, receive, 0, 1);
+    } else if (options & PM_OPT_REMOTE_READ) {
+        cc = rdma_read(pmc, receive, 0, 1);
+    } else if (IS_PIPE_FIRST) {
         cc = read_file_and_pass_next(pmc, 0, 1);
     } else {
         cc = write_file_and_pass_next(pmc, receive, 1);

@@ -5,56 +5,12 @@
 
 mod bed;
 
+use bed::stolen::Segment;
 use bed::*;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
+use nix::sys::socket::{MsgFlags, UnixAddr};
 use score_pm::*;
-use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// The segment of a bed, as a hostile process gets it.
-struct Segment(memmap2::MmapRaw, Vec<u8>, OwnedFd);
-
-impl Segment {
-    fn steal(bed: &Bed) -> Segment {
-        let fd = bed.opened[0].create_attach_fd().unwrap();
-        let mut bytes = vec![0; 256];
-        let mut space = nix::cmsg_space!([i32; 2]);
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let flags = MsgFlags::empty();
-        let message =
-            recvmsg::<UnixAddr>(fd.as_raw_fd(), &mut parts, Some(&mut space), flags).unwrap();
-        let fds: Vec<i32> = message
-            .cmsgs()
-            .unwrap()
-            .filter_map(|c| match c {
-                ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
-                _ => None,
-            })
-            .collect();
-        let len = message.bytes;
-        bytes.truncate(len);
-        // SAFETY: a fresh descriptor.
-        let memory = unsafe { OwnedFd::from_raw_fd(fds[0]) };
-        let map = memmap2::MmapOptions::new().map_raw(memory.as_raw_fd()).unwrap();
-        Segment(map, bytes, memory)
-    }
-
-    fn words(&self) -> usize {
-        self.0.len() / 8
-    }
-
-    fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at < self.words());
-        // SAFETY: inside the mapping; atomic, as the victims' accesses are.
-        unsafe { &*self.0.as_mut_ptr().cast::<AtomicU64>().add(at) }
-    }
-
-    /// Where a word stands that was sent as a message.
-    fn find(&self, value: u64) -> usize {
-        (0..self.words()).find(|&at| self.word(at).load(Ordering::Relaxed) == value).unwrap()
-    }
-}
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A small generator: the tests are the same every time.
 fn next(seed: &mut u64) -> u64 {

@@ -81,6 +81,7 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
         Some(_) => networks::named(&options),
         None => networks::settle(&options, &chosen.hosts, request.nets)?,
     };
+    request::check_networks(&programs.asked, &networks, chosen.hosts.len())?;
     if options.has("resource") {
         return print(&request::describe(&options, &programs.asked, &request, &chosen, &networks));
     }

@@ -26,10 +26,13 @@ fn scatter_by(compiler: &str, more: &[&str]) {
     assert_eq!(outcome.stderr, "", "{compiler} warns");
     let _ = outcome.expect(0);
     scene.sh("seq 200000 > text; sum < text > sum").run().expect(0).text();
-    let line = "scrun -nodes=4 ./scatter-in-c == system sum < text";
-    let outcome = scene.sh(line).run().expect(0);
     let sum = std::fs::read_to_string(scene.dir().join("sum")).unwrap();
-    assert_eq!(outcome.text(), sum.repeat(4));
+    // By remote write, by remote read, in messages.
+    for how in ["", "-read", "-messages", "-spin", "-spin -read"] {
+        let line = format!("scrun -nodes=4 ./scatter-in-c {how} == system sum < text");
+        let outcome = scene.sh(&line).run().expect(0);
+        assert_eq!(outcome.text(), sum.repeat(4), "{how}");
+    }
 }
 
 #[test]

@@ -33,6 +33,25 @@ fn bandwidth_and_rate_are_measured_when_asked_for() {
 }
 
 #[test]
+fn remote_memory_is_measured_beside_what_the_machine_does() {
+    let scene = Scene::new();
+    let words = ["-nodes=2,message=quiet", "pmtest", "-rma", "-size", "8,65536", "-rounds", "1"];
+    let outcome = scene.scrun(&[&words[..], &["-json"]].concat()).run().expect(0);
+    let rows: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    for (row, size) in rows.as_array().unwrap().iter().zip([8, 65_536]) {
+        assert_eq!(row["size"], size, "{outcome}");
+        for name in ["write_pmalloc", "read_pmalloc", "memcpy", "write_other", "read_other"] {
+            let name = format!("{name}_bytes_per_s");
+            assert!(row[&name].as_f64().is_some_and(|value| value > 0.0), "{name}: {outcome}");
+        }
+    }
+    assert!(rows[0]["put_ns_min"].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
+    let outcome = scene.scrun(&["-group=local:2,nodes=2x1", "pmtest", "-rma"]).run();
+    assert_eq!(outcome.code, 1, "{outcome}");
+    let _ = outcome.says(&["remote memory"]);
+}
+
+#[test]
 fn one_node_or_a_wrong_option_is_refused_by_name() {
     let scene = Scene::new();
     let outcome = scene.scrun(&["-nodes=1", "pmtest"]).run();

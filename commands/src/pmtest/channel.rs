@@ -25,6 +25,13 @@ pub struct PmError {
     code: c_int,
 }
 
+impl PmError {
+    /// Whether PM has answered this.
+    pub fn is(&self, code: c_int) -> bool {
+        self.code == code
+    }
+}
+
 /// Messages through a composite context.
 pub struct Channel {
     context: *mut pmContext,
@@ -34,7 +41,8 @@ pub struct Channel {
     release: OnContext,
 }
 
-fn check(call: &'static str, code: c_int) -> Result<(), PmError> {
+/// PM's return value as a result.
+pub(super) fn check(call: &'static str, code: c_int) -> Result<(), PmError> {
     if code == 0 { Ok(()) } else { Err(PmError { call, code }) }
 }
 
@@ -68,6 +76,11 @@ impl Channel {
             receive: black_box(pmReceive as Receive),
             release: black_box(pmReleaseReceiveBuffer as OnContext),
         }
+    }
+
+    /// The context, for other functions of PM.
+    pub fn as_ptr(&self) -> *mut pmContext {
+        self.context
     }
 
     /// The longest message towards a node.

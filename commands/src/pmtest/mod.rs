@@ -7,6 +7,7 @@ pub mod floor;
 pub mod measure;
 pub mod options;
 pub mod pairs;
+pub mod rma;
 
 use std::ffi::c_int;
 
@@ -19,11 +20,12 @@ use crate::pmtest::figures::Figures;
 use crate::pmtest::floor::Floor;
 use crate::pmtest::measure::Side;
 use crate::pmtest::options::{Options, Silent};
+use crate::pmtest::rma::Rma;
 use crate::station::Place;
 
 /// What `-help` prints.
 pub const USAGE: &str = "\
-usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate] [-size N[,N...]] [-json]
+usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate|-rma] [-size N[,N...]] [-json]
 
 Measures between nodes 0 and 1; everything when nothing is chosen.
   -latency     time one way; on one host beside the floor, a cache line bounced between the
@@ -32,6 +34,8 @@ Measures between nodes 0 and 1; everything when nothing is chosen.
                payload that is copied in and out, and nothing else
   -bandwidth   bytes per second in one direction; splits what is longer than a message
   -rate        messages per second in one direction
+  -rma         remote memory: a put of 8 bytes beside the floor; bytes per second of pmWrite and
+               pmRead beside memcpy and process_vm_writev
   -size N,...  bytes per message
   -json        an array with one object per size
   -rounds N    rounds in which floor and messages take turns (20)
@@ -89,6 +93,9 @@ pub fn run(place: Place, options: &Options) -> Result<String, Refusal> {
     if place.node > 1 {
         return silent(&mut net, &channel, options).map(|()| String::new());
     }
+    if options.rma {
+        return remote(&channel, place, options);
+    }
     let core = if options.unpinned { None } else { pin(place.node as usize) };
     let figures = measured(&channel, place, options, mtu, &sizes)?;
     if options.json {
@@ -103,6 +110,28 @@ pub fn run(place: Place, options: &Options) -> Result<String, Refusal> {
     Ok(head + &figures::table(&figures))
 }
 
+/// `-rma`: the part of nodes 0 and 1.
+fn remote(channel: &Channel, place: Place, options: &Options) -> Result<String, Refusal> {
+    let sizes = rma::sizes(&options.sizes)
+        .map_err(|size| (format!("-size {size}: 67108864 bytes at most with -rma"), 2))?;
+    if !options.unpinned {
+        pin(place.node as usize);
+    }
+    let first = place.node == 0;
+    let mut floor = greeted(channel, place, options)?;
+    let mut rma = Rma::new(channel, first).map_err(|error| (rma::explain(&error), 1))?;
+    let mut lines = Vec::new();
+    for size in sizes {
+        lines.push(rma.measure(size, floor.as_mut(), options.rounds).map_err(broken)?);
+    }
+    released(channel, place, options)?;
+    if options.json {
+        let lines: Vec<_> = lines.iter().map(rma::json).collect();
+        return Ok(format!("{:#}\n", serde_json::Value::from(lines)));
+    }
+    Ok(rma::table(&lines))
+}
+
 fn measured(
     channel: &Channel,
     place: Place,
@@ -111,21 +140,7 @@ fn measured(
     sizes: &[usize],
 ) -> Result<Vec<Figures>, Refusal> {
     let first = place.node == 0;
-    let mut floor = Floor::open(first, !first).map_err(broken)?;
-    if options.bare && floor.is_none() {
-        return Err((
-            "-bare: nodes 0 and 1 are not on one host; -nodes=2 puts them there".to_owned(),
-            2,
-        ));
-    }
-    if options.silent != Silent::Never {
-        let mut greeting = [0; 1];
-        for _ in 2..place.nodes {
-            channel.receive(&mut greeting).map_err(broken)?;
-        }
-    }
-    // No measured message may come among the greetings.
-    sc::barrier().map_err(broken)?;
+    let mut floor = greeted(channel, place, options)?;
     let mut side = Side::new(channel, first, mtu, options.bare);
     let mut figures = Vec::new();
     for &size in sizes {
@@ -142,6 +157,33 @@ fn measured(
         }
         figures.push(line);
     }
+    released(channel, place, options)?;
+    Ok(figures)
+}
+
+/// The floor, after the other nodes have sent: no measured message may come among the greetings.
+fn greeted(channel: &Channel, place: Place, options: &Options) -> Result<Option<Floor>, Refusal> {
+    let first = place.node == 0;
+    let floor = Floor::open(first, !first).map_err(broken)?;
+    if options.bare && floor.is_none() {
+        return Err((
+            "-bare: nodes 0 and 1 are not on one host; -nodes=2 puts them there".to_owned(),
+            2,
+        ));
+    }
+    if options.silent != Silent::Never {
+        let mut greeting = [0; 1];
+        for _ in 2..place.nodes {
+            channel.receive(&mut greeting).map_err(broken)?;
+        }
+    }
+    sc::barrier().map_err(broken)?;
+    Ok(floor)
+}
+
+/// Lets the other nodes go.
+fn released(channel: &Channel, place: Place, options: &Options) -> Result<(), Refusal> {
+    let first = place.node == 0;
     match options.silent {
         Silent::Receive if first => {
             for node in 2..place.nodes {
@@ -151,7 +193,7 @@ fn measured(
         Silent::Receive => {}
         Silent::Barrier | Silent::Never => sc::barrier().map_err(broken)?,
     }
-    Ok(figures)
+    Ok(())
 }
 
 /// The part of a node that does not measure: it is there, and may have been active once.

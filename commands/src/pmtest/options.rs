@@ -39,6 +39,8 @@ pub struct Options {
     pub alone: Option<u64>,
     /// Leave the processes where the kernel puts them.
     pub unpinned: bool,
+    /// Remote memory.
+    pub rma: bool,
     /// The latency of a bare ring instead of PM's.
     pub bare: bool,
     /// Print how to use it.
@@ -86,6 +88,7 @@ impl Options {
             pairs: false,
             alone: None,
             unpinned: false,
+            rma: false,
             bare: false,
             help: false,
         };
@@ -98,6 +101,7 @@ impl Options {
                 "-rate" => options.rate = true,
                 "-json" => options.json = true,
                 "-pairs" => options.pairs = true,
+                "-rma" => options.rma = true,
                 "-bare" => options.bare = true,
                 "-nopin" => options.unpinned = true,
                 "-help" => options.help = true,
@@ -122,9 +126,15 @@ impl Options {
         if self.bare && (self.bandwidth || self.rate || self.pairs) {
             return Err(OptionError::Exclusive("-bare", "-bandwidth, -rate, -pairs"));
         }
+        if self.rma && (any || self.bare || self.pairs) {
+            return Err(OptionError::Exclusive(
+                "-rma",
+                "-latency, -bandwidth, -rate, -bare, -pairs",
+            ));
+        }
         if self.bare {
             self.latency = true;
-        } else if !any {
+        } else if !any && !self.rma {
             (self.latency, self.bandwidth, self.rate) = (true, true, true);
         }
         Ok(self)
@@ -212,6 +222,7 @@ mod tests {
             (&["-rounds", "-3"], "\"-3\""),
             (&["-silent", "loud"], "\"loud\""),
             (&["-pairs", "-rate"], "exclude"),
+            (&["-rma", "-rate"], "exclude"),
         ] {
             let message = parse(words).unwrap_err().to_string();
             assert!(message.contains(part), "{words:?}: {message}");

@@ -111,10 +111,22 @@ impl Inner {
         }
     }
 
-    fn operate(&self, node: u32, options: u64, operation: &Operation) -> Result<()> {
-        self.offers(options)?;
+    #[inline]
+    fn operate(
+        &self,
+        direction: Direction,
+        node: u32,
+        [remote, local]: [AddrHandle; 2],
+        len: usize,
+    ) -> Result<()> {
+        self.offers(match direction {
+            Direction::Write => OPT_REMOTE_WRITE,
+            Direction::Read => OPT_REMOTE_READ,
+        })?;
         idle::before_send();
-        on!(&self.body, device => device.remote(node, operation))
+        let sending = !self.locks().send.is_free();
+        let operation = Operation { sending, direction, remote, local, len };
+        on!(&self.body, device => device.remote(node, &operation))
     }
 }
 
@@ -150,7 +162,8 @@ impl Context {
     /// Copies `len` bytes at `local` here to `remote` on `node` (`pmWrite`, manual 3.6.5).
     /// Messages that are sent to `node` afterwards arrive after it, and so do later remote
     /// operations to it. Invalid: no such node, the own one, a handle that is not locked or does
-    /// not reach, length 0 or beyond `RMA_MTU`. NoBuffers: too much is under way. NoSys.
+    /// not reach, length 0 or beyond `RMA_MTU`. NoBuffers: too much is under way, or it would have
+    /// to wait while a buffer for a message is held. NoSys.
     pub fn write(
         &self,
         node: u32,
@@ -158,14 +171,12 @@ impl Context {
         local: AddrHandle,
         len: usize,
     ) -> Result<()> {
-        let operation = Operation { direction: Direction::Write, remote, local, len };
-        self.live()?.operate(node, OPT_REMOTE_WRITE, &operation)
+        self.live()?.operate(Direction::Write, node, [remote, local], len)
     }
 
     /// Copies `len` bytes at `remote` on `node` to `local` here (`pmRead`); as `write`.
     pub fn read(&self, node: u32, remote: AddrHandle, local: AddrHandle, len: usize) -> Result<()> {
-        let operation = Operation { direction: Direction::Read, remote, local, len };
-        self.live()?.operate(node, OPT_REMOTE_READ, &operation)
+        self.live()?.operate(Direction::Read, node, [remote, local], len)
     }
 
     /// Whether the local memory of all writes may be altered (`pmIsWriteDone`). Busy: not yet.

@@ -14,6 +14,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -72,6 +73,60 @@ impl ArenaFile {
         Some(map)
     }
 
+    /// Copies `len` bytes here into the part of `node`, where they fit. Memory that is not mapped
+    /// is an error.
+    pub(crate) fn put(&self, node: usize, at: u64, here: usize, len: usize) -> io::Result<()> {
+        self.transfer(node, at, here, len, |fd, here, len, at| {
+            // SAFETY: the kernel checks the addresses, and only reads there.
+            unsafe { libc::pwrite(fd, here as *const libc::c_void, len, at) }
+        })
+    }
+
+    /// Copies the other way.
+    ///
+    /// # Safety
+    /// Whoever uses the `len` bytes here expects them to change.
+    pub(crate) unsafe fn take(
+        &self,
+        node: usize,
+        at: u64,
+        here: usize,
+        len: usize,
+    ) -> io::Result<()> {
+        self.transfer(node, at, here, len, |fd, here, len, at| {
+            // SAFETY: the kernel checks the addresses; the caller answers for the bytes.
+            unsafe { libc::pread(fd, here as *mut libc::c_void, len, at) }
+        })
+    }
+
+    fn transfer(
+        &self,
+        node: usize,
+        at: u64,
+        here: usize,
+        len: usize,
+        call: impl Fn(i32, usize, usize, i64) -> isize,
+    ) -> io::Result<()> {
+        if node >= self.nodes || !Self::holds(at, len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (fd, at) = (self.memory.as_raw_fd(), (self.start(node) + at) as i64);
+        let mut done = 0;
+        while done < len {
+            match call(fd, here.wrapping_add(done), len - done, at + done as i64) {
+                copied if copied > 0 => done += copied as usize,
+                0 => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+                _ => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether `len` bytes at `at` lie inside a part.
     pub(crate) fn holds(at: u64, len: usize) -> bool {
         at.checked_add(len as u64).is_some_and(|end| end <= PART as u64)
@@ -121,6 +176,11 @@ impl Arena {
     pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<u64> {
         let at = addr.checked_sub(self.start())? as u64;
         ArenaFile::holds(at, len).then_some(at)
+    }
+
+    /// The same for PM's own use, as an offset; never given back.
+    pub(crate) fn reserve(&self, len: usize) -> Result<u64> {
+        self.allocate(len).map(|(addr, _)| (addr - self.start()) as u64)
     }
 
     /// Whole pages, all zero. NoMemory: no room.

@@ -85,6 +85,8 @@ pub(crate) enum Direction {
 /// One remote memory operation, as a context passes it to its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Operation {
+    /// A buffer for a message is held: what is sent next may be that.
+    pub(crate) sending: bool,
     pub(crate) direction: Direction,
     pub(crate) remote: AddrHandle,
     pub(crate) local: AddrHandle,

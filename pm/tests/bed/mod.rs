@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code, dead_code)]
 
+pub mod stolen;
+
 use score_pm::{Context, ContextRef, Counters, Device, Error, Result};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};

@@ -4,7 +4,9 @@
 
 #[path = "../bed/mod.rs"]
 mod bed;
+mod hostile;
 mod memory;
+mod order;
 
 use bed::*;
 use memory::*;
@@ -190,6 +192,69 @@ fn an_operation_on_a_node_that_has_gone_is_eio() {
         bed.ends[0].read(1, b.handle, a.handle, 64).unwrap();
         assert_eq!(bed.ends[0].is_read_done(), Err(Error::Io));
         assert_eq!(done(bed, 0), Ok(()));
+    });
+}
+
+#[test]
+fn a_node_that_dies_before_it_has_helped_is_eio() {
+    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+    where_copies_are_refused(|| {
+        for kind in HAVE {
+            let bed = Bed::new(kind, 2);
+            let a = Memory::new(&bed, 0, Kind::Other, 8 << 20);
+            let b = Memory::new(&bed, 1, Kind::Other, 8 << 20);
+            let end = &bed.ends[0];
+            end.write(1, b.handle, a.handle, 8 << 20).unwrap();
+            end.read(1, b.handle, a.handle, 100).unwrap();
+            assert_eq!(end.is_write_done(), Err(Error::Busy));
+            assert_eq!(end.queue_status().unwrap().read, 1);
+            assert_eq!(bed.counters(0).remote, 2, "the detector sees them");
+            assert_eq!(send(end, 1, b"later"), Err(Error::NoBuffers), "it must not overtake");
+            assert_eq!(bed.ends[1].receive(), Err(Error::NoBuffers));
+            bed.mark_exited(1);
+            assert_eq!(end.is_write_done(), Err(Error::Io));
+            assert_eq!(end.is_read_done(), Err(Error::Io));
+            assert_eq!(done(&bed, 0), Ok(()));
+            assert_eq!(bed.counters(0).remote, 0);
+            send(end, 1, b"dropped").unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_node_that_sleeps_in_select_helps() {
+    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+    where_copies_are_refused(|| {
+        let _dog = Watchdog::new(120);
+        for kind in HAVE {
+            let bed = Bed::new(kind, 2);
+            let a = Memory::new(&bed, 0, Kind::Other, 3 << 20);
+            let b = Memory::new(&bed, 1, Kind::Other, 3 << 20);
+            a.fill(4);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let end = &bed.ends[1];
+                    let mut fds = [0];
+                    end.get_fds(&mut fds).unwrap();
+                    end.before_select().unwrap();
+                    while end.receive() == Err(Error::NoBuffers) {
+                        let mut poll =
+                            libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
+                        // SAFETY: one valid entry.
+                        unsafe { libc::poll(&raw mut poll, 1, -1) };
+                    }
+                    end.after_select().unwrap();
+                    end.release_receive_buffer().unwrap();
+                });
+                let end = &bed.ends[0];
+                end.write(1, b.handle, a.handle, 3 << 20).unwrap();
+                while end.is_write_done() == Err(Error::Busy) {
+                    std::thread::yield_now();
+                }
+                send_surely(end, 1, b"enough");
+            });
+            b.is_filled_but(4, 0..0);
+        }
     });
 }
 

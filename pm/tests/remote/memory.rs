@@ -92,7 +92,8 @@ impl Drop for Memory<'_> {
 /// The numbers of regions are the whole process's: who takes them all does it alone.
 pub static NUMBERS: RwLock<()> = RwLock::new(());
 
-/// Runs a test on every kind of bed.
+/// Runs a test on every kind of bed, and once more where the kernel refuses to copy between
+/// processes.
 pub fn everywhere(nodes: usize, test: impl Fn(&Bed) + Sync) {
     let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
     on_all(nodes, test);
@@ -104,6 +105,48 @@ pub fn on_all(nodes: usize, test: impl Fn(&Bed) + Sync) {
     for kind in HAVE {
         test(&Bed::new(kind, nodes));
     }
+    where_copies_are_refused(|| {
+        for kind in HAVE {
+            test(&Bed::new(kind, nodes));
+        }
+    });
+}
+
+/// Runs it in a thread that may not call process_vm_readv and process_vm_writev.
+pub fn where_copies_are_refused(test: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        let refused = || {
+            refuse_copies();
+            test();
+        };
+        if let Err(panic) = scope.spawn(refused).join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// This thread, and those that it starts, get EPERM from these calls.
+pub fn refuse_copies() {
+    const NR: u32 = 0;
+    let word =
+        |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let mut filter = [
+        word(load, 0, 0, NR),
+        word(equal, 1, 0, libc::SYS_process_vm_readv as u32),
+        word(equal, 0, 1, libc::SYS_process_vm_writev as u32),
+        word(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        word(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program is valid for the call, which copies it.
+    let set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// All ends but `me` poll once.

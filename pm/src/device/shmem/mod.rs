@@ -8,6 +8,7 @@ pub(crate) mod config;
 mod control;
 pub(crate) mod open;
 mod receive;
+mod relay;
 mod remote;
 mod select;
 mod send;
@@ -52,6 +53,7 @@ pub(crate) struct Endpoint {
     control: control::Control,
     select: select::Sleeper,
     remote: remote::Remote,
+    relay: relay::Relay,
     ringer: Arc<Ringer>,
     segment: Arc<Segment>,
 }
@@ -89,6 +91,7 @@ impl Endpoint {
             control: control::Control::default(),
             select: select::Sleeper::default(),
             remote: remote::Remote::new(segment.geometry().nodes, owner),
+            relay: relay::Relay::new(segment.geometry().nodes),
             ringer,
             segment,
         })

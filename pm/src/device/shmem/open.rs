@@ -142,6 +142,8 @@ pub(super) fn exit(segment: &Segment, node: usize) {
         .sum();
     let received = record.receive.0.received.load(Ordering::Relaxed);
     record.receive.0.received.store(received.wrapping_add(claimed), Ordering::Release);
+    // Nobody waits for what it had asked for.
+    record.send.0.remote.store(0, Ordering::Release);
 }
 
 /// What a dead process had locked is locked no more.

@@ -325,7 +325,8 @@ impl Endpoint {
         }
     }
 
-    /// Adds the sources that have sent for the first time, and takes from one of them.
+    /// Adds the sources that have sent for the first time, serves those that ask for remote memory,
+    /// and takes from one that has sent.
     #[cold]
     fn new_sources(&self) -> Result<(*mut u8, usize)> {
         let receiver = &self.receive;
@@ -344,6 +345,9 @@ impl Endpoint {
             }
         }
         receiver.generation.set(generation);
+        if self.relay_is_used() {
+            self.relay_progress();
+        }
         match self.find() {
             Some(NEW_SOURCE) | None => Err(Error::NoBuffers),
             Some(source) => self.take(source),

@@ -1,6 +1,6 @@
 //! Remote memory: one copy, by the process that asks for it, before the call returns. Where both
 //! regions are of PM's own allocator it copies in memory that both have mapped; else the kernel
-//! copies between the processes.
+//! copies between the processes. Where that is refused, see `relay.rs`.
 
 // UNSAFETY: copies between places in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]
@@ -131,6 +131,9 @@ impl Endpoint {
             self.fail(direction, || format!("node {node} has exited"));
             return Ok(());
         }
+        if self.is_relaying_to(node) {
+            return self.relayed_operation(node, operation, local);
+        }
         if let Some((here, there)) = self.mapped(node, local, there) {
             let (from, to) = match direction {
                 Direction::Write => (here, there),
@@ -142,7 +145,25 @@ impl Endpoint {
             self.count_moved(direction, len);
             return Ok(());
         }
-        self.by_kernel(node, direction, local, there, len)
+        match self.process_of(node) {
+            Some(pid) => self.by_kernel(node, pid, direction, local, there, len),
+            None => return self.relayed_operation(node, operation, local),
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn relayed_operation(&self, node: u32, operation: &Operation, local: Place) -> Result<()> {
+        let Operation { sending, direction, remote, len, .. } = *operation;
+        if sending {
+            return Err(Error::NoBuffers);
+        }
+        self.relay_operation(node, direction, local.addr as usize, remote, len)
+    }
+
+    /// The own regions, if there were any.
+    pub(super) fn own_regions(&self) -> Option<&[Entry]> {
+        self.remote.own.get().map(|own| &own[..])
     }
 
     /// Where both ends are mapped here, if both lie in the arena.
@@ -159,12 +180,12 @@ impl Endpoint {
     fn by_kernel(
         &self,
         node: u32,
+        pid: i32,
         direction: Direction,
         local: Place,
         there: Place,
         len: usize,
-    ) -> Result<()> {
-        let pid = self.process_of(node).ok_or(Error::NoSys)?;
+    ) {
         let (here, there) = (local.addr as usize, there.addr as usize);
         let done = match direction {
             Direction::Write => copy_to(pid, here, there, len),
@@ -175,7 +196,6 @@ impl Endpoint {
             Ok(()) => self.count_moved(direction, len),
             Err(error) => self.fail(direction, || format!("memory of node {node}: {error}")),
         }
-        Ok(())
     }
 
     /// The process of `node`, if its memory may be copied. Asked once for each process: what it
@@ -207,13 +227,13 @@ impl Endpoint {
         probed.set(pid as u64 | if why.is_ok() { 0 } else { REFUSED });
         debug::say(debug::INFO, || match &why {
             Ok(()) => format!("shmem: memory of node {node} is copied by process_vm_writev"),
-            Err(why) => format!("shmem: process {pid} of node {node} {why}"),
+            Err(why) => format!("shmem: process {pid} of node {node} {why}; it has to help"),
         });
         why.is_ok().then_some(pid)
     }
 
     #[inline]
-    fn count_moved(&self, direction: Direction, len: usize) {
+    pub(super) fn count_moved(&self, direction: Direction, len: usize) {
         let moved = &self.record().send.0.moved[direction as usize];
         if is_single_threaded() {
             moved.store(moved.load(Ordering::Relaxed).wrapping_add(len as u64), Ordering::Relaxed);
@@ -223,7 +243,7 @@ impl Endpoint {
     }
 
     #[cold]
-    fn fail(&self, direction: Direction, why: impl FnOnce() -> String) {
+    pub(super) fn fail(&self, direction: Direction, why: impl FnOnce() -> String) {
         self.remote.failed[direction as usize].fetch_add(1, Ordering::AcqRel);
         debug::say(debug::ERROR, || {
             let what = match direction {
@@ -235,9 +255,15 @@ impl Endpoint {
     }
 
     pub(crate) fn is_remote_done(&self, direction: Direction) -> Result<()> {
+        if self.relay_is_used() {
+            self.relay_progress();
+        }
         let failed = &self.remote.failed[direction as usize];
         let any = failed.load(Ordering::Relaxed) != 0 && failed.swap(0, Ordering::AcqRel) != 0;
-        if any { Err(Error::Io) } else { Ok(()) }
+        if any {
+            return Err(Error::Io);
+        }
+        if self.relayed(direction) != 0 { Err(Error::Busy) } else { Ok(()) }
     }
 }
 

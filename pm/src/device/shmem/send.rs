@@ -23,6 +23,8 @@ const MANY: u64 = u64::MAX;
 const NEW: u64 = 0;
 const ACTIVE: u64 = 1;
 const BROKEN: u64 = 2;
+/// Remote operations are under way that messages must not overtake.
+const WAITS: u64 = 3;
 
 /// The way to one node. All that a message needs is here, so that a composite can keep the
 /// address of it (see `direct`).
@@ -197,8 +199,16 @@ impl Endpoint {
         if target.state.get() == BROKEN {
             return Err(Error::Io);
         }
+        if target.state.get() == WAITS {
+            self.relay_progress();
+        }
         self.segment.activate(self.own as usize, node as usize, Kind::Message);
         target.state.set(ACTIVE);
+        // After it was set: another thread may just have begun with one.
+        if self.is_relaying_to(node) {
+            target.state.set(WAITS);
+            return Err(Error::NoBuffers);
+        }
         Ok(())
     }
 
@@ -212,7 +222,26 @@ impl Endpoint {
         if target.record().door.0.bits() & EXITED != 0 {
             return Ok(self.send.staging.start.as_ptr());
         }
+        if self.relay_is_used() {
+            self.relay_progress();
+        }
         Err(error)
+    }
+
+    /// No message goes to `node` before the remote operations that are under way.
+    pub(super) fn hold_messages(&self, node: u32) {
+        let state = &self.send.targets[node as usize].state;
+        if state.get() != BROKEN {
+            state.set(WAITS);
+        }
+    }
+
+    /// Rings if `node` sleeps.
+    pub(super) fn wake_node(&self, node: usize) {
+        let target = &self.send.targets[node];
+        if target.record().door.0.knock(self.fences) & ARMED != 0 {
+            self.wake(target);
+        }
     }
 
     /// Nothing goes to or comes from `node` any more.

@@ -49,8 +49,9 @@ impl Endpoint {
             .filter(|&source| source != own && !self.is_broken(source))
             .map(|source| message_ring(&self.segment, source, own).queued())
             .sum();
-        // A sent message is in its receiver's queue at once, and there are no remote reads.
-        QueueStatus { receive: (queued as usize).saturating_sub(held.into()), send: 0, read: 0 }
+        // A sent message is in its receiver's queue at once.
+        let receive = (queued as usize).saturating_sub(held.into());
+        QueueStatus { receive, send: 0, read: self.relayed_reads() }
     }
 
     pub(crate) fn reset(&self) {
