@@ -76,19 +76,6 @@ struct Inner<R: Registrar> {
 /// Whether the user was told that some memory cannot be watched.
 static WARNED: AtomicBool = AtomicBool::new(false);
 
-/// PM has mapped this memory and will say when it goes (`pmAlloc`). Invalid: no memory.
-pub fn add_own(address: usize, len: usize) -> Result<()> {
-    watch::of_process()?.add_own(Span::pages(address, len)?);
-    Ok(())
-}
-
-/// What `add_own` was told of goes, or its pages do: before it is unmapped or discarded. Invalid:
-/// no memory.
-pub fn remove_own(address: usize, len: usize) -> Result<()> {
-    watch::of_process()?.remove_own(Span::pages(address, len)?);
-    Ok(())
-}
-
 impl<R: Registrar> Cache<R> {
     /// Nothing pinned yet. NoMemory: not even the log.
     pub fn new(registrar: R, options: Options) -> Result<Cache<R>> {

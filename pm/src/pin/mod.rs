@@ -25,7 +25,7 @@ mod maps;
 #[cfg(all(test, not(loom)))]
 mod model;
 #[cfg(not(loom))]
-mod own;
+pub(crate) mod own;
 #[cfg(not(loom))]
 mod regions;
 mod span;
@@ -37,9 +37,24 @@ mod uffd;
 mod watch;
 
 #[cfg(not(loom))]
-pub use cache::{Cache, Counts, Lock, Options, Registrar, add_own, remove_own};
+pub use cache::{Cache, Counts, Lock, Options, Registrar};
 #[cfg(not(loom))]
 pub use regions::Id;
 pub use span::{PAGE, Span};
 #[cfg(not(loom))]
 pub use watch::probe;
+
+/// PM has mapped this memory and will say when it goes: for tests; `pmAlloc` says it itself.
+/// Invalid: no memory.
+#[cfg(not(loom))]
+pub fn add_own(address: usize, len: usize) -> crate::Result<()> {
+    own::add(Span::pages(address, len)?);
+    Ok(())
+}
+
+/// What `add_own` was told of goes now. Invalid: no memory.
+#[cfg(not(loom))]
+pub fn remove_own(address: usize, len: usize) -> crate::Result<()> {
+    own::remove(Span::pages(address, len)?);
+    Ok(())
+}

@@ -9,7 +9,7 @@
 
 use super::log::{Log, News, Seen};
 use super::maps;
-use super::own::Own;
+use super::own;
 use super::regions::Kept;
 use super::span::Span;
 use super::thread;
@@ -38,7 +38,6 @@ pub(super) struct Read {
 /// The watch of this process.
 pub(super) struct Watch {
     logs: &'static Logs,
-    own: Own,
     /// Why there is none, else.
     uffd: std::result::Result<&'static Uffd, String>,
 }
@@ -60,6 +59,13 @@ pub(super) fn of_process() -> Result<&'static Watch> {
     }
 }
 
+/// The log of PM's own memory, where this process has a watch.
+pub(super) fn own_log() -> Option<&'static Log> {
+    let known = WATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_process = |(owner, _): &&(u32, _)| *owner == std::process::id();
+    known.as_ref().filter(of_process).map(|(_, watch)| &watch.logs.own)
+}
+
 impl Watch {
     fn start() -> Result<Watch> {
         let logs = new_logs()?;
@@ -72,7 +78,7 @@ impl Watch {
         if uffd.is_err() {
             logs.watched.close();
         }
-        Ok(Watch { logs, own: Own::default(), uffd })
+        Ok(Watch { logs, uffd })
     }
 
     /// Where the logs stand. None: this is a child of the process that they tell of.
@@ -100,22 +106,12 @@ impl Watch {
         self.uffd.as_ref().is_ok_and(|uffd| self.logs.watched.is_open() && uffd.is_changing())
     }
 
-    /// PM has mapped this memory, and will say when it goes.
-    pub(super) fn add_own(&self, span: Span) {
-        self.own.add(span);
-    }
-
-    /// It goes now.
-    pub(super) fn remove_own(&self, span: Span) {
-        self.own.remove(span, &self.logs.own);
-    }
-
     /// Sees to it that changes of `span` are told.
     ///
     /// # Errors
     /// Why that cannot be.
     pub(super) fn cover(&self, span: Span) -> std::result::Result<Kept, String> {
-        if self.own.has(span) {
+        if own::has(span) {
             return Ok(Kept::Own);
         }
         let uffd = *self.uffd.as_ref().map_err(Clone::clone)?;

@@ -8,6 +8,7 @@
 #![expect(unsafe_code)]
 
 use crate::error::{Error, Result};
+use crate::pin::{Span, own};
 use crate::segment::{from_errno, open_sealed_file, seals};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
@@ -142,6 +143,13 @@ pub(crate) struct Arena {
     free: Mutex<BTreeMap<usize, usize>>,
 }
 
+impl Drop for Arena {
+    /// Whatever is still allocated there goes with the mapping.
+    fn drop(&mut self) {
+        Span::new(self.start(), self.start() + PART).into_iter().for_each(own::remove);
+    }
+}
+
 /// A part of this process, by the file's name and the node.
 struct Known {
     nonce: [u64; 2],
@@ -200,11 +208,15 @@ impl Arena {
         if first + len < at + room {
             free.insert(first + len, at + room - first - len);
         }
-        Ok((self.start() + first, len))
+        let start = self.start() + first;
+        Span::new(start, start + len).into_iter().for_each(own::add);
+        Ok((start, len))
     }
 
     /// Gives back what `allocate` gave: its pages become free, and zero.
     pub(crate) fn release(&self, addr: usize, len: usize) {
+        // Before its pages go: a device may have them registered.
+        Span::new(addr, addr + len).into_iter().for_each(own::remove);
         let mut at = addr - self.start();
         let mut len = len;
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;

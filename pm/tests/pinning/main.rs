@@ -8,7 +8,7 @@
 mod stamps;
 
 use score_pm::pin::{self, Cache, Options, PAGE};
-use score_pm::{Error, Result};
+use score_pm::{Context, Device, Error, Result};
 use stamps::{
     ARENA, PRIVATE, Random, Stamps, arena, cache, change, is_true, map, rounds, stamp, unmap,
 };
@@ -124,6 +124,25 @@ fn memory_of_pm_itself_stays_pinned_until_pm_lets_it_go() {
     stamp(at, 4);
     assert!(is_true(&cache, at, 4));
     unmap(at, 4);
+}
+
+#[test]
+fn memory_of_pm_alloc_is_pms_own_until_it_is_freed() {
+    let device = Device::open("shmem", &["-nodes", "1"]).unwrap();
+    let opened = device.open_context(0).unwrap();
+    opened.bind_channel(0, 0).unwrap();
+    let end = Context::attach("shmem", opened.create_attach_fd().unwrap()).unwrap();
+    let (cache, pinned) = cache(1 << 20);
+    for round in 1..4 {
+        let at = end.allocate_memory(4 * PAGE).unwrap();
+        stamp(at as usize, 4);
+        assert!(is_true(&cache, at as usize, 4), "round {round}: pages that were given back");
+        assert!(is_true(&cache, at as usize + PAGE, 3));
+        let counts = cache.counts();
+        assert_eq!((counts.hits, counts.misses, counts.unwatched), (round, round, 0));
+        assert_eq!(pinned.load(Ordering::Relaxed), 4 * PAGE);
+        end.free_memory(at).unwrap();
+    }
 }
 
 #[test]
