@@ -53,5 +53,24 @@ unsafe extern "C" {
     pub fn pmGetFd(context: *mut pmContext, fds: *mut c_int, count: *mut c_int) -> c_int;
     pub fn pmBeforeSelect(context: *mut pmContext) -> c_int;
     pub fn pmAfterSelect(context: *mut pmContext) -> c_int;
+    pub fn pmMLock(
+        context: *mut pmContext,
+        node: c_int,
+        addr: *mut u8,
+        len: usize,
+        handle: *mut u64,
+    ) -> c_int;
+    pub fn pmWrite(
+        context: *mut pmContext,
+        node: c_int,
+        there: u64,
+        here: u64,
+        len: usize,
+    ) -> c_int;
+    pub fn pmRead(context: *mut pmContext, node: c_int, there: u64, here: u64, len: usize)
+    -> c_int;
+    pub fn pmIsWriteDone(context: *mut pmContext) -> c_int;
+    pub fn pmIsReadDone(context: *mut pmContext) -> c_int;
+    pub fn pmAlloc(context: *mut pmContext, len: usize, addr: *mut *mut u8) -> c_int;
     pub fn pmSetIdleWord(word: *const u32, callback: Option<extern "C" fn()>) -> c_int;
 }

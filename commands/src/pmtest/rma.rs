@@ -12,28 +12,12 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use score_runtime::pmContext;
+use score_runtime::pm_h::*;
 use serde_json::{Map, Value, json};
 
 use crate::pmtest::channel::{Channel, PmError, check};
 use crate::pmtest::figures::Samples;
 use crate::pmtest::floor::Floor;
-
-// SAFETY: as pm.h declares them.
-unsafe extern "C" {
-    fn pmAlloc(context: *mut pmContext, len: usize, addr: *mut *mut u8) -> c_int;
-    fn pmMLock(
-        context: *mut pmContext,
-        node: c_int,
-        addr: *mut u8,
-        len: usize,
-        handle: *mut u64,
-    ) -> c_int;
-    fn pmWrite(context: *mut pmContext, node: c_int, there: u64, here: u64, len: usize) -> c_int;
-    fn pmRead(context: *mut pmContext, node: c_int, there: u64, here: u64, len: usize) -> c_int;
-    fn pmIsWriteDone(context: *mut pmContext) -> c_int;
-    fn pmIsReadDone(context: *mut pmContext) -> c_int;
-}
 
 type Move = unsafe extern "C" fn(*mut pmContext, c_int, u64, u64, usize) -> c_int;
 type IsDone = unsafe extern "C" fn(*mut pmContext) -> c_int;
