@@ -144,7 +144,9 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// How often a test does something: in an emulated machine a thread switch takes milliseconds.
+/// How often a test does something: thread switches take milliseconds in an emulated machine, and
+/// their time under a sanitizer.
 pub fn rounds(count: usize) -> usize {
-    if std::env::var_os("SCORE_VM").is_some() { count / 40 } else { count }
+    let slow = std::env::var_os("SCORE_VM").is_some() || cfg!(sanitized);
+    if slow { count / 40 } else { count }
 }
