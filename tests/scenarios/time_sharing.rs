@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::{Outcome, Running, Scene};
 
@@ -110,6 +112,33 @@ fn a_newcomer_does_not_wait_for_the_end_of_a_slice() {
     for job in holders {
         assert_ne!(job.wait().code, 0);
     }
+}
+
+#[test]
+fn with_a_process_for_each_processor_each_keeps_to_one() {
+    let scene = Scene::new();
+    let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let all: Vec<usize> = (0..CpuSet::count()).filter(|at| mine.is_set(*at).unwrap()).collect();
+    if all.len() < 2 {
+        return eprintln!("SKIPPED: one processor only");
+    }
+    let Some(cluster) = cluster(&scene, all.len() as u32, "40") else { return };
+    let list = "sed -n 's/Cpus_allowed_list:.//p' /proc/self/status";
+    let lists = |options: String| {
+        let outcome = cluster.scrun(ALICE, "a", &options, list).run();
+        let text = outcome.expect(0).text();
+        let mut lists: Vec<String> = text.lines().map(str::to_owned).collect();
+        lists.sort();
+        lists
+    };
+    let many = format!("nodes={}", all.len());
+    let mut each: Vec<String> = all.iter().map(usize::to_string).collect();
+    each.sort();
+    assert_eq!(lists(many.clone()), each);
+    // Whoever wants that, or leaves some to others, may run anywhere.
+    let free = lists("nodes=1".to_owned()).remove(0);
+    assert_ne!(free, each[0]);
+    assert_eq!(lists(format!("{many},nobind")), vec![free; all.len()]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod limits;
 mod networks;
 mod orders;
 mod output;
+mod processors;
 mod reports;
 mod segments;
 mod sight;

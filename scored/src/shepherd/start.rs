@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use nix::fcntl::OFlag;
+use nix::sched::CpuSet;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::pipe2;
 use score_proto::env;
@@ -15,6 +16,7 @@ use score_proto::message::{ElementSpec, Input, JobSpec, Kind, OsBytes, Output};
 use score_proto::order;
 
 use super::files::{self, Place};
+use super::processors;
 use super::work::At;
 use crate::job::staging;
 use crate::sys::spawn::{CONTROL_NUMBER, Fault, Launch, Opening, Program, Source, Spawner};
@@ -42,6 +44,8 @@ pub struct Starts {
     openings: HashMap<(usize, usize), Opening>,
     /// Read end of the pipe from the left-hand neighbour, by node of this host.
     from_left: Vec<Option<OwnedFd>>,
+    /// The processor of each process, where they are kept to one.
+    processors: Vec<CpuSet>,
     spawner: Spawner,
 }
 
@@ -88,6 +92,8 @@ pub struct Ground<'a> {
     pub descriptor_limit: libc::rlimit,
     /// There is no PID namespace.
     pub die_with_parent: bool,
+    /// Whether daemons serve several users.
+    pub multi_user: bool,
     /// /dev/null, open for reading and writing.
     pub null: &'a File,
 }
@@ -116,6 +122,10 @@ impl Starts {
         self.from_left = here.range().map(|_| None).collect();
         self.openings.clear();
         (self.first, self.nodes) = (here.first, here.nodes as usize);
+        self.processors = match ground.multi_user {
+            true => processors::of_stage(ground.spec, stage, here.nodes),
+            false => Vec::new(),
+        };
         self.spawner.begin(self.queue.len())
     }
 
@@ -201,6 +211,7 @@ impl Starts {
             ],
             descriptor_limit: ground.descriptor_limit,
             die_with_parent: ground.die_with_parent,
+            processor: self.processors.get(process),
         };
         let number = self.number(at);
         let pid = self.spawner.spawn(&launch, number).map_err(|fault| plan.explain(fault))?;

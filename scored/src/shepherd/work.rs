@@ -490,6 +490,7 @@ impl Ground {
             directory: &self.directory,
             descriptor_limit: self.descriptor_limit,
             die_with_parent: self.outer_proc.is_none(),
+            multi_user: self.multi_user,
             null: &self.null,
         }
     }

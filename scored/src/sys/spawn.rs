@@ -16,6 +16,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
+use nix::sched::CpuSet;
+
 use super::memfd::Words;
 
 /// The number under which a process finds its control socket.
@@ -71,6 +73,8 @@ pub struct Launch<'a> {
     pub descriptor_limit: libc::rlimit,
     /// Whether the kernel shall kill it when we die: where there is no PID namespace to do so.
     pub die_with_parent: bool,
+    /// Where it is to run, unless it chooses for itself.
+    pub processor: Option<&'a CpuSet>,
 }
 
 /// Why a process could not be started.
@@ -190,6 +194,10 @@ unsafe fn prepare(launch: &Launch<'_>, parent: u32) -> u64 {
         }
         if libc::setsid() < 0 {
             return STEP_SETUP;
+        }
+        if let Some(set) = launch.processor {
+            // One that is taken from the host meanwhile is no reason not to run.
+            libc::sched_setaffinity(0, size_of::<CpuSet>(), ptr::from_ref(set).cast());
         }
         // What comes now may take long; all dispositions are default, so that a signal ends it.
         let mut none: libc::sigset_t = std::mem::zeroed();

@@ -92,6 +92,7 @@ pub const KNOWN: &[Known] = &[
     row("message", (Perhaps, "[=concise|quiet]"), value::message, Works, "which lines to show"),
     row("resource", (Nothing, ""), value::anything, Works, "show requests, run nothing"),
     row("noidle", (Nothing, ""), value::anything, Works, "conclude nothing from idle flags"),
+    row("nobind", (Nothing, ""), value::anything, Shared, "processes change processors"),
     row("hetero", (Nothing, ""), value::anything, Works, "permit hosts of different kinds"),
     row("heterogeneous", (Nothing, ""), value::anything, Works, "the same"),
     row("links", (Value, "=L"), value::amount, Works, "networks of virtual hosts (for tests)"),
