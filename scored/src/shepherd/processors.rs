@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn processes_keep_to_a_processor_each_if_there_is_one_for_each() {
         let mut all = CpuSet::new();
-        [1, 4, 5].map(|at| all.set(at).unwrap());
+        [1, 4, 5].into_iter().for_each(|at| all.set(at).unwrap());
         let sets = each(&all, 3);
         for (set, at) in sets.iter().zip([1, 4, 5]) {
             assert!((0..CpuSet::count()).all(|one| set.is_set(one).unwrap() == (one == at)));
