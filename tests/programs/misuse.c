@@ -105,16 +105,24 @@ static void privileges(pmContext *pmc, int next) {
     check("pmDetachContext of a member", pmDetachContext(member), EBUSY);
 }
 
-/* What comes with later issues is there and says so. */
-static void later(pmContext *pmc, int next) {
+/* Remote memory: what was never locked is refused at once. */
+static void remote_memory(pmContext *pmc, int next) {
     static char memory[64];
-    pmAddrHandle handle = 0;
+    pmAddrHandle handle = 0, forged = 0;
 
-    check("pmMLock", pmMLock(pmc, next, memory, sizeof memory, &handle), ENOSYS);
-    check("pmWrite", pmWrite(pmc, next, handle, handle, 8), ENOSYS);
-    check("pmRead", pmRead(pmc, next, handle, handle, 8), ENOSYS);
-    check("pmIsWriteDone", pmIsWriteDone(pmc), ENOSYS);
-    check("pmIsReadDone", pmIsReadDone(pmc), ENOSYS);
+    check("pmMLock of nothing", pmMLock(pmc, next, memory, 0, &handle), EINVAL);
+    check("pmMLock for itself", pmMLock(pmc, score_self_node, memory, 8, &handle), EINVAL);
+    check("pmMLock for a bad node", pmMLock(pmc, score_num_node, memory, 8, &handle), EINVAL);
+    check("pmMUnlock without a lock", pmMUnlock(pmc, next, memory, sizeof memory), ENOENT);
+    check("pmMLock", pmMLock(pmc, next, memory, sizeof memory, &handle), PM_SUCCESS);
+    check("pmWrite to a forged handle", pmWrite(pmc, next, forged, handle, 8), EINVAL);
+    check("pmRead of a forged handle", pmRead(pmc, next, forged, handle, 8), EINVAL);
+    check("pmWrite of nothing", pmWrite(pmc, next, forged, handle, 0), EINVAL);
+    check("pmWrite of too much", pmWrite(pmc, next, handle, handle, sizeof memory + 1), EINVAL);
+    check("pmMUnlock", pmMUnlock(pmc, next, memory, sizeof memory), PM_SUCCESS);
+    check("pmMUnlock again", pmMUnlock(pmc, next, memory, sizeof memory), ENOENT);
+    check("pmIsWriteDone", pmIsWriteDone(pmc), PM_SUCCESS);
+    check("pmIsReadDone", pmIsReadDone(pmc), PM_SUCCESS);
 }
 
 int main(void) {
@@ -132,7 +140,7 @@ int main(void) {
     multicasts(pmc, next);
     round_trip(pmc, next);
     privileges(pmc, next);
-    later(pmc, next);
+    remote_memory(pmc, next);
     round_trip(pmc, next);
     if (sc_barrier() != 0) {
         faults++;
