@@ -198,7 +198,9 @@ impl Arena {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |(&at, &room): (&usize, &usize)| {
             let first = at.next_multiple_of(align);
-            (first + len <= at + room).then_some((at, room, first))
+            // `len` may be anything that a user asks for.
+            let left = room.checked_sub(first - at)?;
+            (len <= left).then_some((at, room, first))
         };
         let (at, room, first) = free.iter().find_map(fits).ok_or(Error::NoMemory)?;
         free.remove(&at);
@@ -236,5 +238,27 @@ impl Arena {
             len += room;
         }
         free.insert(at, len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_length_is_given_that_does_not_fit() {
+        // Addresses are all it takes; where they are limited there is no arena to try.
+        let Some(file) = ArenaFile::create(1).unwrap() else { return };
+        let Some(arena) = Arena::of(&Arc::new(file), [1, 2], 0) else { return };
+        let (first, len) = arena.allocate(5000).unwrap();
+        assert_eq!((first, len), (arena.start(), 2 * PAGE));
+        for len in [PART, PART + 1, usize::MAX - 2 * PAGE + 1, usize::MAX - HUGE, usize::MAX] {
+            assert_eq!(arena.allocate(len), Err(Error::NoMemory), "{len:#x}");
+        }
+        let (second, _) = arena.allocate(HUGE).unwrap();
+        assert_eq!((second - arena.start()) % HUGE, 0);
+        arena.release(first, len);
+        arena.release(second, HUGE);
+        assert_eq!(arena.allocate(PART), Ok((arena.start(), PART)));
     }
 }

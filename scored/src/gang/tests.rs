@@ -312,9 +312,9 @@ fn two_jobs_share_evenly_and_lose_little() {
     }
 }
 
-/// A host whose thread does not do it by itself is told.
-#[test]
-fn a_stop_that_does_not_come_by_itself_is_ordered() {
+/// Two jobs on one processor: the first has just given way at 5 ms, and the second knows when it
+/// stops.
+fn second_of_two() -> (Gang, Planned) {
     let mut gang = Gang::new(Setting::default(), BTreeMap::from([(0, 1)]));
     let enter = |job| Event::Enter { job, shares: vec![Share { host: 0, procs: 1 }], priority: 8 };
     gang.on(enter(1), Time::ZERO);
@@ -323,6 +323,13 @@ fn a_stop_that_does_not_come_by_itself_is_ordered() {
     let [Action::Stop { job: 1, switch, .. }] = first[..] else { panic!("{first:?}") };
     let run = gang.on(Event::Stopped { job: 1, switch }, MS * 5);
     let [Action::Run { job: 2, stop: Some(planned), .. }, _] = run[..] else { panic!("{run:?}") };
+    (gang, planned)
+}
+
+/// A host whose thread does not do it by itself is told.
+#[test]
+fn a_stop_that_does_not_come_by_itself_is_ordered() {
+    let (mut gang, planned) = second_of_two();
     let due = gang.deadline().unwrap();
     assert!(due > MS * 5 + planned.after);
     let ordered = [Action::Stop { job: 2, switch: planned.switch, lasting: false }];
@@ -331,14 +338,7 @@ fn a_stop_that_does_not_come_by_itself_is_ordered() {
 
 #[test]
 fn a_job_that_is_left_alone_is_told_that_it_does_not_stop() {
-    let mut gang = Gang::new(Setting::default(), BTreeMap::from([(0, 1)]));
-    let enter = |job| Event::Enter { job, shares: vec![Share { host: 0, procs: 1 }], priority: 8 };
-    gang.on(enter(1), Time::ZERO);
-    gang.on(enter(2), Time::ZERO);
-    let first = gang.on(Event::Tick, MS * 5);
-    let [Action::Stop { job: 1, switch, .. }] = first[..] else { panic!("{first:?}") };
-    let run = gang.on(Event::Stopped { job: 1, switch }, MS * 5);
-    let [Action::Run { job: 2, stop: Some(planned), .. }, _] = run[..] else { panic!("{run:?}") };
+    let (mut gang, planned) = second_of_two();
     let alone = gang.on(Event::Leave(1), MS * 100);
     assert!(matches!(alone[..], [Action::Run { job: 2, stop: None, .. }]), "{alone:?}");
     // What was under way already: it is to run, and is.

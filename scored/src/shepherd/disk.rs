@@ -112,13 +112,14 @@ fn bytes(found: &FileStat) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::io::Read;
     use std::path::PathBuf;
     use std::process::{Command, Stdio};
 
-    fn scratch(name: &str) -> PathBuf {
+    /// A new folder.
+    pub fn scratch(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("score-limits-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).unwrap();

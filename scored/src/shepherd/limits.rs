@@ -109,15 +109,9 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disk::tests::scratch;
     use super::*;
     use std::fs;
-
-    fn scratch(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("score-limits-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path).unwrap();
-        path
-    }
 
     #[test]
     fn an_exceeded_limit_is_told_once() {

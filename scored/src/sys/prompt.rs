@@ -9,15 +9,17 @@
 // UNSAFETY: sched_setscheduler has no safe wrapper.
 #![expect(unsafe_code)]
 
+use std::cell::OnceCell;
 use std::io;
-use std::sync::OnceLock;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 const CALLER: Pid = Pid::from_raw(0);
-/// Where a thread that is kept to one processor could run before: the same for all of a process.
-static BEFORE: OnceLock<CpuSet> = OnceLock::new();
+thread_local! {
+    /// Where a thread that is kept to one processor could run before.
+    static BEFORE: OnceCell<CpuSet> = const { OnceCell::new() };
+}
 
 /// Whether what the calling thread starts shall be the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +63,7 @@ pub fn keep_to_one() {
     if let Ok(all) = sched_getaffinity(CALLER)
         && keep_to_first(&all).is_ok()
     {
-        let _ = BEFORE.set(all);
+        BEFORE.with(|before| _ = before.get_or_init(|| all));
     }
 }
 
@@ -75,10 +77,10 @@ fn keep_to_first(all: &CpuSet) -> nix::Result<()> {
 /// Does something where the thread could run before it was kept to one processor: what it starts
 /// there can do so, too.
 pub fn anywhere<T>(work: impl FnOnce() -> T) -> T {
-    let Some(all) = BEFORE.get() else { return work() };
-    let _ = sched_setaffinity(CALLER, all);
+    let Some(all) = BEFORE.with(|before| before.get().copied()) else { return work() };
+    let _ = sched_setaffinity(CALLER, &all);
     let result = work();
-    let _ = keep_to_first(all);
+    let _ = keep_to_first(&all);
     result
 }
 

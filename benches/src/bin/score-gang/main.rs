@@ -7,7 +7,8 @@
 //!                                          with slices of so many ms; `plain`: as Linux does
 //! score-gang shares SLICE SECONDS P...     what each of several jobs with these priorities gets
 //! score-gang switches SLICE SECONDS [1]    how long it takes from one job to the next, and how
-//!                                          much later one host of two does so; on one host
+//!                                          much later one host of two does so; with 1, of two
+//!                                          processes on one host
 //! score-gang turns FILE | gaps FILE        jobs themselves: the file has their progress, or times
 //! ```
 //! `kept` measures in turns together, alone, alone, together, so that a machine whose speed changes
