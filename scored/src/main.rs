@@ -10,6 +10,7 @@ mod link;
 mod options;
 mod owner;
 mod page;
+mod raw;
 mod shepherd;
 mod start;
 mod sys;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Ok(Command::Service(setting)) => daemon::service::run(&setting),
         Ok(Command::Console(setting)) => console::run(&setting).map_err(std::io::Error::other),
         Ok(Command::Shepherd(setting)) => shepherd::run(setting),
+        Ok(Command::Opener(opening)) => raw::run(opening),
         Ok(Command::Try(setting)) => start::trial::run(&setting).map_err(std::io::Error::other),
         Ok(Command::Greet(greeting)) => {
             start::trial::greet(&greeting).map_err(std::io::Error::other)

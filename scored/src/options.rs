@@ -12,7 +12,7 @@ use crate::daemon::service::config as service;
 use crate::daemon::{self, Common};
 use crate::start::{Wishes, trial};
 use crate::sys::descriptor;
-use crate::{console, owner, shepherd};
+use crate::{console, owner, raw, shepherd};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
@@ -85,6 +85,8 @@ pub enum Command {
     Console(console::Setting),
     /// `-shepherd`
     Shepherd(shepherd::Setting),
+    /// `-opener`: opens raw sockets for a shepherd.
+    Opener(raw::Opening),
     /// `-probe`
     Probe {
         /// `-json`
@@ -107,6 +109,7 @@ struct Words {
     no_namespace: bool,
     control: Option<OwnedFd>,
     switch: Option<OwnedFd>,
+    raw: Option<OwnedFd>,
     proc_dir: Option<OwnedFd>,
     directory: Option<OsString>,
     hosts: Option<String>,
@@ -160,9 +163,11 @@ pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
             control: control(words.control)?,
             common: common(words.no_namespace, words.wishes),
         })),
+        Some("-opener") => Ok(Command::Opener(raw::Opening { control: control(words.control)? })),
         Some(_) => Ok(Command::Shepherd(shepherd::Setting {
             control: control(words.control)?,
             switch: words.switch.ok_or("-switch is missing")?,
+            raw: words.raw,
             directory: words.directory.ok_or("-directory is missing")?.into(),
             outer_proc: words.proc_dir,
             owner: words.owner.as_deref().map(owner::read).transpose()?,
@@ -190,6 +195,7 @@ impl Words {
             "-probe" => self.mode = Some("-probe"),
             "-single" => self.mode = Some("-single"),
             "-shepherd" => self.mode = Some("-shepherd"),
+            "-opener" => self.mode = Some("-opener"),
             "-greet" => self.mode = Some("-greet"),
             "-daemon" => self.mode = Some("-daemon"),
             "-try" => {
@@ -217,6 +223,7 @@ impl Words {
             "-nonamespace" => self.no_namespace = true,
             "-control" => self.control = Some(number(&shown, value()?)?),
             "-switch" => self.switch = Some(number(&shown, value()?)?),
+            "-raw" => self.raw = Some(number(&shown, value()?)?),
             "-proc" => self.proc_dir = Some(number(&shown, value()?)?),
             "-directory" => self.directory = Some(value()?.clone()),
             "-owner" => self.owner = Some(value()?.clone()),

@@ -53,6 +53,7 @@ mod strangers;
 mod system_calls;
 mod time_sharing;
 mod traffic;
+mod trusted_networks;
 mod unprivileged;
 mod usage_errors;
 mod virtual_hosts;

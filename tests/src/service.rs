@@ -1,5 +1,6 @@
 //! A cluster in multi-user mode: a scored for each host, on loopback addresses of this machine.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
+use crate::place::Place;
 use crate::{Job, Outcome, Running, Scene, binaries, skip};
 
 /// A user that nobody knows by name.
@@ -26,6 +28,8 @@ pub struct Cluster<'a> {
     port: u16,
     options: Vec<String>,
     daemons: Vec<(String, Child)>,
+    /// The networks of hosts that are not on this machine's own.
+    places: HashMap<String, Place>,
 }
 
 impl<'a> Cluster<'a> {
@@ -48,6 +52,17 @@ impl<'a> Cluster<'a> {
         database: &str,
         options: &[&str],
     ) -> Option<Self> {
+        Self::start_on(scene, hosts, database, options, HashMap::new())
+    }
+
+    /// The same with networks of their own for hosts.
+    pub fn start_on(
+        scene: &'a Scene,
+        hosts: &[&str],
+        database: &str,
+        options: &[&str],
+        places: HashMap<String, Place>,
+    ) -> Option<Self> {
         if !geteuid().is_root() {
             skip("multi-user mode", "it needs root");
             return None;
@@ -59,7 +74,7 @@ impl<'a> Cluster<'a> {
         let port = free.local_addr().unwrap().port();
         drop(free);
         let options = options.iter().map(|word| (*word).to_owned()).collect();
-        let mut cluster = Self { scene, port, options, daemons: Vec::new() };
+        let mut cluster = Self { scene, port, options, daemons: Vec::new(), places };
         hosts.iter().for_each(|host| cluster.start_host(host));
         let server = hosts.last().unwrap();
         for host in &hosts[..hosts.len() - 1] {
@@ -106,7 +121,11 @@ impl<'a> Cluster<'a> {
             .stdin(Stdio::null())
             .stderr(File::options().append(true).create(true).open(self.log_file(host)).unwrap())
             .env_remove("JOURNAL_STREAM");
-        self.daemons.push((host.to_owned(), command.spawn().unwrap()));
+        let child = match self.places.get(host) {
+            Some(place) => place.act(|| command.spawn()),
+            None => command.spawn(),
+        };
+        self.daemons.push((host.to_owned(), child.unwrap()));
         self.until_logged(host, "ready");
     }
 

@@ -109,8 +109,26 @@ impl Device {
             }
             other => return Err(refuse_kind(other)),
         };
+        Ok(Device::of(kind, contexts))
+    }
+
+    /// Opens ethernet over sockets that somebody with more rights has opened: for each local node
+    /// one for each `-link`. Invalid: bad options, or not as many.
+    #[doc(hidden)]
+    pub fn open_over(
+        options: &[&str],
+        links: Vec<Vec<ethernet::wire::Endpoint>>,
+    ) -> Result<Device> {
+        let options = ethernet::config::Options::parse("ethernet", options)?;
+        role::become_owner()?;
+        let channels = Arc::new(ethernet::open::Channels::given(options, links)?);
+        let contexts = channels.contexts();
+        Ok(Device::of(OwnerKind::Ethernet(channels), contexts))
+    }
+
+    fn of(kind: OwnerKind, contexts: usize) -> Device {
         let open = Mutex::new(vec![false; contexts]);
-        Ok(Device(Arc::new(Owner { kind, open, closed: Mutex::new(false) })))
+        Device(Arc::new(Owner { kind, open, closed: Mutex::new(false) }))
     }
 
     fn live(&self) -> Result<&Owner> {

@@ -5,6 +5,7 @@
 
 mod bed;
 mod faults;
+mod held;
 mod others;
 mod traffic;
 

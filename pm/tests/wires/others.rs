@@ -104,7 +104,7 @@ fn frames_that_lie_are_dropped_and_counted() {
 }
 
 /// Sends whole frames over `eth0` of the host that this thread is in.
-fn send_frames(frames: &[Vec<u8>]) {
+pub fn send_frames(frames: &[Vec<u8>]) {
     // SAFETY: no memory is involved.
     let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) };
     assert!(socket >= 0);

@@ -20,6 +20,7 @@ use super::shepherd::{About, Family, Shepherd};
 use super::store::Store;
 use crate::job::limits::{Kind, Limits};
 use crate::job::{check, code, staging};
+use crate::raw;
 use crate::shepherd::NOT_THE_OWNER;
 use crate::sys::cgroup::{Cgroups, Group};
 use crate::sys::{process, prompt};
@@ -230,6 +231,7 @@ impl Member {
             directory: &directory.path().to_string_lossy(),
             owner: begin.owner.as_ref(),
             group: self.group.as_ref(),
+            raw: raw::Plan::of(begin, self.relay.placement()),
         };
         let shepherd = Shepherd::start(&about, start);
         let shepherd = shepherd

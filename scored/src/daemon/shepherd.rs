@@ -18,12 +18,12 @@ use score_proto::order::{Order, Owner, Report, Status};
 
 use super::member::Start;
 use crate::link::Link;
-use crate::owner;
 use crate::shepherd::{Counts, Setting};
 use crate::sys::cgroup::Group;
 use crate::sys::namespace::{self, Rung};
 use crate::sys::process;
 use crate::sys::{descriptor, prompt};
+use crate::{owner, raw};
 
 /// How long the processes of a dead shepherd without namespace may take to go.
 const GOING: Duration = Duration::from_secs(2);
@@ -40,6 +40,8 @@ pub struct About<'a> {
     pub owner: Option<&'a Owner>,
     /// The job's group, where the kernel counts.
     pub group: Option<&'a Group>,
+    /// The raw sockets that it may have opened.
+    pub raw: Option<raw::Plan>,
 }
 
 impl About<'_> {
@@ -84,6 +86,10 @@ impl Shepherd {
         let ((ours, theirs), (our_switch, their_switch)) = (pair()?, pair()?);
         let sockets = [&theirs, &their_switch];
         let outer_proc = OwnedFd::from(File::open("/proc")?);
+        // Without one the job goes by UDP, and a line says so.
+        let opener = about.raw.as_ref().and_then(|plan| raw::start(plan).ok());
+        start.family.borrow_mut().extend(opener.as_ref().map(|(pid, _)| *pid));
+        let opener = opener.as_ref().map(|(_, socket)| socket);
         let mut last = io::Error::from_raw_os_error(libc::EPERM);
         for rung in Rung::ladder() {
             if start.no_namespace && rung.is_namespace() {
@@ -92,7 +98,7 @@ impl Shepherd {
             let outer_proc = rung.is_namespace().then_some(&outer_proc);
             let started = prompt::anywhere(|| match about.owner {
                 // A program of its own: this process's memory is not for the user.
-                Some(_) => start_program(*rung, about, sockets, outer_proc),
+                Some(_) => start_program(*rung, about, sockets, [outer_proc, opener]),
                 // What this process knows is the user's own, and a fork costs a fifth.
                 None => namespace::start_fork(*rung, || work(about, sockets, outer_proc)),
             });
@@ -181,16 +187,17 @@ fn start_program(
     rung: Rung,
     about: &About<'_>,
     sockets: [&OwnedFd; 2],
-    outer_proc: Option<&OwnedFd>,
+    more: [Option<&OwnedFd>; 2],
 ) -> io::Result<i32> {
     let [control, switch] = sockets.map(|socket| socket.as_raw_fd().to_string());
     let fixed = ["scored", "-shepherd", "-control", &control, "-switch", &switch];
     let fixed = fixed.map(OsString::from).into_iter();
     let mut words: Vec<OsString> = fixed.chain(about.words()).collect();
     let mut keep = sockets.to_vec();
-    if let Some(outer_proc) = outer_proc {
-        words.extend(["-proc".into(), outer_proc.as_raw_fd().to_string().into()]);
-        keep.push(outer_proc);
+    for (option, socket) in ["-proc", "-raw"].into_iter().zip(more) {
+        let Some(socket) = socket else { continue };
+        words.extend([option.into(), socket.as_raw_fd().to_string().into()]);
+        keep.push(socket);
     }
     let arguments: Result<Vec<CString>, _> =
         words.into_iter().map(|word| CString::new(word.into_vec())).collect();
@@ -208,6 +215,7 @@ fn work(about: &About<'_>, sockets: [&OwnedFd; 2], outer_proc: Option<&OwnedFd>)
             control,
             switch,
             directory: about.directory.into(),
+            raw: None,
             outer_proc,
             owner: None,
             counts: Counts::default(),

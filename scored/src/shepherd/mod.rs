@@ -35,9 +35,11 @@ use score_proto::PROTOCOL_VERSION;
 use score_proto::order::{Order, Owner, Report};
 
 use crate::link::Link;
+use crate::raw::Asker;
 use crate::sys::prompt::{self, Heirs};
 use crate::sys::{descriptor, process, user};
 pub use limits::Counts;
+pub use networks::{raw_links, secret_of};
 use reports::Reports;
 use work::Work;
 
@@ -64,6 +66,8 @@ pub struct Setting {
     pub switch: OwnedFd,
     /// The job's directory.
     pub directory: PathBuf,
+    /// To whoever opens raw sockets for the job, where it has any.
+    pub raw: Option<OwnedFd>,
     /// /proc of the outer PID namespace, when this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,
     /// Whose job it is, when it is not that of whoever has started scored.
@@ -119,6 +123,7 @@ pub fn run(setting: Setting) -> io::Result<()> {
         null,
         counts: setting.counts,
         multi_user: setting.owner.is_some(),
+        raw: setting.raw.map(Asker::new).transpose()?,
     };
     Shepherd { poll, child, work: Work::new(ground, reports, gate, sight) }.live()
 }

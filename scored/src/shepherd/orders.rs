@@ -175,7 +175,7 @@ impl Work {
     /// other hosts.
     fn open_networks(&mut self, element: u32) -> Result<Vec<HostAddress>, String> {
         let Some(known) = &self.known else { return Ok(Vec::new()) };
-        self.segments.open(element, known)
+        self.segments.open(element, known, self.ground.raw.as_ref())
     }
 
     fn take_steps(&mut self, element: u32, steps: Vec<Step>) {

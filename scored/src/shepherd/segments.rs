@@ -17,6 +17,7 @@ use score_proto::order::{HostAddress, Placement};
 use super::networks::{Gauges, Label, Networks, Told};
 use super::switch::Gate;
 use super::work::Known;
+use crate::raw::Asker;
 use crate::sys::memfd::{Published, sealed};
 
 /// What one parallel process shares.
@@ -37,17 +38,23 @@ pub struct Segments {
 
 impl Segments {
     /// The first node of a parallel process has attached on this host: opens what other hosts need
-    /// to know the address of. Nothing, when there is no other host.
+    /// to know the address of. Nothing, when there is no other host. `asker`: who opens what this
+    /// process may not.
     ///
     /// # Errors
     /// One line for the user.
-    pub fn open(&mut self, element: u32, known: &Known) -> Result<Vec<HostAddress>, String> {
+    pub fn open(
+        &mut self,
+        element: u32,
+        known: &Known,
+        asker: Option<&Asker>,
+    ) -> Result<Vec<HostAddress>, String> {
         let (spec, secret) = (known.spec(), known.begin.secret);
         let elements = &spec.stages[known.stage].elements;
         let alone = elements.iter().filter(|one| one.kind == Kind::Score).count() < 2;
         let label = Label { secret, stage: self.stage, element, alone };
         let mut networks = Networks::default();
-        let addresses = networks.open(spec, &known.placement, label)?;
+        let addresses = networks.open(spec, &known.placement, label, asker)?;
         self.shared.insert(element, Shared { area: None, networks });
         Ok(addresses)
     }

@@ -26,6 +26,7 @@ use super::switch::Gate;
 use super::{FIRST, INPUT, NETWORKS, ending};
 use crate::job::code;
 use crate::job::limits::Kind;
+use crate::raw::Asker;
 use crate::sys::process::{self, Reap, Reaped};
 use crate::sys::remove;
 
@@ -56,6 +57,8 @@ pub struct Ground {
     pub counts: Counts,
     /// Whether daemons serve several users.
     pub multi_user: bool,
+    /// Who opens raw sockets that this process may not.
+    pub raw: Option<Asker>,
 }
 
 /// The job, once it is known.

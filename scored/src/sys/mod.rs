@@ -9,6 +9,7 @@ pub mod probe;
 pub mod process;
 pub mod prompt;
 pub mod remove;
+pub mod rights;
 pub mod spawn;
 pub mod stop;
 pub mod tie;

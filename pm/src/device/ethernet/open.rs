@@ -36,6 +36,12 @@ struct Port {
     exited: bool,
 }
 
+impl Port {
+    fn new(links: Vec<wire::Endpoint>) -> Port {
+        Port { links, bound: false, used: false, exited: false }
+    }
+}
+
 /// An ethernet device's channels: a slab each.
 pub(crate) struct Channels {
     options: Options,
@@ -57,16 +63,36 @@ struct State {
 
 impl Channels {
     pub(crate) fn new(options: Options) -> Result<Channels> {
-        let links = options.links.len();
         let open = |node: usize| -> Result<Port> {
             let open = |link| wire::Endpoint::open(&options.wire(link, node)).map_err(refused);
-            let links = (0..links).map(open).collect::<Result<Vec<_>>>()?;
-            Ok(Port { links, bound: false, used: false, exited: false })
+            (0..options.links.len()).map(open).collect::<Result<Vec<_>>>().map(Port::new)
         };
         let nodes = || options.first..options.first + options.local;
         let ports = (0..options.channels)
             .map(|_| nodes().map(open).collect::<Result<Vec<_>>>())
             .collect::<Result<Vec<_>>>()?;
+        Channels::over(options, ports)
+    }
+
+    /// The same for one channel over sockets that somebody else has opened: for each local node
+    /// one for each link. Invalid: there are others.
+    pub(crate) fn given(options: Options, nodes: Vec<Vec<wire::Endpoint>>) -> Result<Channels> {
+        let fits = |links: &Vec<_>| links.len() == options.links.len();
+        if options.channels != 1 || nodes.len() != options.local || !nodes.iter().all(fits) {
+            return Err(Error::Invalid);
+        }
+        let with_loss = |(node, links): (usize, Vec<wire::Endpoint>)| {
+            let lossy = |(link, one): (usize, wire::Endpoint)| {
+                let note = one.note().map(str::to_owned);
+                one.with(note, options.wire(link, options.first + node).loss)
+            };
+            Port::new(links.into_iter().enumerate().map(lossy).collect())
+        };
+        let ports = nodes.into_iter().enumerate().map(with_loss).collect();
+        Channels::over(options, vec![ports])
+    }
+
+    fn over(options: Options, ports: Vec<Vec<Port>>) -> Result<Channels> {
         let longest = ports.iter().flatten().flat_map(|port| &port.links).map(|link| link.mtu());
         let mtu = longest.min().unwrap_or(0).saturating_sub(HEADER);
         if mtu < MIN_MTU {

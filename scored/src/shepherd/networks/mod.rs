@@ -1,6 +1,7 @@
 //! The PM devices of one parallel process on this host, for each of its network sets: shared memory
 //! for the host's own nodes, ethernet for those of other hosts.
 
+mod opening;
 mod way;
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,17 +9,17 @@ use std::sync::Arc;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use score_pm::{ContextRef, Counters, Device, Error};
+use score_pm::{ContextRef, Counters, Device};
 use score_proto::frame;
 use score_proto::message::{JobSpec, Level, NetworkSet};
 use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Placement};
 
-use way::{Offer, Plan, Reached};
-
-/// Names a variable of scored's own environment, for tests: the wires of its jobs lose, double and
-/// reorder as it says (docs/ethernet.md).
-const LOSS: &str = "SCORE_TEST_LOSS";
+use crate::raw::Asker;
+use opening::Opening;
+pub use opening::secret_of;
+pub use way::raw_links;
+use way::{Offer, Reached};
 
 /// A device and its contexts, one for each process of this host.
 struct Open {
@@ -117,40 +118,6 @@ impl Open {
         opened.map_err(|error| format!("no shmem device for {nodes} nodes: {error}"))
     }
 
-    /// An ethernet device over these links; `set`: which network set it is for.
-    fn ethernet(
-        placement: &Placement,
-        label: Label,
-        set: u32,
-        (wire, links): (&str, &[String]),
-    ) -> score_pm::Result<Self> {
-        let here = placement.here().ok_or(Error::Invalid)?;
-        let number = |number: u32| number.to_string();
-        let incarnation = label.stage << 16 | label.element & 0xffff;
-        // Other sets' packets are strangers, too.
-        let secret = label.secret.wrapping_add(u64::from(set));
-        let options = [
-            "-nodes",
-            &number(placement.nodes()),
-            "-first",
-            &number(here.first),
-            "-local",
-            &number(here.nodes),
-            "-wire",
-            wire,
-            "-secret",
-            &format!("{secret:x}"),
-            "-incarnation",
-            &number(incarnation),
-        ];
-        let lossy = std::env::var(LOSS).ok();
-        let loss = lossy.iter().flat_map(|loss| ["-loss", loss.as_str()]);
-        let links = links.iter().flat_map(|link| ["-link", link.as_str()]);
-        let options: Vec<&str> = options.into_iter().chain(links).chain(loss).collect();
-        let device = Device::open("ethernet", &options)?;
-        Self::new(device, here.nodes, here.first)
-    }
-
     fn give(&self, process: u32) -> Result<OwnedFd, String> {
         let context = self.contexts.get(process as usize).ok_or("no such process")?;
         context.create_attach_fd().map_err(|error| format!("PM context {process}: {error}"))
@@ -164,33 +131,6 @@ impl Open {
 impl Set {
     fn ethernet(&self) -> Option<&Open> {
         self.raw.as_ref().or(self.udp.as_ref())
-    }
-
-    /// Opens what reaches other hosts, and says what that is.
-    fn open(
-        plan: Plan,
-        placement: &Placement,
-        label: Label,
-        set: u32,
-    ) -> Result<(Self, Offer), String> {
-        let fault = |error: Error| {
-            let (name, links) = (&plan.name, plan.links.join(", "));
-            format!("network {name}: no ethernet device on {links}: {error}")
-        };
-        let udp = Open::ethernet(placement, label, set, ("udp", &plan.links)).map_err(fault)?;
-        let offered = udp.reached().map_err(fault)?;
-        let (mut raw, mut why) = (None, None);
-        match &plan.raw {
-            Some(Ok(links)) => match open_raw(placement, label, set, links) {
-                Ok((open, note)) => (raw, why) = (Some(open), note),
-                Err(reason) => why = Some(reason),
-            },
-            Some(Err(reason)) => why = Some(reason.clone()),
-            None => {}
-        }
-        let reached = raw.as_ref().map(Open::reached).transpose().map_err(fault)?;
-        let offer = Offer { raw: reached, udp: offered, why };
-        Ok((Self { name: plan.name, shmem: None, raw, udp: Some(udp) }, offer))
     }
 
     /// All hosts have said what they offer: takes what all have, and where it is reached.
@@ -213,30 +153,9 @@ impl Set {
     }
 }
 
-/// AF_XDP takes a link for itself, so that it is for one process alone on its host.
-fn open_raw(
-    placement: &Placement,
-    label: Label,
-    set: u32,
-    links: &[String],
-) -> Result<(Open, Option<String>), String> {
-    let lonely = label.alone && set == 0 && placement.here().is_some_and(|here| here.nodes == 1);
-    let wire = if lonely { "raw" } else { "packet" };
-    let open = Open::ethernet(placement, label, set, (wire, links)).map_err(|error| {
-        let links = links.join(", ");
-        let needs = if error == Error::Permission { " (CAP_NET_RAW is needed)" } else { "" };
-        format!("{links}: {error}{needs}")
-    })?;
-    let note = match lonely {
-        true => open.device.note().unwrap_or_default(),
-        false => Some("AF_XDP is for one process on a link; AF_PACKET is used instead".to_owned()),
-    };
-    Ok((open, note))
-}
-
 impl Networks {
     /// Opens what other hosts need to know the address of; answers that. Nothing, when there is
-    /// no other host.
+    /// no other host. `asker`: who opens raw sockets that this process may not.
     ///
     /// # Errors
     /// One line for the user.
@@ -245,6 +164,7 @@ impl Networks {
         spec: &JobSpec,
         placement: &Placement,
         label: Label,
+        asker: Option<&Asker>,
     ) -> Result<Vec<HostAddress>, String> {
         let names = way::names(spec);
         let Some(here) = placement.here().filter(|_| placement.hosts.len() > 1) else {
@@ -254,9 +174,9 @@ impl Networks {
         };
         self.first = here.first;
         let mut offers = Vec::new();
+        let mut opening = Opening { placement, here, label, asker, taken: Vec::new() };
         for (number, name) in (0..).zip(&names) {
-            let plan = way::plan(name, spec, placement)?;
-            let (set, offer) = Set::open(plan, placement, label, number)?;
+            let (set, offer) = opening.set(number, way::plan(name, spec, placement)?)?;
             self.sets.push(set);
             offers.push(offer);
         }

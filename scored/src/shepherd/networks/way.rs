@@ -74,6 +74,16 @@ pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<Plan, S
     Ok(Plan { name: name.to_owned(), links, raw })
 }
 
+/// The interfaces of each network set of a job that raw Ethernet goes by here; none where it is not
+/// that, or may not be.
+pub fn raw_links(spec: &JobSpec, placement: &Placement) -> Vec<Vec<String>> {
+    let links = |name: &String| match plan(name, spec, placement) {
+        Ok(Plan { raw: Some(Ok(links)), .. }) => links,
+        _ => Vec::new(),
+    };
+    names(spec).iter().map(links).collect()
+}
+
 /// A raw socket in a user's process can read and forge everything on its link.
 fn refusal<T>(network: &HostNetwork) -> Result<T, String> {
     Err(match network.links.is_empty() {

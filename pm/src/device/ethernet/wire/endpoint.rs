@@ -99,17 +99,21 @@ pub struct Options {
     pub address: Option<IpAddr>,
     /// Loss on purpose, for tests.
     pub loss: Option<Loss>,
+    /// Raw wires: frames whose packet carries another secret never reach the socket, and whoever
+    /// holds it cannot change that. For processes that have fewer rights than who opens it.
+    pub secret: Option<u64>,
 }
 
 impl Options {
     /// A wire over an interface.
     pub fn over(choice: Choice, link: &str) -> Options {
-        Options { choice, link: Some(link.into()), address: None, loss: None }
+        Options { choice, link: Some(link.into()), address: None, loss: None, secret: None }
     }
 
     /// UDP from an address of this host.
     pub fn udp(address: IpAddr) -> Options {
-        Options { choice: Choice::Udp, link: None, address: Some(address), loss: None }
+        let (link, address) = (None, Some(address));
+        Options { choice: Choice::Udp, link, address, loss: None, secret: None }
     }
 }
 
@@ -141,15 +145,15 @@ impl Endpoint {
     pub fn open(options: &Options) -> Result<Endpoint, WireError> {
         let (opened, note) = match options.choice {
             Choice::Udp => (udp::open(options.link.as_deref(), options.address)?, None),
-            Choice::Packet => (packet::open(raw_link(options)?)?, None),
-            Choice::Xdp => (xdp::open(raw_link(options)?)?, None),
+            Choice::Packet => (packet::open(raw_link(options)?, options.secret)?, None),
+            Choice::Xdp => (xdp::open(raw_link(options)?, options.secret)?, None),
             Choice::Raw => {
                 let link = raw_link(options)?;
-                match xdp::open(link) {
+                match xdp::open(link, options.secret) {
                     Ok(opened) => (opened, None),
                     Err(error) => {
                         let note = format!("{error}; AF_PACKET is used instead");
-                        (packet::open(link)?, Some(note))
+                        (packet::open(link, options.secret)?, Some(note))
                     }
                 }
             }
@@ -171,6 +175,12 @@ impl Endpoint {
     /// Why it is not the wire that was asked for: one line for people.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
+    }
+
+    /// The same with such a line, and with loss on purpose.
+    #[must_use]
+    pub fn with(self, note: Option<String>, loss: Option<Loss>) -> Endpoint {
+        Endpoint { note, loss, ..self }
     }
 
     /// What others need to reach it: opaque bytes for their [`add_peer`](super::Wire::add_peer).

@@ -17,6 +17,19 @@ pub const HEADER: usize = 18;
 /// Of these, what counts as payload of the link: port and length.
 pub const INSIDE: usize = 4;
 
+/// Where EtherType and port stand.
+pub const TYPE_AT: usize = 12;
+pub const PORT_AT: usize = 14;
+
+/// Where the job's secret stands, in the machine's header behind this one (docs/ethernet.md).
+const SECRET_AT: usize = HEADER + 8;
+
+/// The two halves of a secret as a frame has them, and where.
+pub fn secret_words(secret: u64) -> [(usize, [u8; 4]); 2] {
+    let [a, b, c, d, e, f, g, h] = secret.to_le_bytes();
+    [(SECRET_AT, [a, b, c, d]), (SECRET_AT + 4, [e, f, g, h])]
+}
+
 /// A process behind a NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Station {
@@ -29,8 +42,8 @@ pub fn header(to: Station, from: [u8; 6], len: usize) -> [u8; HEADER] {
     let mut out = [0; HEADER];
     out[..6].copy_from_slice(&to.mac);
     out[6..12].copy_from_slice(&from);
-    out[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
-    out[14..16].copy_from_slice(&to.port.to_be_bytes());
+    out[TYPE_AT..PORT_AT].copy_from_slice(&ETHERTYPE.to_be_bytes());
+    out[PORT_AT..16].copy_from_slice(&to.port.to_be_bytes());
     out[16..].copy_from_slice(&(len as u16).to_be_bytes());
     out
 }
@@ -39,7 +52,7 @@ pub fn header(to: Station, from: [u8; 6], len: usize) -> [u8; HEADER] {
 pub fn check(header: &[u8; HEADER], frame: usize, port: u16) -> Option<usize> {
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let len = usize::from(word(16));
-    let ours = word(12) == ETHERTYPE && word(14) == port;
+    let ours = word(TYPE_AT) == ETHERTYPE && word(PORT_AT) == port;
     (ours && len > 0 && HEADER + len <= frame).then_some(len)
 }
 

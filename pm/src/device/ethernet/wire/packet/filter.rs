@@ -1,16 +1,16 @@
-//! The filter that the kernel runs on each frame of our EtherType before it enters the ring.
+//! The filter that the kernel runs on each frame before it enters the ring.
 
 // UNSAFETY: setsockopt with a program that it points to.
 #![expect(unsafe_code)]
 
+use super::raw;
+use crate::device::ethernet::wire::sockopt;
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Offset of the port in the frame.
-const PORT: u32 = 14;
-
-/// Lets frames pass that the NIC's own address was the destination of and whose port is `port`.
-fn program(port: u16) -> [libc::sock_filter; 6] {
+/// Lets frames of ours pass that the NIC's own address was the destination of, whose port is `port`
+/// and, where one is given, whose packet carries the secret.
+fn program(port: u16, secret: Option<u64>) -> Vec<libc::sock_filter> {
     let code =
         |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let (load_word, load_half) =
@@ -18,18 +18,29 @@ fn program(port: u16) -> [libc::sock_filter; 6] {
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
     let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
-    [
-        code(load_word, 0, 0, packet_type),
-        code(equal, 0, 3, u32::from(libc::PACKET_HOST)),
-        code(load_half, 0, 0, PORT),
-        code(equal, 0, 1, u32::from(port)),
-        code(answer, 0, 0, u32::MAX),
-        code(answer, 0, 0, 0),
-    ]
+    let mut checks = vec![
+        (load_word, packet_type, u32::from(libc::PACKET_HOST)),
+        (load_half, raw::TYPE_AT as u32, u32::from(raw::ETHERTYPE)),
+        (load_half, raw::PORT_AT as u32, u32::from(port)),
+    ];
+    for (at, part) in secret.into_iter().flat_map(raw::secret_words) {
+        checks.push((load_word, at as u32, u32::from_be_bytes(part)));
+    }
+    let count = checks.len();
+    let mut program = Vec::with_capacity(2 * count + 2);
+    for (number, (load, at, wanted)) in checks.into_iter().enumerate() {
+        program.push(code(load, 0, 0, at));
+        // To the last instruction.
+        program.push(code(equal, 0, (2 * (count - number) - 1) as u8, wanted));
+    }
+    program.extend([code(answer, 0, 0, u32::MAX), code(answer, 0, 0, 0)]);
+    program
 }
 
-pub fn attach(socket: BorrowedFd<'_>, port: u16) -> nix::Result<()> {
-    let mut program = program(port);
+/// With a secret the filter is there to stay: whoever holds the socket can neither take it off nor
+/// put another in its place.
+pub fn attach(socket: BorrowedFd<'_>, port: u16, secret: Option<u64>) -> nix::Result<()> {
+    let mut program = program(port, secret);
     let whole = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the kernel reads the structure and the program that it points to; both live through
     // the call.
@@ -42,5 +53,25 @@ pub fn attach(socket: BorrowedFd<'_>, port: u16) -> nix::Result<()> {
             size_of_val(&whole) as libc::socklen_t,
         )
     };
-    Errno::result(code).map(drop)
+    Errno::result(code)?;
+    match secret {
+        Some(_) => sockopt::set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, &1),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_that_fails_leads_to_the_answer_that_drops_the_frame() {
+        for (secret, checks) in [(None, 3), (Some(7), 5)] {
+            let program = program(9, secret);
+            let jumps = program.iter().enumerate().filter(|(_, one)| one.code & 7 == 5);
+            let targets: Vec<_> = jumps.map(|(at, one)| at + 1 + usize::from(one.jf)).collect();
+            assert_eq!(targets, vec![program.len() - 1; checks]);
+            assert_eq!(program[program.len() - 1].k, 0);
+        }
+    }
 }

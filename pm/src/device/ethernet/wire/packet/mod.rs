@@ -25,8 +25,9 @@ pub(super) fn packet_mtu(link_mtu: usize) -> usize {
     link_mtu.saturating_sub(raw::INSIDE).min(PACKET_MAX)
 }
 
-/// Opens a socket with its ring and binds it to an interface.
-pub(super) fn open(link: &str) -> Result<Opened, WireError> {
+/// Opens a socket with its ring and binds it to an interface. `secret`: as in
+/// [`Options`](super::Options).
+pub(super) fn open(link: &str, secret: Option<u64>) -> Result<Opened, WireError> {
     let (claim, port) = claim_port(link)?;
     let (link_mtu, mac) = (link::mtu(claim.as_fd(), link)?, link::mac(claim.as_fd(), link)?);
     let index = link::index(claim.as_fd(), link)?;
@@ -36,7 +37,7 @@ pub(super) fn open(link: &str) -> Result<Opened, WireError> {
     let socket = ring::socket().map_err(refused("socket"))?;
     let geometry = Geometry::new(packet_mtu(link_mtu));
     geometry.install(socket.as_fd()).map_err(refused("ring"))?;
-    filter::attach(socket.as_fd(), port).map_err(refused("filter"))?;
+    filter::attach(socket.as_fd(), port, secret).map_err(refused("filter"))?;
     sockopt::large_buffers(socket.as_fd());
     ring::bind(socket.as_fd(), index).map_err(refused("bind"))?;
     let address = Address { mtu: packet_mtu(link_mtu) as u16, place: Place::Raw(mac, port) };

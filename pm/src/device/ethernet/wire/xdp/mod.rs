@@ -34,8 +34,8 @@ fn mtu(link_mtu: usize) -> usize {
 }
 
 /// Opens a socket with its memory, binds it to the interface's only queue and puts the program
-/// there.
-pub(super) fn open(link: &str) -> Result<Opened, WireError> {
+/// there. `secret`: as in [`Options`](super::Options).
+pub(super) fn open(link: &str, secret: Option<u64>) -> Result<Opened, WireError> {
     let (claim, port) = claim_port(link)?;
     let asked = claim.as_fd();
     let (link_mtu, mac) = (link::mtu(asked, link)?, link::mac(asked, link)?);
@@ -57,7 +57,7 @@ pub(super) fn open(link: &str) -> Result<Opened, WireError> {
     umem::register(socket.as_fd(), memory.as_fd(), link_mtu).map_err(refused("memory"))?;
     patiently(|| umem::bind(socket.as_fd(), index)).map_err(refused("bind"))?;
     let own = Station { mac, port };
-    let program = program::load_for(socket.as_fd(), own).map_err(refused("program"))?;
+    let program = program::load_for(socket.as_fd(), own, secret).map_err(refused("program"))?;
     let attach = || program::attach(program.as_fd(), index);
     let attached = patiently(attach).map_err(refused("attaching the program"))?;
     let address = Address { mtu: mtu(link_mtu) as u16, place: Place::Raw(mac, port) };

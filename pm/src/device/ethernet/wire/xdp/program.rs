@@ -64,27 +64,44 @@ const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const QUEUE: i16 = 16;
 
-/// The program for a station and the map with its descriptor.
-fn program(own: Station, map: i32) -> [Instruction; 21] {
-    // As the processor loads them from the frame.
-    let first = i32::from_ne_bytes([own.mac[0], own.mac[1], own.mac[2], own.mac[3]]);
-    let second = i32::from(u16::from_ne_bytes([own.mac[4], own.mac[5]]));
-    let ether = i32::from(raw::ETHERTYPE.to_be());
-    let port = i32::from(own.port.to_be());
-    [
-        load(WORD, 2, 1, DATA),
-        load(WORD, 3, 1, DATA_END),
-        copy(4, 2),
-        add(4, raw::HEADER as i32),
-        if_above(4, 3, 14), // shorter than a header: pass
-        load(HALF, 5, 2, 12),
-        unless(5, ether, 12),
-        load(HALF, 5, 2, 14),
-        unless(5, port, 10),
-        load(WORD, 5, 2, 0),
-        unless(5, first, 8),
-        load(HALF, 5, 2, 4),
-        unless(5, second, 6),
+/// What a frame must have at an offset to be handed to the socket, as the processor loads it.
+struct Check {
+    size: u8,
+    at: usize,
+    wanted: i32,
+}
+
+fn word(at: usize, bytes: [u8; 4]) -> Check {
+    Check { size: WORD, at, wanted: i32::from_ne_bytes(bytes) }
+}
+
+fn half(at: usize, bytes: [u8; 2]) -> Check {
+    Check { size: HALF, at, wanted: i32::from(u16::from_ne_bytes(bytes)) }
+}
+
+/// The program for a station, a secret where one is given, and the map with its descriptor.
+fn program(own: Station, secret: Option<u64>, map: i32) -> Vec<Instruction> {
+    let [a, b, c, d, e, f] = own.mac;
+    let mut checks = vec![
+        half(raw::TYPE_AT, raw::ETHERTYPE.to_be_bytes()),
+        half(raw::PORT_AT, own.port.to_be_bytes()),
+        word(0, [a, b, c, d]),
+        half(4, [e, f]),
+    ];
+    checks.extend(secret.into_iter().flat_map(raw::secret_words).map(|(at, part)| word(at, part)));
+    let least = checks.iter().map(|check| check.at + 4).fold(raw::HEADER, usize::max);
+    let mut program =
+        vec![load(WORD, 2, 1, DATA), load(WORD, 3, 1, DATA_END), copy(4, 2), add(4, least as i32)];
+    // From behind the comparison of lengths to what lets the frame pass: two instructions for each
+    // check, and six that hand it over.
+    let mut left = 2 * checks.len() as i16 + 6;
+    program.push(if_above(4, 3, left));
+    for check in checks {
+        left -= 2;
+        program.push(load(check.size, 5, 2, check.at as i16));
+        program.push(unless(5, check.wanted, left));
+    }
+    program.extend([
         load(WORD, 2, 1, QUEUE),
         code(0x18, 1, PSEUDO_MAP_FD, 0, map), // two places: a 64-bit constant
         code(0, 0, 0, 0, 0),
@@ -93,7 +110,8 @@ fn program(own: Station, map: i32) -> [Instruction; 21] {
         code(0x95, 0, 0, 0, 0), // exit with its answer
         set(0, XDP_PASS),
         code(0x95, 0, 0, 0, 0),
-    ]
+    ]);
+    program
 }
 
 fn bpf<T>(command: i64, attributes: &mut T) -> nix::Result<i32> {
@@ -143,8 +161,9 @@ fn map(socket: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     Ok(map)
 }
 
-/// Loads the program that hands frames for `own` to `socket`.
-pub fn load_for(socket: BorrowedFd<'_>, own: Station) -> nix::Result<OwnedFd> {
+/// Loads the program that hands frames for `own` to `socket`, with a secret only those that carry
+/// it.
+pub fn load_for(socket: BorrowedFd<'_>, own: Station, secret: Option<u64>) -> nix::Result<OwnedFd> {
     #[repr(C)]
     struct Load {
         kind: u32,
@@ -160,7 +179,7 @@ pub fn load_for(socket: BorrowedFd<'_>, own: Station) -> nix::Result<OwnedFd> {
     }
     // The program keeps the map.
     let map = map(socket)?;
-    let program = program(own, map.as_raw_fd());
+    let program = program(own, secret, map.as_raw_fd());
     let mut name = [0; 16];
     name[..10].copy_from_slice(b"score_wire");
     let mut attributes = Load {
@@ -203,14 +222,18 @@ mod tests {
 
     #[test]
     fn every_jump_leads_to_the_answer_that_lets_the_frame_pass() {
-        let program = program(Station { mac: [2, 0, 0, 0, 0, 1], port: 7 }, 3);
-        let jumps = program.iter().enumerate().filter(|(_, one)| [0x56, 0x2d].contains(&one.code));
-        let mut count = 0;
-        for (at, one) in jumps {
-            let target = at + 1 + one.offset as usize;
-            assert_eq!(program[target], set(0, XDP_PASS), "from {at}");
-            count += 1;
+        let own = Station { mac: [2, 0, 0, 0, 0, 1], port: 7 };
+        for (secret, checks) in [(None, 4), (Some(9), 6)] {
+            let program = program(own, secret, 3);
+            let jumps =
+                program.iter().enumerate().filter(|(_, one)| [0x56, 0x2d].contains(&one.code));
+            let mut count = 0;
+            for (at, one) in jumps {
+                let target = at + 1 + one.offset as usize;
+                assert_eq!(program[target], set(0, XDP_PASS), "from {at}");
+                count += 1;
+            }
+            assert_eq!(count, 1 + checks);
         }
-        assert_eq!(count, 5);
     }
 }
