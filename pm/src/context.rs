@@ -11,7 +11,7 @@ mod remote;
 mod short;
 
 use crate::config::{ContextConfig, QueueStatus};
-use crate::device::{Body, Owner, Transport, ethernet, on, refuse_kind, shmem};
+use crate::device::{Body, Owner, Transport, ethernet, on, refuse_kind, shmem, verbs};
 use crate::error::{Error, Result};
 pub use crate::handle::ContextRef;
 use crate::handle::{free_page, new_page};
@@ -176,6 +176,7 @@ impl Context {
             "ethernet" | "agent-udp" => {
                 ContextRef::new(Body::Ethernet(ethernet::open::attach(fd)?), Origin::Attached)
             }
+            "verbs" => ContextRef::new(Body::Verbs(verbs::open::attach(fd)?), Origin::Attached),
             "composite" => Err(Error::Invalid),
             other => Err(refuse_kind(other)),
         }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{CLOSED, Context, Inner, Origin};
-use crate::device::{Body, Owner, OwnerKind, Transport, composite, ethernet, on, shmem};
+use crate::device::{Body, Owner, OwnerKind, Transport, composite, ethernet, on, shmem, verbs};
 use crate::error::{Error, Result};
 use crate::lock::LENT;
 use crate::sync::Ordering;
@@ -19,8 +19,10 @@ impl Body {
             OwnerKind::Ethernet(channels) => {
                 Ok(Body::Ethernet(ethernet::Ethernet::opened(number, channels)))
             }
-            // Messages over verbs are not built yet.
-            OwnerKind::Verbs(_) => Err(Error::NoSys),
+            OwnerKind::Verbs(channels) => {
+                channels.check()?;
+                Ok(Body::Verbs(verbs::Verbs::opened(number, channels)))
+            }
             OwnerKind::Composite(options) => {
                 composite::Composite::new(number, options.nodes).map(Body::Composite)
             }
@@ -48,11 +50,13 @@ impl Inner {
             Body::Composite(composite) => self.release_members(composite.remove_all()),
             Body::Shmem(shmem) => shmem.leave(),
             Body::Ethernet(ethernet) => ethernet.leave(),
+            Body::Verbs(verbs) => verbs.leave(),
         }
         if let Origin::Opened(owner, number) = &self.origin {
             let _ = match &self.body {
                 Body::Shmem(shmem) => shmem.unbind(owner),
                 Body::Ethernet(ethernet) => ethernet.unbind(),
+                Body::Verbs(verbs) => verbs.unbind(),
                 Body::Composite(_) => Ok(()),
             };
             owner.give_back(*number);
@@ -122,6 +126,7 @@ impl Context {
         let bound = match &inner.body {
             Body::Shmem(shmem) => shmem.bind(owner, channel, own),
             Body::Ethernet(ethernet) => ethernet.bind(channel, own),
+            Body::Verbs(verbs) => verbs.bind(channel, own),
             Body::Composite(composite) => composite.bind(own),
         };
         locks.release_both();
@@ -141,6 +146,7 @@ impl Context {
         let unbound = match &inner.body {
             Body::Shmem(shmem) => shmem.unbind(owner),
             Body::Ethernet(ethernet) => ethernet.unbind(),
+            Body::Verbs(verbs) => verbs.unbind(),
             Body::Composite(composite) => composite.unbind(),
         };
         inner.own_locks.release_both();

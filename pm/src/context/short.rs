@@ -31,7 +31,7 @@ impl Inner {
     fn composite(&self) -> Option<&Composite> {
         match &self.body {
             Body::Composite(composite) => Some(composite),
-            Body::Shmem(_) | Body::Ethernet(_) => None,
+            Body::Shmem(_) | Body::Ethernet(_) | Body::Verbs(_) => None,
         }
     }
 

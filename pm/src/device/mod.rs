@@ -43,6 +43,7 @@ use shmem::Shmem;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
+use verbs::Verbs;
 
 /// What a device can do. Whatever it cannot answers NoSys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +161,7 @@ pub(crate) trait Transport {
 pub(crate) enum Body {
     Shmem(Shmem),
     Ethernet(Ethernet),
+    Verbs(Verbs),
     Composite(Composite),
 }
 
@@ -169,6 +171,7 @@ macro_rules! on {
         match $body {
             Body::Shmem($device) => $call,
             Body::Ethernet($device) => $call,
+            Body::Verbs($device) => $call,
             Body::Composite($device) => $call,
         }
     };
@@ -180,6 +183,7 @@ impl Body {
         match self {
             Body::Shmem(_) => Shmem::KIND,
             Body::Ethernet(_) => Ethernet::KIND,
+            Body::Verbs(_) => Verbs::KIND,
             Body::Composite(_) => Composite::KIND,
         }
     }
@@ -188,6 +192,7 @@ impl Body {
         match self {
             Body::Shmem(_) => Shmem::CAPABILITIES,
             Body::Ethernet(_) => Ethernet::CAPABILITIES,
+            Body::Verbs(_) => Verbs::CAPABILITIES,
             Body::Composite(_) => Composite::CAPABILITIES,
         }
     }
@@ -205,6 +210,7 @@ impl Body {
         match self {
             Body::Shmem(shmem) => shmem.endpoint().map(Member::Shmem),
             Body::Ethernet(ethernet) => ethernet.endpoint().map(Member::Ethernet),
+            Body::Verbs(verbs) => verbs.endpoint().map(Member::Verbs),
             Body::Composite(_) => Err(Error::NoSys),
         }
     }
@@ -214,6 +220,7 @@ impl Body {
         match self {
             Body::Shmem(shmem) => shmem.create_attach_fd(),
             Body::Ethernet(ethernet) => ethernet.create_attach_fd(),
+            Body::Verbs(verbs) => verbs.create_attach_fd(),
             Body::Composite(_) => Err(Error::NoSys),
         }
     }
@@ -221,5 +228,7 @@ impl Body {
 
 /// See the crate's function of this name.
 pub(crate) fn is_saved_context(bytes: &[u8]) -> bool {
-    shmem::state::State::parse(bytes).is_ok() || ethernet::is_saved_context(bytes)
+    shmem::state::State::parse(bytes).is_ok()
+        || ethernet::is_saved_context(bytes)
+        || verbs::is_saved_context(bytes)
 }

@@ -46,7 +46,7 @@ pub(crate) struct Owner {
 pub(crate) enum OwnerKind {
     Shmem(Box<shmem::open::Channels>),
     Ethernet(Arc<ethernet::open::Channels>),
-    Verbs(verbs::open::Channels),
+    Verbs(Arc<verbs::open::Channels>),
     Composite(composite::config::Options),
 }
 
@@ -70,6 +70,22 @@ impl Owner {
             }
         }
     }
+}
+
+/// The owner's part of a device whose nodes are on many hosts.
+enum Network<'a> {
+    Ethernet(&'a ethernet::open::Channels),
+    Verbs(&'a verbs::open::Channels),
+}
+
+/// The same call on whichever it is.
+macro_rules! on_network {
+    ($network:expr, $channels:ident => $call:expr) => {
+        match $network {
+            Network::Ethernet($channels) => $call,
+            Network::Verbs($channels) => $call,
+        }
+    };
 }
 
 /// An open device (`pmDevice`).
@@ -103,8 +119,8 @@ impl Device {
             "verbs" => {
                 let options = verbs::config::Options::parse(options)?;
                 role::become_owner()?;
-                let channels = verbs::open::Channels::new(options)?;
-                let contexts = channels.contexts;
+                let channels = Arc::new(verbs::open::Channels::new(options)?);
+                let contexts = channels.contexts();
                 (OwnerKind::Verbs(channels), contexts)
             }
             other => return Err(refuse_kind(other)),
@@ -138,9 +154,11 @@ impl Device {
         Ok(&self.0)
     }
 
-    fn ethernet(&self) -> Result<&ethernet::open::Channels> {
+    /// The owner of a device that crosses a network.
+    fn network(&self) -> Result<Network<'_>> {
         match &self.live()?.kind {
-            OwnerKind::Ethernet(channels) => Ok(channels),
+            OwnerKind::Ethernet(channels) => Ok(Network::Ethernet(channels)),
+            OwnerKind::Verbs(channels) => Ok(Network::Verbs(channels)),
             _ => Err(Error::NoSys),
         }
     }
@@ -162,7 +180,7 @@ impl Device {
         Ok(match &owner.kind {
             OwnerKind::Shmem(channels) => channels.config(contexts),
             OwnerKind::Ethernet(channels) => channels.config(contexts),
-            OwnerKind::Verbs(channels) => channels.options.config(contexts),
+            OwnerKind::Verbs(channels) => channels.config(contexts),
             OwnerKind::Composite(options) => options.config(contexts),
         })
     }
@@ -183,7 +201,7 @@ impl Device {
         if !self.node_list()?.contains(&node) {
             return Err(Error::Invalid);
         }
-        Ok(!matches!(self.live()?.kind, OwnerKind::Verbs(_) | OwnerKind::Composite(_)))
+        Ok(!matches!(self.live()?.kind, OwnerKind::Composite(_)))
     }
 
     /// Opens context `number`. Invalid: no such number. Busy: already open.
@@ -198,7 +216,8 @@ impl Device {
         match &self.live()?.kind {
             OwnerKind::Shmem(channels) => channels.counters(node as usize),
             OwnerKind::Ethernet(channels) => channels.counters(node as usize),
-            OwnerKind::Verbs(_) | OwnerKind::Composite(_) => Err(Error::NoSys),
+            OwnerKind::Verbs(channels) => channels.counters(node as usize),
+            OwnerKind::Composite(_) => Err(Error::NoSys),
         }
     }
 
@@ -209,7 +228,8 @@ impl Device {
         match &self.live()?.kind {
             OwnerKind::Shmem(channels) => channels.mark_exited(node as usize),
             OwnerKind::Ethernet(channels) => channels.mark_exited(node as usize),
-            OwnerKind::Verbs(_) | OwnerKind::Composite(_) => Err(Error::NoSys),
+            OwnerKind::Verbs(channels) => channels.mark_exited(node as usize),
+            OwnerKind::Composite(_) => Err(Error::NoSys),
         }
     }
 
@@ -218,53 +238,60 @@ impl Device {
         match &self.live()?.kind {
             OwnerKind::Shmem(channels) => channels.set_oversubscribed(oversubscribed),
             OwnerKind::Ethernet(channels) => channels.set_oversubscribed(oversubscribed),
-            OwnerKind::Verbs(_) | OwnerKind::Composite(_) => return Err(Error::NoSys),
+            OwnerKind::Verbs(channels) => channels.set_oversubscribed(oversubscribed),
+            OwnerKind::Composite(_) => return Err(Error::NoSys),
         }
         Ok(())
     }
 
-    /// Ethernet: where the local nodes are reached. Opaque; those of all hosts, put together in
+    /// Networks: where the local nodes are reached. Opaque; those of all hosts, put together in
     /// the order of their nodes, are what [`Device::set_peers`] takes.
     pub fn addresses(&self) -> Result<Vec<u8>> {
-        self.ethernet()?.addresses()
+        on_network!(self.network()?, it => it.addresses())
     }
 
-    /// Ethernet: where all nodes are reached. Has to precede the first use of a context and the
+    /// Networks: where all nodes are reached. Has to precede the first use of a context and the
     /// first attach descriptor; is done by `open` where all nodes are local. Invalid: not as many
     /// addresses as there are nodes. Busy: was said before.
     pub fn set_peers(&self, table: &[u8]) -> Result<()> {
-        self.ethernet()?.set_peers(table)
+        on_network!(self.network()?, it => it.set_peers(table))
     }
 
-    /// Ethernet: a node of another host has ended. Sends to it are accepted and dropped.
+    /// Networks: a node of another host has ended. Sends to it are accepted and dropped.
     pub fn peer_exited(&self, node: u32) -> Result<()> {
-        self.ethernet()?.peer_exited(node as usize)
+        on_network!(self.network()?, it => it.peer_exited(node as usize))
     }
 
-    /// Ethernet: becomes readable when [`Device::serve`] has something to do.
+    /// Networks: becomes readable when [`Device::serve`] has something to do.
     pub fn adopted_fd(&self) -> Result<BorrowedFd<'_>> {
-        Ok(self.ethernet()?.adopted_fd())
+        Ok(on_network!(self.network()?, it => it.adopted_fd()))
     }
 
-    /// Ethernet: goes on with sending what processes that have ended have left; never waits.
+    /// Networks: goes on with sending what processes that have ended have left; never waits.
     pub fn serve(&self) -> Result<()> {
-        self.ethernet()?.serve();
+        on_network!(self.network()?, it => it.serve());
         Ok(())
     }
 
-    /// Ethernet: whether all that the ended processes had sent has arrived, or its receivers have
+    /// Networks: whether all that the ended processes had sent has arrived, or its receivers have
     /// gone.
     pub fn is_quiet(&self) -> Result<bool> {
-        Ok(self.ethernet()?.is_quiet())
+        Ok(on_network!(self.network()?, it => it.is_quiet()))
     }
 
     /// Ethernet: one line for people where a link is not the wire that was asked for.
     pub fn note(&self) -> Result<Option<String>> {
-        Ok(self.ethernet()?.note())
+        match self.network()? {
+            Network::Ethernet(channels) => Ok(channels.note()),
+            Network::Verbs(_) => Ok(None),
+        }
     }
 
-    /// Ethernet: which wires there are over which links, for people.
+    /// Networks: which wires there are over which links, for people.
     pub fn wires(&self) -> Result<String> {
-        Ok(self.ethernet()?.wires())
+        match self.network()? {
+            Network::Ethernet(channels) => Ok(channels.wires()),
+            Network::Verbs(channels) => Ok(channels.describe()),
+        }
     }
 }

@@ -16,6 +16,20 @@ pub const KINDS: [&str; 2] = ["shmem", "composite"];
 /// reorder packets.
 pub const EVERY: [&str; 6] = ["shmem", "composite", "ethernet", "both", "lossy", "both lossy"];
 
+/// The kinds in the virtual machine that has an RDMA adapter: the others are tried elsewhere. On
+/// composites as in `both`.
+pub const IN_MACHINE: [&str; 2] = ["verbs", "both verbs"];
+
+/// The kinds that the suite runs on here.
+pub fn kinds() -> &'static [&'static str] {
+    if std::env::var_os("SCORE_VM").is_some() { &IN_MACHINE } else { &EVERY }
+}
+
+/// As many times as `count`, or less where all is slow: in the virtual machine.
+pub fn times(count: usize) -> usize {
+    if kinds() == EVERY { count } else { count / 10 }
+}
+
 const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.03,reorder=0.05,seed=11"];
 
 /// Nodes of one channel, all in this process.
@@ -45,10 +59,19 @@ fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>,
     (device, opened, attached)
 }
 
+/// The type of a kind's device, or of the one of two that is tested.
+pub fn network(kind: &str) -> &'static str {
+    match kind {
+        "shmem" | "composite" => "shmem",
+        "verbs" | "both verbs" => "verbs",
+        _ => "ethernet",
+    }
+}
+
 impl Bed {
     pub fn new(kind: &'static str, nodes: usize) -> Bed {
         let loss = if kind.contains("lossy") { &LOSS[..] } else { &[] };
-        let network = if KINDS.contains(&kind) { "shmem" } else { "ethernet" };
+        let network = network(kind);
         let (device, opened, attached) = open(network, nodes, loss);
         let second = kind.contains("both").then(|| open("shmem", nodes, &[]));
         let composite = Device::open("composite", &["-nodes", &nodes.to_string()]).unwrap();
@@ -62,7 +85,9 @@ impl Bed {
             end
         };
         let ends = match kind {
-            "composite" | "both" | "both lossy" => attached.iter().enumerate().map(join).collect(),
+            "composite" | "both" | "both lossy" | "both verbs" => {
+                attached.iter().enumerate().map(join).collect()
+            }
             _ => attached.clone(),
         };
         let second = second.map(|(device, ..)| device);
@@ -78,7 +103,7 @@ impl Bed {
     pub fn end_kind(&self) -> &'static str {
         match self.kind {
             "lossy" => "ethernet",
-            "both" | "both lossy" => "composite",
+            "both" | "both lossy" | "both verbs" => "composite",
             kind => kind,
         }
     }
@@ -155,7 +180,7 @@ impl Bed {
 
 pub fn on_every_kind(nodes: usize, test: impl Fn(&Bed)) {
     let _dog = Watchdog::new(300);
-    for kind in EVERY {
+    for kind in kinds() {
         test(&Bed::new(kind, nodes));
     }
 }
@@ -163,7 +188,7 @@ pub fn on_every_kind(nodes: usize, test: impl Fn(&Bed)) {
 /// As `on_every_kind`, for what is promised within one host alone.
 pub fn on_local_kinds(nodes: usize, test: impl Fn(&Bed)) {
     let _dog = Watchdog::new(300);
-    for kind in KINDS {
+    for kind in KINDS.iter().filter(|_| kinds() == EVERY) {
         test(&Bed::new(kind, nodes));
     }
 }

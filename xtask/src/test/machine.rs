@@ -5,10 +5,17 @@ use std::process::{Command, Stdio};
 use super::tally::Tally;
 use crate::{run, vm};
 
-/// The tests of pm that run there.
-const TESTS: &[&str] = &["pinning_alone", "pinning", "verbs"];
-/// What is done after them, before the last runs again.
+/// The tests of pm that run there. Emulated processors are slow: what waits for an event has to
+/// have them to itself.
+const TESTS: &[&str] = &["pinning_alone", "pinning", "verbs", "conformance", "verbs_processes"];
+const ONE_AT_A_TIME: &str = "--test-threads=1";
+/// What is done after them, and which of them runs again then.
 const TAKE_AWAY: &[&str] = &["rdma", "link", "delete", "rxe0"];
+const AGAIN: usize = 2;
+/// Seconds that all of it may take, on a machine that has much else to do.
+const LIMIT: &str = "600";
+/// MiB of memory: contexts of 64 nodes in one process.
+const MEMORY: &str = "1024";
 /// The name of this step where it cannot be had.
 const NAME: &str = "virtual_machine";
 
@@ -25,12 +32,11 @@ pub fn run(tally: &mut Tally) -> Result<(), String> {
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(me);
     // All in one boot.
-    command.arg("vm");
-    for (number, program) in programs.iter().enumerate() {
-        command.args((number > 0).then_some("--")).arg(program);
+    command.args(["vm", "-limit", LIMIT, "-memory", MEMORY]);
+    for program in &programs {
+        command.args([program, ONE_AT_A_TIME, "--"]);
     }
-    let last = programs.last().map(String::as_str);
-    command.arg("--").args(TAKE_AWAY).arg("--").args(last);
+    command.args(TAKE_AWAY).args(["--", &programs[AGAIN], ONE_AT_A_TIME]);
     tally.count(&mut command)
 }
 

@@ -6,7 +6,7 @@
 
 use crate::config::QueueStatus;
 use crate::device::shmem::{Source, Target};
-use crate::device::{ethernet, shmem};
+use crate::device::{ethernet, shmem, verbs};
 use crate::error::{Error, Result};
 use crate::remote::{Arena, Direction, Number, Operation, Region};
 use crate::sync::{AtomicPtr, Ordering};
@@ -20,13 +20,17 @@ use std::sync::Arc;
 pub(crate) enum Member<'a> {
     Shmem(&'a shmem::Endpoint),
     Ethernet(&'a ethernet::Endpoint),
+    Verbs(&'a verbs::Endpoint),
 }
 
-/// Set in pointers to ethernet endpoints; both kinds are aligned to more than this.
+/// Set in pointers to endpoints that are not shmem's; all kinds are aligned to more than this.
 const ETHERNET: usize = 1;
+const VERBS: usize = 2;
+const KIND: usize = ETHERNET | VERBS;
 
-const _: () = assert!(align_of::<shmem::Endpoint>() > ETHERNET);
-const _: () = assert!(align_of::<ethernet::Endpoint>() > ETHERNET);
+const _: () = assert!(align_of::<shmem::Endpoint>() > KIND);
+const _: () = assert!(align_of::<ethernet::Endpoint>() > KIND);
+const _: () = assert!(align_of::<verbs::Endpoint>() > KIND);
 
 /// The place of a member, possibly empty.
 pub(super) struct Place(AtomicPtr<u8>);
@@ -44,6 +48,9 @@ impl Place {
             Some(Member::Ethernet(endpoint)) => {
                 ptr::from_ref(endpoint).cast_mut().cast::<u8>().map_addr(|at| at | ETHERNET)
             }
+            Some(Member::Verbs(endpoint)) => {
+                ptr::from_ref(endpoint).cast_mut().cast::<u8>().map_addr(|at| at | VERBS)
+            }
         };
         // SYNC: member
         self.0.store(pointer, Ordering::Release);
@@ -58,13 +65,18 @@ impl Place {
         if pointer.is_null() {
             return None;
         }
-        if pointer.addr() & ETHERNET == 0 {
+        let kind = pointer.addr() & KIND;
+        if kind == 0 {
             // SAFETY: set from a shmem endpoint, which the caller says is kept.
             return Some(Member::Shmem(unsafe { &*pointer.cast() }));
         }
-        let pointer = pointer.map_addr(|at| at & !ETHERNET);
-        // SAFETY: set from an ethernet endpoint, as above.
-        Some(Member::Ethernet(unsafe { &*pointer.cast() }))
+        let pointer = pointer.map_addr(|at| at & !KIND);
+        if kind == ETHERNET {
+            // SAFETY: set from an ethernet endpoint, as above.
+            return Some(Member::Ethernet(unsafe { &*pointer.cast() }));
+        }
+        // SAFETY: set from a verbs endpoint, as above.
+        Some(Member::Verbs(unsafe { &*pointer.cast() }))
     }
 }
 
@@ -74,6 +86,7 @@ macro_rules! on {
         match $member {
             Member::Shmem($endpoint) => $call,
             Member::Ethernet($endpoint) => $call,
+            Member::Verbs($endpoint) => $call,
         }
     };
 }
@@ -98,6 +111,7 @@ impl<'a> Member<'a> {
         match self {
             Member::Shmem(endpoint) => Ok(endpoint.largest()),
             Member::Ethernet(endpoint) => endpoint.mtu(node),
+            Member::Verbs(endpoint) => endpoint.mtu(node),
         }
     }
     #[inline(always)]
@@ -136,6 +150,8 @@ impl<'a> Member<'a> {
         match self {
             Member::Shmem(endpoint) => endpoint.find(),
             Member::Ethernet(endpoint) => endpoint.peek(),
+            // Completions lie in memory.
+            Member::Verbs(endpoint) => endpoint.find(),
         }
     }
     #[inline(always)]
@@ -143,6 +159,7 @@ impl<'a> Member<'a> {
         match self {
             Member::Shmem(endpoint) => endpoint.take(source),
             Member::Ethernet(endpoint) => endpoint.take(),
+            Member::Verbs(endpoint) => endpoint.take(),
         }
     }
     #[inline(always)]
@@ -201,7 +218,7 @@ impl<'a> Member<'a> {
     pub(super) fn options(self) -> u64 {
         match self {
             Member::Shmem(_) => shmem::OPTIONS,
-            Member::Ethernet(_) => 0,
+            Member::Ethernet(_) | Member::Verbs(_) => 0,
         }
     }
     pub(super) fn publish_region(self, region: &Region) -> Result<()> {
@@ -228,7 +245,7 @@ impl<'a> Member<'a> {
     fn shmem(self) -> Option<&'a shmem::Endpoint> {
         match self {
             Member::Shmem(endpoint) => Some(endpoint),
-            Member::Ethernet(_) => None,
+            Member::Ethernet(_) | Member::Verbs(_) => None,
         }
     }
     #[inline(always)]

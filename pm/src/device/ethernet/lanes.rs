@@ -13,18 +13,18 @@ use std::sync::OnceLock;
 
 /// A message that was sent: its slot, receiver and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Submitted {
-    pub(super) slot: u32,
-    pub(super) to: u32,
-    pub(super) len: u32,
+pub(in crate::device) struct Submitted {
+    pub(in crate::device) slot: u32,
+    pub(in crate::device) to: u32,
+    pub(in crate::device) len: u32,
 }
 
 /// A message that has arrived: the entry that holds it, its sender and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Arrived {
-    pub(super) entry: u32,
-    pub(super) from: u32,
-    pub(super) len: u32,
+pub(in crate::device) struct Arrived {
+    pub(in crate::device) entry: u32,
+    pub(in crate::device) from: u32,
+    pub(in crate::device) len: u32,
 }
 
 // Both fit a word: 20 bits for a number, 24 for a node, 20 for a length.
@@ -37,49 +37,49 @@ fn unpack(word: u64) -> (u32, u32, u32) {
 }
 
 impl Submitted {
-    pub(super) fn word(self) -> u64 {
+    pub(in crate::device) fn word(self) -> u64 {
         pack(self.slot, self.to, self.len)
     }
-    pub(super) fn from_word(word: u64) -> Submitted {
+    pub(in crate::device) fn from_word(word: u64) -> Submitted {
         let (slot, to, len) = unpack(word);
         Submitted { slot, to, len }
     }
 }
 
 impl Arrived {
-    pub(super) fn word(self) -> u64 {
+    pub(in crate::device) fn word(self) -> u64 {
         pack(self.entry, self.from, self.len)
     }
-    pub(super) fn from_word(word: u64) -> Arrived {
+    pub(in crate::device) fn from_word(word: u64) -> Arrived {
         let (entry, from, len) = unpack(word);
         Arrived { entry, from, len }
     }
 }
 
 /// A control message that waits to be read.
-pub(super) struct Letter {
-    pub(super) from: u32,
-    pub(super) bytes: [u8; CONTROL_MTU],
-    pub(super) len: usize,
+pub(in crate::device) struct Letter {
+    pub(in crate::device) from: u32,
+    pub(in crate::device) bytes: [u8; CONTROL_MTU],
+    pub(in crate::device) len: usize,
 }
 
 /// What the sender keeps for one peer.
 #[derive(Default)]
-pub(super) struct Peer {
+pub(in crate::device) struct Peer {
     /// The number of the next message, and how many were sent: by the sender.
-    pub(super) sequence: Local,
-    pub(super) sent: Local,
+    pub(in crate::device) sequence: Local,
+    pub(in crate::device) sent: Local,
     /// How many of these are acknowledged or dropped: by who makes progress.
-    pub(super) freed: Local,
+    pub(in crate::device) freed: Local,
     /// The longest message; 0: not known yet.
-    pub(super) mtu: Local,
+    pub(in crate::device) mtu: Local,
     /// The last multicast that named it.
-    pub(super) stamp: Local,
+    pub(in crate::device) stamp: Local,
 }
 
 impl Peer {
     /// Slots that are in use for it.
-    pub(super) fn outstanding(&self) -> u64 {
+    pub(in crate::device) fn outstanding(&self) -> u64 {
         self.sent.get().wrapping_sub(self.freed.get())
     }
 }
@@ -87,7 +87,7 @@ impl Peer {
 const CHUNK: usize = 256;
 
 /// All peers; only those in use take memory.
-pub(super) struct Peers(Box<[OnceLock<Box<[Peer]>>]>);
+pub(in crate::device) struct Peers(Box<[OnceLock<Box<[Peer]>>]>);
 
 impl Peers {
     fn new(nodes: usize) -> Peers {
@@ -96,7 +96,7 @@ impl Peers {
 
     /// None: no such node.
     #[inline(always)]
-    pub(super) fn get(&self, node: u32) -> Option<&Peer> {
+    pub(in crate::device) fn get(&self, node: u32) -> Option<&Peer> {
         let chunk = self.0.get(node as usize / CHUNK)?;
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| Peer::default()).collect());
         chunk.get(node as usize % CHUNK)
@@ -104,25 +104,25 @@ impl Peers {
 }
 
 /// See the module.
-pub(super) struct Lanes {
+pub(in crate::device) struct Lanes {
     /// Sender to progress: what to send; back: slots that are free.
-    pub(super) submitted: Queue,
-    pub(super) freed: Queue,
+    pub(in crate::device) submitted: Queue,
+    pub(in crate::device) freed: Queue,
     /// Progress to receiver: messages; back: entries that were released.
-    pub(super) delivered: Queue,
-    pub(super) released: Queue,
+    pub(in crate::device) delivered: Queue,
+    pub(in crate::device) released: Queue,
     /// Where the message of each entry lies: written before it is delivered.
     places: Box<[AtomicPtr<u8>]>,
-    pub(super) peers: Peers,
+    pub(in crate::device) peers: Peers,
     /// Messages sent since the last poll.
-    pub(super) burst: Local,
-    pub(super) bell: Bell,
+    pub(in crate::device) burst: Local,
+    pub(in crate::device) bell: Bell,
     /// Messages sent and neither acknowledged nor dropped: a glance.
-    pub(super) outstanding: AtomicU64,
+    pub(in crate::device) outstanding: AtomicU64,
 }
 
 impl Lanes {
-    pub(super) fn new(geometry: &Geometry, entries: usize) -> Lanes {
+    pub(in crate::device) fn new(geometry: &Geometry, entries: usize) -> Lanes {
         Lanes {
             submitted: Queue::new(geometry.slots),
             freed: Queue::new(geometry.slots),
@@ -137,13 +137,13 @@ impl Lanes {
     }
 
     /// By who makes progress, before it delivers.
-    pub(super) fn set_place(&self, entry: u32, place: *mut u8) {
+    pub(in crate::device) fn set_place(&self, entry: u32, place: *mut u8) {
         self.places[entry as usize].store(place, Ordering::Relaxed);
     }
 
     /// By the receiver, of what was delivered to it.
     #[inline(always)]
-    pub(super) fn place(&self, entry: u32) -> *mut u8 {
+    pub(in crate::device) fn place(&self, entry: u32) -> *mut u8 {
         self.places.get(entry as usize).map_or(null_mut(), |place| place.load(Ordering::Relaxed))
     }
 }

@@ -18,27 +18,27 @@
 // UNSAFETY: hands out a pointer to an endpoint beside the references that keep it.
 #![expect(unsafe_code)]
 
-mod addresses;
+pub(super) mod addresses;
 pub(crate) mod adopt;
 mod attach;
 mod clock;
 pub(crate) mod config;
 mod control;
 mod engine;
-mod lanes;
-mod layout;
+pub(super) mod lanes;
+pub(super) mod layout;
 mod links;
 pub(crate) mod open;
-mod pool;
+pub(super) mod pool;
 mod progress;
-mod queue;
+pub(super) mod queue;
 mod receive;
 pub mod reliability;
 mod select;
 mod send;
-mod slab;
-mod slots;
-mod state;
+pub(super) mod slab;
+pub(super) mod slots;
+pub(super) mod state;
 mod store;
 pub mod wire;
 

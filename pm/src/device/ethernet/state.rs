@@ -146,15 +146,20 @@ impl Endpoint {
 
 /// A saved context, checked as far as bytes alone allow.
 pub(crate) struct SavedState<'a> {
-    nodes: u64,
-    own: u64,
-    sent: u64,
-    received: u64,
-    messages: Vec<(u64, &'a [u8])>,
+    pub(crate) nodes: u64,
+    pub(crate) own: u64,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) messages: Vec<(u64, &'a [u8])>,
 }
 
 impl<'a> SavedState<'a> {
-    pub(crate) fn parse(mut bytes: &'a [u8]) -> Result<SavedState<'a>> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<SavedState<'a>> {
+        SavedState::parse_kind(SAVE_MAGIC, bytes)
+    }
+
+    /// The same of another device, which saves as this one does.
+    pub(crate) fn parse_kind(kind: u64, mut bytes: &'a [u8]) -> Result<SavedState<'a>> {
         let word = |bytes: &mut &'a [u8]| -> Result<u64> {
             let (first, rest) = bytes.split_first_chunk::<8>().ok_or(Error::Invalid)?;
             *bytes = rest;
@@ -165,7 +170,7 @@ impl<'a> SavedState<'a> {
             *part = word(&mut bytes)?;
         }
         let [magic, nodes, own, sent, received, count] = head;
-        if magic != SAVE_MAGIC {
+        if magic != kind {
             return Err(Error::Invalid);
         }
         let mut messages = Vec::new();

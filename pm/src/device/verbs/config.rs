@@ -4,8 +4,12 @@
 
 use crate::config::{DeviceConfig, MAX_NODE};
 use crate::debug;
+use crate::device::ethernet::layout::MAX_LOCAL;
 use crate::error::{Error, Result};
+use std::net::{IpAddr, Ipv4Addr};
 
+/// The longest message.
+pub(super) const MTU: usize = 16 << 10;
 /// The most channels of a device.
 const MAX_CHANNELS: usize = 64;
 /// InfiniBand numbers service levels with four bits.
@@ -14,8 +18,15 @@ const MAX_LEVEL: u8 = 15;
 /// What `Device::open` is told.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Options {
-    /// `-nodes N` (default: processors).
+    /// `-nodes N` (default: as many as are local, else processors).
     pub(crate) nodes: usize,
+    /// `-first F` (default 0) and `-local L` (default: all): the nodes of this host.
+    pub(crate) first: usize,
+    pub(crate) local: usize,
+    /// `-link ADDRESS` (default: loopback, if all nodes are local): where hellos are heard.
+    pub(crate) link: Option<IpAddr>,
+    /// `-secret HEX`: what hellos of the job carry (default: a random one).
+    pub(crate) secret: Option<u64>,
     /// `-channels C` (default 1).
     pub(crate) channels: usize,
     /// `-device NAME` (default: the first with a port that can be used).
@@ -33,8 +44,7 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn parse(options: &[&str]) -> Result<Options> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut parsed = Options { nodes: processors, channels: 1, ..Options::default() };
+        let mut parsed = Options { channels: 1, ..Options::default() };
         for pair in options.chunks(2) {
             let taken = match pair {
                 [name, value] => parsed.set(name, value).is_some(),
@@ -45,13 +55,41 @@ impl Options {
                 return Err(Error::Invalid);
             }
         }
-        Ok(parsed)
+        parsed.complete().map_err(|why| {
+            debug::say(debug::ERROR, || format!("device verbs: {why}"));
+            Error::Invalid
+        })
+    }
+
+    fn complete(mut self) -> std::result::Result<Options, String> {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        if self.nodes == 0 {
+            self.nodes = if self.local > 0 { self.local } else { processors() };
+        }
+        if self.local == 0 {
+            self.local = self.nodes.saturating_sub(self.first);
+        }
+        let (first, local, nodes) = (self.first, self.local, self.nodes);
+        if local == 0 || local > MAX_LOCAL || local > nodes || first > nodes - local {
+            return Err(format!("nodes {first} to {} of {nodes} cannot be", first + local));
+        }
+        if self.link.is_none() && local < nodes {
+            return Err("-link says at which address of this host the others find it".into());
+        }
+        self.link.get_or_insert(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        Ok(self)
     }
 
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
         let number = |most: usize| value.parse().ok().filter(|n| (1..=most).contains(n));
         match name {
             "-nodes" => self.nodes = number(MAX_NODE)?,
+            "-first" => {
+                self.first = value.parse().ok().filter(|&first: &usize| first < MAX_NODE)?
+            }
+            "-local" => self.local = number(MAX_LOCAL)?,
+            "-link" => self.link = Some(value.parse().ok()?),
+            "-secret" => self.secret = Some(u64::from_str_radix(value, 16).ok()?),
             "-channels" => self.channels = number(MAX_CHANNELS)?,
             "-device" if !value.is_empty() => self.adapter = Some(value.to_owned()),
             "-port" => self.port = Some(value.parse().ok().filter(|&port| port > 0)?),
@@ -67,8 +105,8 @@ impl Options {
     }
 
     /// What `pmGetDeviceConfig` answers.
-    pub(crate) fn config(&self, contexts: usize) -> DeviceConfig {
-        DeviceConfig { kind: "verbs", nodes: self.nodes, contexts, mtu: 0, size: 0, option: 0 }
+    pub(crate) fn config(&self, contexts: usize, size: usize) -> DeviceConfig {
+        DeviceConfig { kind: "verbs", nodes: self.nodes, contexts, mtu: MTU, size, option: 0 }
     }
 }
 
@@ -84,6 +122,10 @@ mod tests {
         assert_eq!((parsed.nodes, parsed.channels, parsed.level), (4, 1, 15));
         assert_eq!((parsed.port, parsed.gid, parsed.partition), (Some(2), Some(3), Some(0x8001)));
         assert_eq!(parsed.adapter.as_deref(), Some("mlx5_0"));
+        let far = ["-nodes", "8", "-first", "2", "-local", "3", "-link", "10.0.0.1"];
+        let parsed = Options::parse(&far).unwrap();
+        assert_eq!((parsed.first, parsed.local), (2, 3));
+        assert_eq!(Options::parse(&["-nodes", "3"]).unwrap().local, 3);
         for bad in [
             &["-nodes"][..],
             &["-nodes", "0"],
@@ -94,6 +136,10 @@ mod tests {
             &["-gid", "-1"],
             &["-partition", "10000"],
             &["-level", "16"],
+            &["-nodes", "4", "-local", "2"],
+            &["-nodes", "2", "-first", "2"],
+            &["-nodes", "2", "-local", "3"],
+            &["-link", "eth0"],
             &["-trunk", "1"],
         ] {
             assert_eq!(Options::parse(bad), Err(Error::Invalid), "{bad:?}");

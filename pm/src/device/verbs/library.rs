@@ -1,14 +1,19 @@
 //! libibverbs, opened at run time: the project builds, and its programs start, where there is none.
-//! The declarations are those of infiniband/verbs.h of rdma-core 44; the library keeps its ABI
-//! (libibverbs.so.1 since 2005), and symbols are asked for by name.
+//! Symbols are asked for by name, with the types of `bindings`.
 
 // UNSAFETY: calls a library through addresses found by name, with layouts of its header.
 #![expect(unsafe_code)]
 
+use super::bindings::{
+    Channel, CompletionQueue, Context, Device, DeviceAttr, Domain, Event, GID_ROCE_V2, GidEntry,
+    LINK_ETHERNET, PORT_ACTIVE, Pair, PairAttr, PairInit, PortAttr, Registration, SharedInit,
+    SharedQueue, TRANSPORT_IWARP,
+};
 use super::choice::{Adapter, Gid, Port};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::io;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 const NAME: &CStr = c"libibverbs.so.1";
@@ -17,11 +22,6 @@ const MAX_PORTS: u8 = 16;
 /// More addresses and partitions of a port than are looked at.
 const MAX_GIDS: usize = 256;
 const MAX_PARTITIONS: u16 = 128;
-
-const PORT_ACTIVE: u32 = 4;
-const LINK_ETHERNET: u8 = 2;
-const TRANSPORT_IWARP: u32 = 1;
-const GID_ROCE_V2: u32 = 2;
 
 /// Why there is no device.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,77 +46,45 @@ impl fmt::Display for Lack {
     }
 }
 
-/// `struct ibv_device`, up to what is read of it.
-#[repr(C)]
-struct Device {
-    ops: [*mut c_void; 2],
-    node_type: u32,
-    transport_type: u32,
-}
-
-/// `struct ibv_port_attr`.
-#[repr(C)]
-#[derive(Default)]
-struct PortAttr {
-    state: u32,
-    max_mtu: u32,
-    active_mtu: u32,
-    gid_tbl_len: i32,
-    port_cap_flags: u32,
-    max_msg_sz: u32,
-    bad_pkey_cntr: u32,
-    qkey_viol_cntr: u32,
-    pkey_tbl_len: u16,
-    lid: u16,
-    sm_lid: u16,
-    lmc: u8,
-    max_vl_num: u8,
-    sm_sl: u8,
-    subnet_timeout: u8,
-    init_type_reply: u8,
-    active_width: u8,
-    active_speed: u8,
-    phys_state: u8,
-    link_layer: u8,
-    flags: u8,
-    port_cap_flags2: u16,
-}
-
-/// `struct ibv_gid_entry`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct GidEntry {
-    gid: [u8; 16],
-    gid_index: u32,
-    port_num: u32,
-    gid_type: u32,
-    ndev_ifindex: u32,
-}
-
-// What a C compiler says of the header.
-const _: () = {
-    use std::mem::offset_of;
-    assert!(offset_of!(Device, node_type) == 16 && offset_of!(Device, transport_type) == 20);
-    assert!(size_of::<PortAttr>() == 52 && offset_of!(PortAttr, gid_tbl_len) == 12);
-    assert!(offset_of!(PortAttr, pkey_tbl_len) == 32 && offset_of!(PortAttr, lid) == 34);
-    assert!(offset_of!(PortAttr, phys_state) == 45 && offset_of!(PortAttr, link_layer) == 46);
-    assert!(size_of::<GidEntry>() == 32 && offset_of!(GidEntry, gid_index) == 16);
-    assert!(offset_of!(GidEntry, gid_type) == 24);
-};
-
-type Context = c_void;
-
 /// The functions that are used.
 pub(super) struct Library {
     get_device_list: unsafe extern "C" fn(*mut c_int) -> *mut *mut Device,
     free_device_list: unsafe extern "C" fn(*mut *mut Device),
     get_device_name: unsafe extern "C" fn(*mut Device) -> *const c_char,
     open_device: unsafe extern "C" fn(*mut Device) -> *mut Context,
-    close_device: unsafe extern "C" fn(*mut Context) -> c_int,
+    pub(super) close_device: unsafe extern "C" fn(*mut Context) -> c_int,
     query_port: unsafe extern "C" fn(*mut Context, u8, *mut PortAttr) -> c_int,
     query_pkey: unsafe extern "C" fn(*mut Context, u8, c_int, *mut u16) -> c_int,
     query_gid_table: unsafe extern "C" fn(*mut Context, *mut GidEntry, usize, u32, usize) -> isize,
+    pub(super) query_device: unsafe extern "C" fn(*mut Context, *mut DeviceAttr) -> c_int,
+    pub(super) alloc_pd: unsafe extern "C" fn(*mut Context) -> *mut Domain,
+    pub(super) dealloc_pd: unsafe extern "C" fn(*mut Domain) -> c_int,
+    pub(super) create_channel: unsafe extern "C" fn(*mut Context) -> *mut Channel,
+    pub(super) destroy_channel: unsafe extern "C" fn(*mut Channel) -> c_int,
+    pub(super) create_cq: CreateQueue,
+    pub(super) destroy_cq: unsafe extern "C" fn(*mut CompletionQueue) -> c_int,
+    pub(super) get_cq_event:
+        unsafe extern "C" fn(*mut Channel, *mut *mut CompletionQueue, *mut *mut c_void) -> c_int,
+    pub(super) ack_cq_events: unsafe extern "C" fn(*mut CompletionQueue, c_uint),
+    pub(super) create_srq: unsafe extern "C" fn(*mut Domain, *mut SharedInit) -> *mut SharedQueue,
+    pub(super) destroy_srq: unsafe extern "C" fn(*mut SharedQueue) -> c_int,
+    pub(super) create_qp: unsafe extern "C" fn(*mut Domain, *mut PairInit) -> *mut Pair,
+    pub(super) modify_qp: unsafe extern "C" fn(*mut Pair, *mut PairAttr, c_int) -> c_int,
+    pub(super) destroy_qp: unsafe extern "C" fn(*mut Pair) -> c_int,
+    pub(super) reg_mr:
+        unsafe extern "C" fn(*mut Domain, *mut c_void, usize, c_int) -> *mut Registration,
+    pub(super) dereg_mr: unsafe extern "C" fn(*mut Registration) -> c_int,
+    pub(super) get_async_event: unsafe extern "C" fn(*mut Context, *mut Event) -> c_int,
+    pub(super) ack_async_event: unsafe extern "C" fn(*mut Event),
 }
+
+type CreateQueue = unsafe extern "C" fn(
+    *mut Context,
+    c_int,
+    *mut c_void,
+    *mut Channel,
+    c_int,
+) -> *mut CompletionQueue;
 
 impl Library {
     /// The library of this process.
@@ -142,8 +110,55 @@ impl Library {
                 query_port: function(handle, c"ibv_query_port")?,
                 query_pkey: function(handle, c"ibv_query_pkey")?,
                 query_gid_table: function(handle, c"_ibv_query_gid_table")?,
+                query_device: function(handle, c"ibv_query_device")?,
+                alloc_pd: function(handle, c"ibv_alloc_pd")?,
+                dealloc_pd: function(handle, c"ibv_dealloc_pd")?,
+                create_channel: function(handle, c"ibv_create_comp_channel")?,
+                destroy_channel: function(handle, c"ibv_destroy_comp_channel")?,
+                create_cq: function(handle, c"ibv_create_cq")?,
+                destroy_cq: function(handle, c"ibv_destroy_cq")?,
+                get_cq_event: function(handle, c"ibv_get_cq_event")?,
+                ack_cq_events: function(handle, c"ibv_ack_cq_events")?,
+                create_srq: function(handle, c"ibv_create_srq")?,
+                destroy_srq: function(handle, c"ibv_destroy_srq")?,
+                create_qp: function(handle, c"ibv_create_qp")?,
+                modify_qp: function(handle, c"ibv_modify_qp")?,
+                destroy_qp: function(handle, c"ibv_destroy_qp")?,
+                reg_mr: function(handle, c"ibv_reg_mr")?,
+                dereg_mr: function(handle, c"ibv_dereg_mr")?,
+                get_async_event: function(handle, c"ibv_get_async_event")?,
+                ack_async_event: function(handle, c"ibv_ack_async_event")?,
             })
         }
+    }
+
+    /// The adapter of this name, open until `close_device`.
+    pub(super) fn open_adapter(&self, wanted: &str) -> Result<NonNull<Context>, String> {
+        let mut count = 0;
+        // SAFETY: the count is ours.
+        let list = unsafe { (self.get_device_list)(&raw mut count) };
+        if list.is_null() {
+            return Err(format!("RDMA adapters: {}", io::Error::last_os_error()));
+        }
+        let mut found = Err(format!("there is no adapter {wanted} any more"));
+        for number in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has that many devices, alive until it is freed below.
+            let device = unsafe { *list.add(number) };
+            // SAFETY: the library's own text, alive as the device is.
+            let name = unsafe { CStr::from_ptr((self.get_device_name)(device)) };
+            if name.to_bytes() == wanted.as_bytes() {
+                // SAFETY: the device is alive; what is opened keeps it so.
+                let context = NonNull::new(unsafe { (self.open_device)(device) });
+                found = context.ok_or_else(|| {
+                    let error = io::Error::last_os_error();
+                    format!("RDMA adapter {wanted} cannot be opened: {error}")
+                });
+                break;
+            }
+        }
+        // SAFETY: got above, and nothing of it is kept.
+        unsafe { (self.free_device_list)(list) };
+        found
     }
 
     /// All adapters that can be opened.

@@ -1,0 +1,364 @@
+//! How two processes come to a pair of queue pairs: pure, from events to actions.
+//!
+//! Both do the same. Each names its own queue pair by an *epoch*, which grows: who makes a new
+//! queue pair, or takes over for a process that has ended, has a higher one. A *hello* tells the
+//! own epoch, the other's that the own queue pair is wired to, and whether the sender is ready: it
+//! is when it has heard of the other that this one is wired to its present queue pair. Hellos are
+//! datagrams that may be lost, doubled and late. Who is not ready repeats them; who is ready
+//! answers one that is not. A hello of a higher epoch than the known one means that the other's
+//! queue pair is new: the own one is wired anew, or replaced, if anything was ever sent by it.
+
+#![forbid(unsafe_code)]
+
+/// Nanoseconds until a hello is repeated: at first, and at most.
+const FIRST: u64 = 20_000_000;
+const MOST: u64 = 1_000_000_000;
+
+/// What a hello says of the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// The speaker's queue pair.
+    pub(super) own: u64,
+    /// The other's that it is wired to; 0: to none.
+    pub(super) other: u64,
+    pub(super) ready: bool,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// Something is to be sent.
+    Wanted,
+    Heard(Claim),
+    /// The own queue pair has failed.
+    Failed,
+    Tick,
+    /// The peer's process has ended, by membership.
+    Gone,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Give the queue pair up, when all that it has received was taken.
+    Drop,
+    /// Make one.
+    Make,
+    /// Back to one that was just made.
+    Reset,
+    /// Wire it to the one that was heard of.
+    Wire,
+    /// Both ends are wired: send, from what the peer does not have on.
+    Open,
+    Say,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Idle,
+    /// There is a queue pair, wired to nothing.
+    Made,
+    /// It is wired, and the peer may not know it.
+    Wired,
+    Ready,
+    /// There is none, for want of something.
+    Without,
+    Gone,
+}
+
+/// The connection to one peer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Connection {
+    state: State,
+    own: u64,
+    other: u64,
+    /// When the next hello is due, and how long after that another.
+    due: u64,
+    wait: u64,
+}
+
+impl Connection {
+    /// One that is never made.
+    pub(super) fn gone() -> Connection {
+        Connection { state: State::Gone, ..Connection::default() }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.state == State::Ready
+    }
+
+    /// What a hello says now.
+    pub(super) fn claim(&self) -> Claim {
+        let wired = matches!(self.state, State::Wired | State::Ready);
+        let other = if wired { self.other } else { 0 };
+        Claim { own: self.own, other, ready: self.state == State::Ready }
+    }
+
+    /// Whether what was heard is not older than what is known.
+    pub(super) fn is_news(&self, claim: Claim) -> bool {
+        claim.own != 0 && claim.own >= self.other && self.state != State::Gone
+    }
+
+    /// What was to be done cannot be: there is no queue pair. It is tried again later.
+    pub(super) fn give_up(&mut self, now: u64) {
+        if self.state != State::Gone {
+            self.state = State::Without;
+            self.wait = (self.wait * 2).clamp(FIRST, MOST);
+            self.due = now.saturating_add(self.wait);
+        }
+    }
+
+    /// When `Tick` is due. None: nothing is.
+    pub(super) fn due(&self) -> Option<u64> {
+        matches!(self.state, State::Made | State::Wired | State::Without).then_some(self.due)
+    }
+
+    pub(super) fn handle(&mut self, event: Event, now: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match (event, self.state) {
+            (_, State::Gone) => {}
+            (Event::Gone, state) => {
+                if !matches!(state, State::Idle | State::Without) {
+                    actions.push(Action::Drop);
+                }
+                self.state = State::Gone;
+            }
+            (Event::Wanted, State::Idle) => {
+                self.make(now, &mut actions);
+                self.say(now, &mut actions);
+            }
+            // What fails again and again is tried again ever later.
+            (Event::Failed, State::Made | State::Wired | State::Ready) => {
+                actions.push(Action::Drop);
+                self.make(now, &mut actions);
+                self.due = now.saturating_add(self.wait.max(FIRST));
+            }
+            (Event::Tick, State::Made | State::Wired) if now >= self.due => {
+                self.say(now, &mut actions);
+            }
+            (Event::Tick, State::Without) if now >= self.due => {
+                self.make(now, &mut actions);
+                self.say(now, &mut actions);
+            }
+            (Event::Heard(claim), _) if self.is_news(claim) => {
+                self.hear(claim, now, &mut actions);
+            }
+            _ => {}
+        }
+        actions
+    }
+
+    fn make(&mut self, now: u64, actions: &mut Vec<Action>) {
+        self.own = now.max(self.own.saturating_add(1));
+        self.state = State::Made;
+        actions.push(Action::Make);
+    }
+
+    fn say(&mut self, now: u64, actions: &mut Vec<Action>) {
+        self.wait = (self.wait * 2).clamp(FIRST, MOST);
+        self.due = now.saturating_add(self.wait);
+        actions.push(Action::Say);
+    }
+
+    fn hear(&mut self, claim: Claim, now: u64, actions: &mut Vec<Action>) {
+        let is_new = claim.own > self.other;
+        self.other = claim.own;
+        match self.state {
+            State::Idle | State::Without => {
+                self.make(now, actions);
+                self.wire(actions);
+            }
+            State::Made => self.wire(actions),
+            State::Wired if is_new => {
+                actions.push(Action::Reset);
+                self.wire(actions);
+            }
+            State::Ready if is_new => {
+                actions.push(Action::Drop);
+                self.make(now, actions);
+                self.wire(actions);
+            }
+            _ => {}
+        }
+        if self.state == State::Wired && claim.other == self.own {
+            self.state = State::Ready;
+            self.wait = 0;
+            actions.push(Action::Open);
+        }
+        if !claim.ready {
+            self.say(now, actions);
+        }
+    }
+
+    fn wire(&mut self, actions: &mut Vec<Action>) {
+        self.state = State::Wired;
+        actions.push(Action::Wire);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Two ends, the queue pairs that they have, and the datagrams between them.
+    struct World {
+        ends: [Connection; 2],
+        /// Of each the wiring of its queue pair: own epoch, other's.
+        pairs: [Option<(u64, u64)>; 2],
+        heard: [u64; 2],
+        under_way: Vec<(usize, Claim)>,
+        now: u64,
+    }
+
+    impl World {
+        fn new() -> World {
+            World {
+                ends: Default::default(),
+                pairs: [None; 2],
+                heard: [0; 2],
+                under_way: Vec::new(),
+                now: 1,
+            }
+        }
+
+        fn event(&mut self, end: usize, event: Event) {
+            self.now += 1000;
+            if let Event::Heard(claim) = event
+                && claim.own >= self.heard[end]
+            {
+                self.heard[end] = claim.own;
+            }
+            let actions = self.ends[end].handle(event, self.now);
+            for action in actions {
+                let own = self.ends[end].claim().own;
+                match action {
+                    Action::Drop => assert!(self.pairs[end].take().is_some()),
+                    Action::Make => {
+                        assert!(self.pairs[end].is_none());
+                        self.pairs[end] = Some((own, 0));
+                    }
+                    Action::Reset => {
+                        assert!(self.pairs[end].is_some_and(|(_, other)| other != 0));
+                        self.pairs[end] = Some((own, 0));
+                    }
+                    Action::Wire => {
+                        assert_eq!(self.pairs[end], Some((own, 0)));
+                        self.pairs[end] = Some((own, self.heard[end]));
+                    }
+                    Action::Open => assert!(self.pairs[end].is_some()),
+                    Action::Say => self.under_way.push((1 - end, self.ends[end].claim())),
+                }
+            }
+        }
+
+        fn are_joined(&self) -> bool {
+            let wired = matches!(self.pairs, [Some((a, b)), Some((c, d))] if (a, b) == (d, c));
+            wired && self.ends.iter().all(Connection::is_ready)
+        }
+
+        /// No loss from here on: hellos and time do the rest.
+        fn settle(&mut self) {
+            for _ in 0..1000 {
+                while let Some((to, claim)) = self.under_way.pop() {
+                    self.event(to, Event::Heard(claim));
+                    assert!(self.under_way.len() < 100, "they talk without end");
+                }
+                if self.are_joined() {
+                    return;
+                }
+                let due = self.ends.iter().filter_map(Connection::due).min();
+                self.now = self.now.max(due.expect("somebody still tries"));
+                (0..2).for_each(|end| self.event(end, Event::Tick));
+            }
+            panic!("never joined: {:?} {:?}", self.ends, self.pairs);
+        }
+    }
+
+    #[test]
+    fn one_who_wants_is_joined_with_one_who_answers_and_both_at_once_too() {
+        for wanted in [&[0][..], &[1], &[0, 1]] {
+            let mut world = World::new();
+            wanted.iter().for_each(|&end| world.event(end, Event::Wanted));
+            world.settle();
+            assert!(world.ends.iter().all(|end| end.due().is_none()), "nothing is left to do");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_has_gone_is_never_talked_to_again() {
+        let mut world = World::new();
+        world.event(0, Event::Wanted);
+        world.settle();
+        world.event(0, Event::Gone);
+        assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
+        world.event(1, Event::Failed);
+        world.now += MOST;
+        world.event(1, Event::Tick);
+        let (to, claim) = world.under_way.pop().unwrap();
+        world.event(to, Event::Heard(claim));
+        assert!(world.pairs[0].is_none() && world.under_way.is_empty());
+    }
+
+    #[test]
+    fn who_had_no_queue_pair_to_give_has_one_later() {
+        let mut world = World::new();
+        world.event(0, Event::Wanted);
+        world.pairs[0] = None;
+        world.ends[0].give_up(world.now);
+        world.settle();
+    }
+
+    #[test]
+    fn a_successor_of_a_process_that_has_ended_takes_its_place() {
+        let mut world = World::new();
+        world.event(0, Event::Wanted);
+        world.settle();
+        (world.ends[0], world.pairs[0], world.heard[0]) = (Connection::default(), None, 0);
+        world.event(0, Event::Wanted);
+        world.settle();
+    }
+
+    proptest! {
+        /// Datagrams are lost, doubled and delayed, and queue pairs fail; then all is calm.
+        #[test]
+        fn after_any_trouble_both_are_joined(
+            steps in prop::collection::vec((0..8u8, 0..64usize), 1..60)
+        ) {
+            let mut world = World::new();
+            world.event(0, Event::Wanted);
+            for (what, which) in steps {
+                let end = which % 2;
+                match what {
+                    0 => world.event(end, Event::Wanted),
+                    1 if world.pairs[end].is_some() => world.event(end, Event::Failed),
+                    2 => {
+                        world.now += MOST;
+                        world.event(end, Event::Tick);
+                    }
+                    3 if !world.under_way.is_empty() => {
+                        let at = which % world.under_way.len();
+                        world.under_way.remove(at);
+                    }
+                    _ if !world.under_way.is_empty() => {
+                        let at = which % world.under_way.len();
+                        // What 4 delivers may come once more.
+                        let (to, claim) = if what == 4 {
+                            world.under_way[at]
+                        } else {
+                            world.under_way.remove(at)
+                        };
+                        world.event(to, Event::Heard(claim));
+                    }
+                    _ => {}
+                }
+            }
+            if world.ends.iter().all(|end| end.due().is_none()) && !world.are_joined() {
+                // Nobody knows yet that the other has failed: whoever sends next will.
+                world.event(0, Event::Failed);
+            }
+            world.settle();
+        }
+    }
+}

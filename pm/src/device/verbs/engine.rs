@@ -1,0 +1,489 @@
+//! Progress: what was sent is posted, what is done goes back, what has come is handed out. Whoever
+//! holds the engine's lock does all of it; `arrivals` and `meeting` have the rest.
+
+// UNSAFETY: writes heads before payloads in the slab, and has them sent from there.
+#![expect(unsafe_code)]
+
+use super::adapter::{Adapter, Buffers, Registered, Sizes};
+use super::arrivals::{Arrivals, HEAD, window};
+use super::bindings::{Completion, Piece};
+use super::choice::Chosen;
+use super::connection::{Connection, Event};
+use super::flow::{Flow, Kind, Outgoing};
+use super::pair::{Pair, Station, Work};
+use crate::config::CONTROL_MTU;
+use crate::debug;
+use crate::device::ethernet::addresses::Addresses;
+use crate::device::ethernet::lanes::{Lanes, Letter, Submitted};
+use crate::device::ethernet::layout::OUTBOX;
+use crate::device::ethernet::layout::Published;
+use crate::device::ethernet::slab::{Content, Slab};
+use crate::error::{Error, Result};
+use crate::sync::Ordering;
+use std::collections::{HashMap, VecDeque};
+use std::io::Write;
+use std::net::UdpSocket;
+use std::sync::Arc;
+
+/// Completions that are taken at a time.
+pub(super) const BATCH: usize = 8;
+/// Work requests of a queue pair that are left for what is not a message.
+const SPARE: usize = 8;
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Something was sent: nothing is received.
+    Send,
+    /// A message is wanted.
+    Receive,
+    /// Everything; also whether all that was sent has arrived.
+    All,
+}
+
+/// Who this is, and what the job's hellos carry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    pub(super) own: u32,
+    pub(super) channel: u32,
+    pub(super) secret: u64,
+}
+
+/// What is kept for one peer.
+#[derive(Default)]
+pub(super) struct Peer {
+    pub(super) connection: Connection,
+    pub(super) pair: Option<Pair>,
+    pub(super) flow: Flow,
+    /// The peer's queue pair and what else its latest hello said.
+    pub(super) station: Station,
+    pub(super) known: [u32; 2],
+    pub(super) credit: (u64, u32),
+    /// Which numbers of it come next: messages, control messages.
+    pub(super) expected: [u32; 2],
+    /// What was consumed of it, and how much of that it was told.
+    pub(super) consumed: [u32; 2],
+    pub(super) told: u32,
+    /// Messages and control messages that were sent to it.
+    pub(super) sent: [u32; 2],
+    /// It is in the list of those that something is under way to.
+    pub(super) is_busy: bool,
+}
+
+/// See the module.
+pub(super) struct Engine {
+    /// Before what they use.
+    pub(super) peers: Box<[Peer]>,
+    /// Who is at the other end of each queue pair.
+    pub(super) pairs: HashMap<u32, u32>,
+    pub(super) arrivals: Arrivals,
+    /// The slots of this process.
+    frames: Registered<Arc<Slab>>,
+    /// A word for each node, what it has consumed: written by RDMA. Then a word for each, what was
+    /// consumed of it: written from here.
+    pub(super) credits: Registered<Arc<Buffers>>,
+    pub(super) adapter: Arc<Adapter>,
+    pub(super) socket: UdpSocket,
+    pub(super) addresses: Arc<Addresses>,
+    pub(super) identity: Identity,
+    pub(super) place: usize,
+    pub(super) slab: Arc<Slab>,
+    /// Peers with a timer.
+    pub(super) meeting: Vec<u32>,
+    /// Peers that something is under way to.
+    busy: Vec<u32>,
+    outstanding: u64,
+    /// Slots for control messages.
+    spare_slots: Vec<u32>,
+    gone_seen: u64,
+    /// The adapter has gone.
+    pub(super) is_broken: bool,
+    /// A port is down, and the user was told.
+    pub(super) is_down: bool,
+    /// Control messages that wait to be read.
+    pub(super) letters: VecDeque<Letter>,
+    /// Something was handed out since somebody asked.
+    pub(super) delivered: bool,
+}
+
+/// A complaint of the adapter's.
+pub(super) fn refused(why: String) -> Error {
+    debug::say(debug::ERROR, || format!("verbs: {why}"));
+    Error::NoMemory
+}
+
+impl Engine {
+    /// NoMemory: the adapter or the kernel refuses something, which PM_DEBUG names.
+    pub(super) fn new(
+        chosen: &Chosen,
+        identity: Identity,
+        socket: UdpSocket,
+        addresses: Arc<Addresses>,
+        slab: Arc<Slab>,
+    ) -> Result<Engine> {
+        let geometry = *slab.geometry();
+        let place = geometry.place(identity.own as usize).ok_or(Error::Invalid)?;
+        let arrivals = Arrivals::new(geometry.nodes, geometry.mtu);
+        let sends = geometry.slots + geometry.nodes * SPARE;
+        let adapter = Adapter::open(chosen, Sizes { receives: arrivals.entries(), sends });
+        let adapter = adapter.map_err(refused)?;
+        let first = slab.payload(place, 0);
+        let last = slab.payload(place, geometry.slots - 1);
+        let len = HEAD + (last.addr() - first.addr()) + geometry.mtu;
+        let begin = first.wrapping_sub(HEAD);
+        // SAFETY: frames of the slab, each with room before its payload.
+        let frames = unsafe { Registered::new(&adapter, slab.clone(), begin, len, false) };
+        let frames = frames.map_err(refused)?;
+        let words = Arc::new(Buffers::new(geometry.nodes * 16).map_err(refused)?);
+        let (at, len) = (words.at(0, words.len()), words.len());
+        // SAFETY: kept by what is registered.
+        let credits = unsafe { Registered::new(&adapter, words, at, len, true) };
+        let credits = credits.map_err(refused)?;
+        let slots = (geometry.slots - OUTBOX) as u32..geometry.slots as u32;
+        Ok(Engine {
+            peers: (0..geometry.nodes).map(|_| Peer::default()).collect(),
+            pairs: HashMap::new(),
+            arrivals,
+            frames,
+            credits,
+            adapter,
+            socket,
+            addresses,
+            identity,
+            place,
+            slab,
+            meeting: Vec::new(),
+            busy: Vec::new(),
+            outstanding: 0,
+            spare_slots: slots.collect(),
+            gone_seen: 0,
+            is_broken: false,
+            is_down: false,
+            letters: VecDeque::new(),
+            delivered: false,
+        })
+    }
+
+    /// The words in which peers say what they have consumed.
+    pub(super) fn credits(&self) -> Arc<Buffers> {
+        self.credits.keeps.clone()
+    }
+
+    /// One pass. Answers whether something was handed out.
+    #[inline]
+    pub(super) fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
+        if what != Pass::Send {
+            self.receive(lanes);
+        }
+        self.take_submitted(lanes);
+        self.complete(lanes);
+        self.take_released(lanes);
+        if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
+            self.look_who_has_gone(lanes);
+        }
+        if self.has_outgoing_letter() {
+            self.send_letters(lanes);
+        }
+        if what == Pass::All {
+            self.ask(lanes);
+        }
+        lanes.outstanding.store(self.outstanding, Ordering::Release);
+        std::mem::take(&mut self.delivered)
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.outstanding == 0
+    }
+
+    #[inline]
+    fn take_submitted(&mut self, lanes: &Lanes) {
+        let count = lanes.submitted.len() as u64;
+        if count == 0 {
+            return;
+        }
+        // Before they leave the queue: who looks at both meanwhile finds them in one of them.
+        lanes.outstanding.store(self.outstanding + count, Ordering::Release);
+        for _ in 0..count {
+            let Some(word) = lanes.submitted.pop() else { break };
+            let Submitted { slot, to, len } = Submitted::from_word(word);
+            self.submit(lanes, to, slot, len, Kind::Data);
+        }
+    }
+
+    #[inline]
+    fn submit(&mut self, lanes: &Lanes, to: u32, slot: u32, len: u32, kind: Kind) {
+        let peer = &mut self.peers[to as usize];
+        let sequence = peer.sent[kind as usize];
+        peer.sent[kind as usize] = sequence.wrapping_add(1);
+        self.enqueue(to, Outgoing { slot, len, kind, sequence });
+        if self.slab.is_gone(to as usize) {
+            return self.drop_all(lanes, to);
+        }
+        self.transmit(lanes, to);
+    }
+
+    fn enqueue(&mut self, to: u32, message: Outgoing) {
+        let at = self.slab.payload(self.place, message.slot as usize).wrapping_sub(HEAD);
+        let head = [message.sequence, message.len, self.identity.own, message.kind as u32];
+        // SAFETY: each frame has more than so many bytes before its payload; the slot is ours.
+        unsafe { at.cast::<[u32; 4]>().write_unaligned(head.map(u32::to_le)) };
+        let peer = &mut self.peers[to as usize];
+        peer.flow.push(message);
+        self.outstanding += 1;
+        if !std::mem::replace(&mut peer.is_busy, true) {
+            self.busy.push(to);
+        }
+    }
+
+    /// Posts what can be posted, or has the peer met.
+    #[inline]
+    pub(super) fn transmit(&mut self, lanes: &Lanes, to: u32) {
+        let depth = super::pair::DEPTH.min(self.adapter.depth) - SPARE;
+        loop {
+            let peer = &mut self.peers[to as usize];
+            if !peer.connection.is_ready() {
+                return self.happens(lanes, to, Event::Wanted);
+            }
+            let Some(message) = peer.flow.to_post().filter(|_| peer.flow.under_way() < depth)
+            else {
+                return;
+            };
+            let Some(pair) = &peer.pair else { return };
+            let (number, signalled) = peer.flow.begin(false);
+            peer.flow.is_posted(number);
+            let at = self.slab.payload(self.place, message.slot as usize).wrapping_sub(HEAD);
+            let length = HEAD as u32 + message.len;
+            let piece = Piece { addr: at.addr() as u64, length, lkey: self.frames.lkey };
+            let id = u64::from(to) << 32 | u64::from(number);
+            // SAFETY: a frame of the slab, which is not written before the work is done.
+            if !unsafe { pair.send(Work { id, to: None, piece, signalled }) } {
+                return self.failed(lanes, to, "cannot be posted to");
+            }
+        }
+    }
+
+    /// Writes `len` bytes of the own words, from number `from` on, to the peer's word of this node.
+    /// Answers false where there is no room for it, or nobody to hear it.
+    pub(super) fn write_word(&mut self, lanes: &Lanes, to: u32, from: usize, len: u32) -> bool {
+        let own = u64::from(self.identity.own);
+        let peer = &mut self.peers[to as usize];
+        let room = super::pair::DEPTH.min(self.adapter.depth) - 2;
+        let Some(pair) = &peer.pair else { return false };
+        if !peer.connection.is_ready() || peer.flow.under_way() >= room {
+            return false;
+        }
+        let (number, signalled) = peer.flow.begin(len == 0);
+        let addr = self.credits.keeps.at(from * 8, 8).addr() as u64;
+        let piece = Piece { addr, length: len, lkey: self.credits.lkey };
+        let target = Some((peer.credit.0.wrapping_add(own * 8), peer.credit.1));
+        let id = u64::from(to) << 32 | u64::from(number);
+        // SAFETY: a registered word, which only grows.
+        let sent = unsafe { pair.send(Work { id, to: target, piece, signalled }) };
+        if !sent {
+            self.failed(lanes, to, "cannot be posted to");
+        }
+        sent
+    }
+
+    /// Takes back what is done.
+    #[inline]
+    fn complete(&mut self, lanes: &Lanes) {
+        loop {
+            let mut found = [Completion::default(); BATCH];
+            let Some(count) = self.adapter.poll_sends(&mut found) else {
+                return self.breaks();
+            };
+            for done in &found[..count] {
+                let (to, number) = ((done.wr_id >> 32) as u32, done.wr_id as u32);
+                if self.pairs.get(&done.qp_num) != Some(&to) {
+                    continue;
+                }
+                if done.status != 0 {
+                    let (status, more) = (done.status, done.vendor_err);
+                    self.failed(lanes, to, &format!("answers error {status} ({more:#x})"));
+                    continue;
+                }
+                self.peers[to as usize].flow.done(number);
+                while let Some(message) = self.peers[to as usize].flow.pop_done() {
+                    self.free(lanes, to, message);
+                }
+                self.transmit_more(lanes, to);
+            }
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    /// There is room again.
+    #[inline]
+    fn transmit_more(&mut self, lanes: &Lanes, to: u32) {
+        if self.peers[to as usize].flow.to_post().is_some() {
+            self.transmit(lanes, to);
+        }
+    }
+
+    /// The slot of a message that is acknowledged, or goes nowhere.
+    pub(super) fn free(&mut self, lanes: &Lanes, to: u32, message: Outgoing) {
+        self.outstanding -= 1;
+        self.slab.free(self.place, message.slot as usize);
+        if message.kind == Kind::Control {
+            return self.spare_slots.push(message.slot);
+        }
+        if let Some(peer) = lanes.peers.get(to) {
+            peer.freed.set(peer.freed.get().wrapping_add(1));
+        }
+        lanes.freed.push(u64::from(message.slot));
+    }
+
+    /// Has the last work of each peer told of that it would not tell of by itself.
+    #[cold]
+    fn ask(&mut self, lanes: &Lanes) {
+        let mut busy = std::mem::take(&mut self.busy);
+        busy.retain(|&to| {
+            if self.peers[to as usize].flow.is_silent() {
+                self.write_word(lanes, to, 0, 0);
+            }
+            let peer = &mut self.peers[to as usize];
+            peer.is_busy = peer.flow.len() > 0;
+            peer.is_busy
+        });
+        // A failure may have added to it.
+        busy.append(&mut self.busy);
+        self.busy = busy;
+    }
+
+    /// The owner has marked nodes as gone: what is under way to them arrives nowhere.
+    #[cold]
+    fn look_who_has_gone(&mut self, lanes: &Lanes) {
+        self.gone_seen = self.slab.gone_count().load(Ordering::Acquire);
+        for node in 0..self.peers.len() as u32 {
+            if node != self.identity.own && self.slab.is_gone(node as usize) {
+                self.happens(lanes, node, Event::Gone);
+                self.drop_all(lanes, node);
+            }
+        }
+    }
+
+    /// What a peer that has gone has not taken counts as received, by its sender. Where it was of
+    /// this host, it has left how much it has.
+    #[cold]
+    fn drop_all(&mut self, lanes: &Lanes, node: u32) {
+        let mut dropped = 0u32;
+        while let Some(message) = self.peers[node as usize].flow.pop_any() {
+            dropped += u32::from(message.kind == Kind::Data);
+            self.free(lanes, node, message);
+        }
+        let own = self.identity.own as usize;
+        let sent = self.peers[node as usize].sent[0];
+        if let Some(place) = self.slab.geometry().place(node as usize) {
+            let accepted = self.slab.accepted(place, own);
+            // Once: from now on all of it counts as accepted.
+            let before = accepted.swap(u64::from(sent), Ordering::AcqRel) as u32;
+            dropped = sent.wrapping_sub(before);
+        }
+        let count = &self.slab.record(self.place).node.send.0.dropped;
+        count.fetch_add(dropped.into(), Ordering::Release);
+    }
+
+    #[inline]
+    fn has_outgoing_letter(&self) -> bool {
+        let outbox = &self.slab.record(self.place).outbox;
+        outbox.written.0.load(Ordering::Relaxed) != outbox.read.0.load(Ordering::Relaxed)
+    }
+
+    /// Sends what the owner wants to be sent from here, as far as its receivers have read.
+    #[cold]
+    fn send_letters(&mut self, lanes: &Lanes) {
+        let slab = self.slab.clone();
+        let outbox = &slab.record(self.place).outbox;
+        while let Some((to, bytes, len)) = outbox.peek() {
+            match self.send_letter(lanes, to, &bytes[..len]) {
+                Err(Error::NoBuffers) => return,
+                // What cannot be sent is no letter of ours.
+                _ => outbox.pop(),
+            }
+        }
+    }
+
+    /// Sends a control message. NoBuffers: as many as may be are on the way, or unread.
+    pub(super) fn send_letter(&mut self, lanes: &Lanes, to: u32, message: &[u8]) -> Result<()> {
+        let fits = (1..=CONTROL_MTU).contains(&message.len());
+        if to as usize >= self.peers.len() || to == self.identity.own || !fits {
+            return Err(Error::Invalid);
+        }
+        if self.slab.is_gone(to as usize) {
+            return Ok(());
+        }
+        let sent = self.peers[to as usize].sent[1];
+        let read = (self.credits.keeps.word(to as usize).load(Ordering::Acquire) >> 32) as u32;
+        if sent.wrapping_sub(read) >= OUTBOX as u32 {
+            return Err(Error::NoBuffers);
+        }
+        let slot = self.spare_slots.pop().ok_or(Error::NoBuffers)?;
+        self.slab.write(self.place, slot as usize, message);
+        let published = Published { len: message.len(), control: true };
+        let content = Content { to, sequence: sent, published };
+        self.slab.publish(self.place, slot as usize, content);
+        self.submit(lanes, to, slot, message.len() as u32, Kind::Control);
+        Ok(())
+    }
+
+    /// Takes over what a process that has ended has left in its slots.
+    pub(super) fn resume(&mut self, lanes: &Lanes) {
+        let geometry = *self.slab.geometry();
+        let mut left: Vec<(u32, Outgoing)> = Vec::new();
+        for slot in 0..geometry.slots {
+            let Some(content) = self.slab.content(self.place, slot) else { continue };
+            let Published { len, control } = content.published;
+            let known = (content.to as usize) < geometry.nodes && content.to != self.identity.own;
+            if !known || !(1..=geometry.mtu).contains(&len) {
+                self.slab.free(self.place, slot);
+                continue;
+            }
+            let kind = if control { Kind::Control } else { Kind::Data };
+            let (slot, sequence) = (slot as u32, content.sequence);
+            left.push((content.to, Outgoing { slot, len: len as u32, kind, sequence }));
+        }
+        left.sort_by(|(to, a), (to_b, b)| {
+            let apart = b.sequence.wrapping_sub(a.sequence) as i32;
+            to.cmp(to_b).then((a.kind as u32).cmp(&(b.kind as u32))).then(0.cmp(&apart))
+        });
+        for (to, message) in left {
+            self.peers[to as usize].sent[message.kind as usize] = message.sequence.wrapping_add(1);
+            self.enqueue(to, message);
+            self.transmit(lanes, to);
+        }
+    }
+
+    /// Gives all queue pairs up: nobody takes what comes any more.
+    pub(super) fn close(&mut self) {
+        self.pairs.clear();
+        for peer in &mut self.peers {
+            peer.pair = None;
+            peer.connection = Connection::gone();
+        }
+    }
+
+    /// For people.
+    pub(super) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let name = &self.adapter.chosen.adapter;
+        let state = if self.is_broken { ", which has gone" } else { "" };
+        writeln!(out, "  adapter {name}{state}: {} under way", self.outstanding)?;
+        for (node, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.pair.is_some()) {
+            let [data, _] = peer.consumed;
+            let (sent, under_way) = (peer.sent[0], peer.flow.len());
+            let state = &peer.connection;
+            writeln!(
+                out,
+                "  node {node}: sent {sent}, {under_way} under way, consumed {data}; {state:?}"
+            )?;
+        }
+        Ok(())
+    }
+
+    /// How many messages may be on their way to one peer or unread there.
+    pub(super) fn window(&self) -> u32 {
+        window(self.peers.len()) as u32
+    }
+}

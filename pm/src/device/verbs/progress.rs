@@ -1,0 +1,99 @@
+//! The thread of an endpoint: it meets peers while the application computes, wakes a receiver that
+//! sleeps, and now and then looks at all the rest. Messages between peers that have met do without.
+
+#![forbid(unsafe_code)]
+
+use super::Endpoint;
+use super::engine::{Engine, Pass};
+use crate::debug;
+use crate::error::{Error, Result};
+use crate::segment::from_errno;
+use crate::sync::Ordering;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest sleep: for what the owner writes to the slab; and while messages are on the way,
+/// for failures of which only a poll tells.
+const REST: Duration = Duration::from_millis(100);
+const SHORT_REST: Duration = Duration::from_millis(20);
+/// How long an exit waits for acknowledgements at most: the owner brings home what is left.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// Starts it. NoMemory: the kernel gives no thread.
+pub(super) fn start(endpoint: &Arc<Endpoint>) -> Result<()> {
+    let of_thread = endpoint.clone();
+    // The application's signals are for its own threads.
+    let mut before = SigSet::empty();
+    let all = SigSet::all();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before)).map_err(from_errno)?;
+    let builder = std::thread::Builder::new().name("score-pm".into()).stack_size(256 << 10);
+    let started = builder.spawn(move || of_thread.attend());
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    started.map(drop).map_err(|why| {
+        debug::say(debug::ERROR, || format!("verbs: no progress thread: {why}"));
+        Error::NoMemory
+    })
+}
+
+impl Endpoint {
+    /// By the thread, until the endpoint is given up.
+    fn attend(&self) {
+        let (adapter, socket) = {
+            let engine = self.served.enter();
+            let Ok(socket) = engine.socket.try_clone() else { return };
+            (engine.adapter.clone(), socket)
+        };
+        let mut wait = Duration::ZERO;
+        while self.left.load(Ordering::Acquire) == 0 {
+            let fds =
+                [socket.as_fd(), adapter.channel_fd(), adapter.events_fd(), self.stop.as_fd()];
+            let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            // An adapter that has gone would wake it without end.
+            let count = if self.is_broken() { 1 } else { fds.len() };
+            let timeout = wait.as_micros().div_ceil(1000).min(100) as u8;
+            let _ = poll(&mut fds[..count], timeout);
+            if self.left.load(Ordering::Acquire) != 0 {
+                return;
+            }
+            wait = self.look(fds[1].any().unwrap_or(false));
+        }
+    }
+
+    /// Answers how long the thread may sleep. `came`: the adapter says that something has come.
+    fn look(&self, came: bool) -> Duration {
+        let mut wait = REST;
+        let mut ring = false;
+        drop(self.served.enter());
+        let pass = |engine: &mut Engine| {
+            if came {
+                engine.adapter.drain_channel();
+            }
+            engine.attend(&self.lanes);
+            ring |= engine.pass(&self.lanes, Pass::All) && self.lanes.bell.must_ring();
+            self.broken.store(u64::from(engine.is_broken), Ordering::Release);
+            if !engine.is_quiet() {
+                wait = SHORT_REST;
+            }
+            if let Some(nanoseconds) = engine.wait() {
+                wait = wait.min(Duration::from_nanos(nanoseconds));
+            }
+        };
+        self.served.serve(pass, || true);
+        if ring {
+            self.select.ring();
+        }
+        wait
+    }
+
+    /// Waits until what was sent is acknowledged.
+    pub(super) fn linger(&self) {
+        let end = Instant::now() + LINGER;
+        while self.is_send_done() == Err(Error::Busy) && Instant::now() < end {
+            self.look(false);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A context's state: how much is queued, dropping it, saving and restoring it, showing it.
+
+// UNSAFETY: reads messages where they wait.
+#![expect(unsafe_code)]
+
+use super::Endpoint;
+use super::receive::Restored;
+use crate::config::QueueStatus;
+use crate::device::ethernet::pool::Line;
+use crate::device::ethernet::state::SavedState;
+use crate::error::{Error, Result};
+use crate::sync::Ordering;
+use std::collections::VecDeque;
+use std::io::Write;
+
+/// "SCPMVSV" and the version of the format, which is ethernet's.
+const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVSV\x01");
+
+/// Whether `bytes` are a saved verbs context, as far as bytes alone tell.
+pub(crate) fn is_saved_context(bytes: &[u8]) -> bool {
+    SavedState::parse_kind(SAVE_MAGIC, bytes).is_ok()
+}
+
+impl Endpoint {
+    /// Io: the adapter has gone.
+    pub(crate) fn is_send_done(&self) -> Result<()> {
+        let done = || {
+            // In this order: see `take_submitted`.
+            self.lanes.submitted.is_empty() && self.lanes.outstanding.load(Ordering::Acquire) == 0
+        };
+        if !done() {
+            self.serve_surely();
+        }
+        if done() {
+            return Ok(());
+        }
+        Err(if self.is_broken() { Error::Io } else { Error::Busy })
+    }
+
+    /// `held` is not among what waits here.
+    pub(crate) fn queue_status(&self, _held: bool) -> QueueStatus {
+        self.serve_surely();
+        let waiting = self.lanes.submitted.len() as u64;
+        let send = waiting + self.lanes.outstanding.load(Ordering::Acquire);
+        QueueStatus { receive: self.waiting(), send: send as usize, read: 0 }
+    }
+
+    pub(crate) fn reset(&self) {
+        self.give_up_reserved();
+        self.serve_surely();
+        self.drop_received();
+        let mut engine = self.served.enter();
+        while engine.read_letter(&self.lanes, |letter| Ok(letter.from)).is_ok() {}
+    }
+
+    /// Both locks, nothing held. What is not acknowledged is not in it: see `is_send_done`.
+    pub(crate) fn save(&self, out: &mut Vec<u8>) {
+        self.serve_surely();
+        let record = &self.record().node;
+        let dropped = record.send.0.dropped.load(Ordering::Relaxed);
+        let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
+        let start = out.len();
+        word(out, SAVE_MAGIC);
+        word(out, self.nodes() as u64);
+        word(out, self.own.into());
+        word(out, record.send.0.sent.load(Ordering::Acquire));
+        word(out, record.receive.0.received.load(Ordering::Acquire).wrapping_add(dropped));
+        let messages = self.messages();
+        word(out, messages.len() as u64);
+        for (from, bytes) in messages {
+            word(out, from.into());
+            word(out, bytes.len() as u64);
+            out.extend_from_slice(&bytes);
+            out.resize(start + (out.len() - start).next_multiple_of(8), 0);
+        }
+    }
+
+    /// Copies of what waits, which goes on waiting: taken from one end and put to the other.
+    fn messages(&self) -> Vec<(u32, Vec<u8>)> {
+        let mut all = Vec::new();
+        let mut keep = VecDeque::new();
+        for _ in 0..self.waiting() {
+            let Ok((from, at, len)) = self.take_uncounted() else { break };
+            // SAFETY: what was taken is readable until it is released, below.
+            let bytes = unsafe { std::slice::from_raw_parts(at, len) }.to_vec();
+            self.release_uncounted();
+            keep.push_back(Restored { from, len, bytes: Line::copy(&bytes) });
+            all.push((from, bytes));
+        }
+        self.receive.restore(keep);
+        all
+    }
+
+    /// Invalid: not a saved context of this place.
+    pub(crate) fn check_saved(&self, saved: &[u8]) -> Result<()> {
+        self.checked(saved).map(drop)
+    }
+
+    fn checked<'a>(&self, saved: &'a [u8]) -> Result<SavedState<'a>> {
+        let state = SavedState::parse_kind(SAVE_MAGIC, saved)?;
+        let fits = |&(from, bytes): &(u64, &[u8])| {
+            from < self.nodes() as u64 && from != u64::from(self.own) && bytes.len() <= self.mtu
+        };
+        let same = state.nodes == self.nodes() as u64 && state.own == u64::from(self.own);
+        if same && state.messages.iter().all(fits) { Ok(state) } else { Err(Error::Invalid) }
+    }
+
+    /// Invalid, and nothing has happened: not a saved context of this place.
+    pub(crate) fn restore(&self, saved: &[u8]) -> Result<()> {
+        let state = self.checked(saved)?;
+        self.serve_surely();
+        self.drop_received();
+        let message = |&(from, bytes): &(u64, &[u8])| Restored {
+            from: from as u32,
+            len: bytes.len(),
+            bytes: Line::copy(bytes),
+        };
+        self.receive.restore(state.messages.iter().map(message).collect());
+        let record = &self.record().node;
+        record.send.0.dropped.store(0, Ordering::Relaxed);
+        record.send.0.sent.store(state.sent, Ordering::Release);
+        record.receive.0.received.store(state.received, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let record = &self.record().node;
+        writeln!(
+            out,
+            "  channel {} node {} of {}: sent {} received {} polls {} door {:#x}, {} wait here",
+            self.channel,
+            self.own,
+            self.nodes(),
+            record.send.0.sent.load(Ordering::Relaxed),
+            record.receive.0.received.load(Ordering::Relaxed),
+            record.epoch.0.load(Ordering::Relaxed),
+            record.door.0.bits(),
+            self.lanes.delivered.len(),
+        )?;
+        self.served.enter().dump(out)
+    }
+}

@@ -1,0 +1,273 @@
+//! Real processes over RDMA hardware: traffic, blocking receive, death, an exit after the last
+//! send, a port that goes down. Nothing where there is no adapter; `cargo xtask test virtual` has
+//! one. A test starts this binary again with a role; see [`role`].
+
+#![allow(unsafe_code, missing_docs)]
+
+mod bed;
+
+use bed::*;
+use score_pm::*;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "PM_TEST_ROLE";
+const FD: &str = "PM_TEST_FD";
+/// Messages that are sent where many have to be.
+const MANY: u32 = 200;
+
+/// An owner of contexts; node 0 stays here, each other goes to a process.
+struct Nodes {
+    device: Device,
+    opened: Vec<ContextRef>,
+    end: ContextRef,
+}
+
+fn in_machine() -> bool {
+    std::env::var_os("SCORE_VM").is_some()
+}
+
+impl Nodes {
+    fn new(count: usize) -> Nodes {
+        let device = Device::open("verbs", &["-nodes", &count.to_string()]).unwrap();
+        let opened: Vec<_> = (0..count).map(|k| device.open_context(k).unwrap()).collect();
+        for (k, context) in opened.iter().enumerate() {
+            context.bind_channel(0, k as u32).unwrap();
+        }
+        let end = Context::attach("verbs", opened[0].create_attach_fd().unwrap()).unwrap();
+        Nodes { device, opened, end }
+    }
+
+    /// Starts this binary again as a node.
+    fn start(&self, node: usize, role: &str) -> Process {
+        let fd = self.opened[node].create_attach_fd().unwrap();
+        // SAFETY: our descriptor; the child has to inherit it.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(FD, fd.as_raw_fd().to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Process(child)
+    }
+
+    /// Until all that was sent is where it goes.
+    fn settle(&self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.end.is_send_done() == Err(Error::Busy) {
+            assert!(Instant::now() < end, "not there after 60 s");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A process that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn ends_well(mut self) {
+        assert!(self.0.wait().unwrap().success());
+    }
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Not a test of its own: what another process does.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let _dog = Watchdog::new(300);
+    let fd: i32 = std::env::var(FD).unwrap().parse().unwrap();
+    // SAFETY: inherited for this purpose.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let end = Context::attach("verbs", fd).unwrap();
+    match role.as_str() {
+        "echo" => echo(&end, receive_surely),
+        "blocking echo" => echo(&end, blocking_receive),
+        "last words" => {
+            for i in 0..MANY {
+                send_surely(&end, 0, &i.to_le_bytes());
+            }
+            // As by kill -9: nothing is given up, nothing waits.
+            std::process::abort();
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn echo(end: &Context, receive: impl Fn(&Context) -> Vec<u8>) {
+    loop {
+        let message = receive(end);
+        send_surely(end, 0, &message);
+        if message == b"end" {
+            return end.detach().unwrap();
+        }
+    }
+}
+
+/// Figure 3.4 of the manual.
+fn blocking_receive(end: &Context) -> Vec<u8> {
+    let mut fds = [-1];
+    end.get_fds(&mut fds).unwrap();
+    end.before_select().unwrap();
+    loop {
+        match receive(end) {
+            Ok(message) => {
+                end.after_select().unwrap();
+                return message;
+            }
+            Err(Error::NoBuffers) => {}
+            Err(error) => panic!("{error}"),
+        }
+        let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, as said.
+        let count = unsafe { libc::poll(&mut poll, 1, 60_000) };
+        assert!(count == 1, "not woken within 60 s");
+    }
+}
+
+fn exchange(end: &Context, node: u32, count: usize) {
+    for i in 0..count {
+        let message = vec![i as u8; 1 + i * 677 % 4000];
+        send_surely(end, node, &message);
+        assert_eq!(receive_surely(end), message);
+    }
+}
+
+#[test]
+fn processes_exchange_messages_polling_and_sleeping() {
+    if !in_machine() {
+        return;
+    }
+    let _dog = Watchdog::new(120);
+    let nodes = Nodes::new(3);
+    let others = [nodes.start(1, "echo"), nodes.start(2, "blocking echo")];
+    for (node, process) in (1..).zip(others) {
+        exchange(&nodes.end, node, 50);
+        std::thread::sleep(Duration::from_millis(50));
+        exchange(&nodes.end, node, 3);
+        send_surely(&nodes.end, node, b"end");
+        assert_eq!(receive_surely(&nodes.end), b"end");
+        process.ends_well();
+    }
+}
+
+#[test]
+fn what_a_process_sent_before_it_died_arrives_whole_and_in_order() {
+    if !in_machine() {
+        return;
+    }
+    let _dog = Watchdog::new(120);
+    let nodes = Nodes::new(2);
+    let mut process = nodes.start(1, "last words");
+    // Nobody receives for a while: much of it still lies there when its process is gone.
+    let mut got = 0u32;
+    while got < MANY / 2 {
+        assert_eq!(receive_surely(&nodes.end), got.to_le_bytes());
+        got += 1;
+    }
+    let mut left = Vec::new();
+    while process.0.try_wait().unwrap().is_none() {
+        left.extend(receive(&nodes.end));
+    }
+    nodes.device.mark_exited(1).unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        nodes.device.serve().unwrap();
+        left.extend(receive(&nodes.end));
+        if left.len() == (MANY - got) as usize {
+            break;
+        }
+        assert!(Instant::now() < end, "{} of {} came", left.len(), MANY - got);
+    }
+    for message in left {
+        assert_eq!(message, got.to_le_bytes());
+        got += 1;
+    }
+    while !nodes.device.is_quiet().unwrap() {
+        nodes.device.serve().unwrap();
+        assert!(Instant::now() < end, "never quiet");
+    }
+    assert_eq!(receive(&nodes.end), Err(Error::NoBuffers));
+}
+
+#[test]
+fn messages_to_a_process_that_was_killed_wait_until_it_is_said_to_be_gone_and_are_dropped() {
+    if !in_machine() {
+        return;
+    }
+    let _dog = Watchdog::new(120);
+    let nodes = Nodes::new(3);
+    let mut victim = nodes.start(1, "echo");
+    let other = nodes.start(2, "echo");
+    exchange(&nodes.end, 1, 3);
+    exchange(&nodes.end, 2, 3);
+    victim.kill();
+    let mut sent = 6;
+    for _ in 0..10 {
+        send_surely(&nodes.end, 1, b"nobody hears this");
+        sent += 1;
+    }
+    // The queue pair fails; until the owner says more, that is all that there is to say.
+    for _ in 0..20 {
+        assert_eq!(nodes.end.is_send_done(), Err(Error::Busy));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    exchange(&nodes.end, 2, 3);
+    sent += 3;
+    nodes.device.mark_exited(1).unwrap();
+    nodes.settle();
+    send_surely(&nodes.end, 1, b"dropped");
+    sent += 1;
+    let here = nodes.device.counters(0).unwrap();
+    assert_eq!(here.sent, sent);
+    let (there, beyond) = (nodes.device.counters(1).unwrap(), nodes.device.counters(2).unwrap());
+    let received = here.received + there.received + beyond.received;
+    assert_eq!(received, here.sent + there.sent + beyond.sent, "each is counted once");
+    send_surely(&nodes.end, 2, b"end");
+    assert_eq!(receive_surely(&nodes.end), b"end");
+    other.ends_well();
+}
+
+/// Says a word to the network of the virtual machine.
+fn link(words: &str) {
+    let words: Vec<&str> = words.split(' ').collect();
+    assert!(Command::new("ip").args(words).status().unwrap().success());
+}
+
+#[test]
+fn traffic_goes_on_after_a_port_was_down_and_nothing_is_lost() {
+    if !in_machine() {
+        return;
+    }
+    let _dog = Watchdog::new(120);
+    let nodes = Nodes::new(2);
+    let other = nodes.start(1, "echo");
+    exchange(&nodes.end, 1, 5);
+    link("link set wire0 down");
+    for i in 0..20u32 {
+        send_surely(&nodes.end, 1, &i.to_le_bytes());
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(nodes.end.is_send_done(), Err(Error::Busy));
+    link("link set wire0 up");
+    for i in 0..20u32 {
+        assert_eq!(receive_surely(&nodes.end), i.to_le_bytes());
+    }
+    exchange(&nodes.end, 1, 5);
+    send_surely(&nodes.end, 1, b"end");
+    assert_eq!(receive_surely(&nodes.end), b"end");
+    other.ends_well();
+}
