@@ -2,32 +2,46 @@
 //! One writer process, one reader; layout and meaning are in `proto/src/carea.rs`.
 
 use memmap2::MmapRaw;
+use score_proto::bell;
 use score_proto::carea::{
     AREA_BYTES, AREA_MAGIC, BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
 };
 
+use crate::bell::Bell;
 use crate::sync::{AtomicU32, Ordering, Words};
 
 /// The mapped area.
-pub(crate) struct Area(Words);
+pub(crate) struct Area {
+    words: Words,
+    bell: Bell,
+}
 
 impl Area {
-    /// `mapping` covers exactly one area.
-    pub(crate) fn new(mapping: MmapRaw) -> Self {
+    /// `mapping` covers exactly one area; `bell`: where the shepherd is rung for.
+    pub(crate) fn new(mapping: MmapRaw, bell: Bell) -> Self {
         debug_assert_eq!(mapping.len(), AREA_BYTES);
-        Self(Words::new(mapping))
+        Self { words: Words::new(mapping), bell }
+    }
+
+    /// After each change: rings if the shepherd wants to hear of this one. Whoever cannot ring lets
+    /// the next one try.
+    fn tell(&self, change: u32) {
+        let word = self.words.u32(area::BELL);
+        if bell::is_wished(word, change) && !self.bell.ring() {
+            bell::renew(word, change);
+        }
     }
 
     /// Declares the area valid, once everything else in it is.
     pub(crate) fn publish(&self, version: u32) {
-        self.0.u32(area::VERSION).store(version, Ordering::Relaxed);
+        self.words.u32(area::VERSION).store(version, Ordering::Relaxed);
         // SYNC: area-magic
-        self.0.u64(area::MAGIC).store(AREA_MAGIC, Ordering::Release);
+        self.words.u64(area::MAGIC).store(AREA_MAGIC, Ordering::Release);
     }
 
     /// Threads of this process that are idle now.
     pub(crate) fn idle_threads(&self) -> &AtomicU32 {
-        self.0.u32(area::IDLE_THREADS)
+        self.words.u32(area::IDLE_THREADS)
     }
 
     /// Claims a slot for a thread, which is busy in it; `None` when all are taken, and then the
@@ -36,34 +50,37 @@ impl Area {
         for number in 0..THREAD_SLOTS {
             let tid = self.slot(number, slot::TID);
             // SYNC: thread-slot (Acquire: the slot's last owner has left it busy).
-            if tid.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                self.0.u32(area::SLOTS_USED).fetch_max(number as u32 + 1, Ordering::Release);
+            if tid.compare_exchange(0, thread, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+                self.words.u32(area::SLOTS_USED).fetch_max(number as u32 + 1, Ordering::SeqCst);
+                self.tell(bell::BUSY);
                 return Some(number);
             }
         }
-        self.0.u32(area::OVERFLOW).fetch_add(1, Ordering::SeqCst);
+        self.words.u32(area::OVERFLOW).fetch_add(1, Ordering::SeqCst);
         None
     }
 
     /// Gives a slot back. The thread is busy.
     pub(crate) fn leave(&self, number: usize) {
         // SYNC: thread-slot
-        self.slot(number, slot::TID).store(0, Ordering::Release);
+        self.slot(number, slot::TID).store(0, Ordering::SeqCst);
+        self.tell(bell::idle(number));
     }
 
     /// A thread without a slot has ended.
     pub(crate) fn leave_overflow(&self) {
-        self.0.u32(area::OVERFLOW).fetch_sub(1, Ordering::SeqCst);
+        self.words.u32(area::OVERFLOW).fetch_sub(1, Ordering::SeqCst);
     }
 
     /// busy -> idle.
     pub(crate) fn become_idle(&self, number: usize, waiting: WaitingFor, now_ns: u64) {
         let since = area::SLOTS + number * area::SLOT_BYTES + slot::IDLE_SINCE_NS;
-        self.0.u64(since).store(now_ns, Ordering::Relaxed);
+        self.words.u64(since).store(now_ns, Ordering::Relaxed);
         self.wait_for(number, waiting);
         self.idle_threads().fetch_add(1, Ordering::Relaxed);
-        // SYNC: thread-state
-        self.slot(number, slot::STATE).store(IDLE, Ordering::Release);
+        // SYNC: thread-state, bell
+        self.slot(number, slot::STATE).store(IDLE, Ordering::SeqCst);
+        self.tell(bell::idle(number));
     }
 
     /// idle -> busy. The transition is counted before the thread goes on: whatever it does next,
@@ -71,10 +88,11 @@ impl Area {
     /// reads the count first, and must not find a thread idle that has been counted.
     pub(crate) fn become_busy(&self, number: usize) {
         self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
-        // SYNC: busy-transition
-        self.0.u64(area::BUSY_TRANSITIONS).fetch_add(1, Ordering::SeqCst);
+        // SYNC: busy-transition, bell
+        self.words.u64(area::BUSY_TRANSITIONS).fetch_add(1, Ordering::SeqCst);
         self.wait_for(number, WaitingFor::Nothing);
         self.idle_threads().fetch_sub(1, Ordering::Relaxed);
+        self.tell(bell::BUSY);
     }
 
     /// Says what the thread waits for.
@@ -85,28 +103,28 @@ impl Area {
     /// sc_barrier is called: before the thread is idle in it.
     pub(crate) fn barrier_called(&self) {
         // SYNC: thread-state (who sees the thread idle sees the call)
-        self.0.u64(area::BARRIERS_CALLED).fetch_add(1, Ordering::SeqCst);
+        self.words.u64(area::BARRIERS_CALLED).fetch_add(1, Ordering::SeqCst);
     }
 
     /// sc_barrier was answered: after the thread is busy again.
     pub(crate) fn barrier_left(&self) {
         // SYNC: busy-transition (who sees the answer taken sees the transition)
-        self.0.u64(area::BARRIERS_LEFT).fetch_add(1, Ordering::SeqCst);
+        self.words.u64(area::BARRIERS_LEFT).fetch_add(1, Ordering::SeqCst);
     }
 
     /// Sets a user monitor (manual 3.5.3): the first, or the second.
     pub(crate) fn set_monitor(&self, second: bool, value: u8) {
         let offset = if second { area::USR1 } else { area::USR0 };
-        self.0.u8(offset).store(value, Ordering::Relaxed);
+        self.words.u8(offset).store(value, Ordering::Relaxed);
     }
 
     /// Depth of uncheckpointable regions (manual 3.2).
     pub(crate) fn uncheckpointable(&self) -> &AtomicU32 {
-        self.0.u32(area::UNCHECKPOINTABLE)
+        self.words.u32(area::UNCHECKPOINTABLE)
     }
 
     fn slot(&self, number: usize, field: usize) -> &AtomicU32 {
-        self.0.u32(area::SLOTS + number * area::SLOT_BYTES + field)
+        self.words.u32(area::SLOTS + number * area::SLOT_BYTES + field)
     }
 }
 
@@ -116,7 +134,7 @@ mod tests {
     use memmap2::MmapMut;
 
     fn fresh() -> Area {
-        Area::new(MmapRaw::from(MmapMut::map_anon(AREA_BYTES).unwrap()))
+        Area::new(MmapRaw::from(MmapMut::map_anon(AREA_BYTES).unwrap()), Bell::new(b"").unwrap())
     }
 
     #[test]
@@ -126,9 +144,9 @@ mod tests {
             assert_eq!(area.enter(100 + number as u32), Some(number));
         }
         assert_eq!(area.enter(7), None);
-        assert_eq!(area.0.u32(area::OVERFLOW).load(Ordering::Relaxed), 1);
+        assert_eq!(area.words.u32(area::OVERFLOW).load(Ordering::Relaxed), 1);
         area.leave_overflow();
-        assert_eq!(area.0.u32(area::OVERFLOW).load(Ordering::Relaxed), 0);
+        assert_eq!(area.words.u32(area::OVERFLOW).load(Ordering::Relaxed), 0);
         area.leave(3);
         assert_eq!(area.enter(7), Some(3));
     }
@@ -140,12 +158,12 @@ mod tests {
         area.become_idle(number, WaitingFor::Barrier, 42);
         assert_eq!(area.slot(number, slot::STATE).load(Ordering::Relaxed), IDLE);
         assert_eq!(area.slot(number, slot::WAITING_FOR).load(Ordering::Relaxed), 3);
-        assert_eq!(area.0.u64(area::SLOTS + slot::IDLE_SINCE_NS).load(Ordering::Relaxed), 42);
+        assert_eq!(area.words.u64(area::SLOTS + slot::IDLE_SINCE_NS).load(Ordering::Relaxed), 42);
         assert_eq!(area.idle_threads().load(Ordering::Relaxed), 1);
         area.become_busy(number);
         assert_eq!(area.slot(number, slot::STATE).load(Ordering::Relaxed), BUSY);
         assert_eq!(area.slot(number, slot::WAITING_FOR).load(Ordering::Relaxed), 0);
-        assert_eq!(area.0.u64(area::BUSY_TRANSITIONS).load(Ordering::Relaxed), 1);
+        assert_eq!(area.words.u64(area::BUSY_TRANSITIONS).load(Ordering::Relaxed), 1);
         assert_eq!(area.idle_threads().load(Ordering::Relaxed), 0);
     }
 }

@@ -18,6 +18,7 @@ use score_proto::message::{Call, Reply, Welcome};
 use score_proto::{MAX_NODES, PROTOCOL_VERSION, frame};
 
 use crate::area::Area;
+use crate::bell::Bell;
 use crate::control::Control;
 use crate::fork::ForkMark;
 use crate::globals::{self, Place};
@@ -48,7 +49,7 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     };
     check(&welcome, descriptors.len())?;
     let board = map_board(&descriptors[0])?;
-    let area = map_area(&descriptors[1], welcome.area)?;
+    let area = map_area(&descriptors[1], welcome.area, Bell::new(&welcome.bell)?)?;
     let joined = networks::join(&welcome, &descriptors[2..])?;
     let mut contexts: Vec<_> = joined.iter().map(|net| net.composite.as_ptr()).collect();
     contexts.push(std::ptr::null_mut());
@@ -179,14 +180,14 @@ fn map_board(fd: &OwnedFd) -> Result<Words, String> {
     Ok(board)
 }
 
-fn map_area(fd: &OwnedFd, number: u32) -> Result<Area, String> {
+fn map_area(fd: &OwnedFd, number: u32, bell: Bell) -> Result<Area, String> {
     let end = (u64::from(number) + 1) * AREA_BYTES as u64;
     let len = usize::try_from(end).map_err(|_| "the C-Area is too large".to_owned())?;
     check_object("the C-Area", fd, len)?;
     let start = end - AREA_BYTES as u64;
     let mapping: std::io::Result<MmapRaw> =
         MmapOptions::new().offset(start).len(AREA_BYTES).map_raw(fd);
-    Ok(Area::new(mapping.map_err(|e| format!("cannot map the C-Area: {e}"))?))
+    Ok(Area::new(mapping.map_err(|e| format!("cannot map the C-Area: {e}"))?, bell))
 }
 
 #[cfg(test)]
@@ -207,7 +208,12 @@ mod tests {
             networks: vec![NetworkSet::one_host(4)],
             options: Vec::new(),
             dir: "/tmp".to_owned(),
+            bell: Vec::new(),
         }
+    }
+
+    fn map(fd: &OwnedFd, number: u32) -> Result<Area, String> {
+        map_area(fd, number, Bell::new(b"bell").unwrap())
     }
 
     #[test]
@@ -249,10 +255,10 @@ mod tests {
         let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
         let object = nix::sys::memfd::memfd_create(name, flags).unwrap();
         nix::unistd::ftruncate(&object, 2 * AREA_BYTES as i64).unwrap();
-        assert!(map_area(&object, 1).err().unwrap().contains("sealed"));
+        assert!(map(&object, 1).err().unwrap().contains("sealed"));
         fcntl(&object, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).unwrap();
-        assert!(map_area(&object, 1).is_ok());
-        assert!(map_area(&object, 2).err().unwrap().contains("bytes"));
-        assert!(map_area(&object, u32::MAX).is_err());
+        assert!(map(&object, 1).is_ok());
+        assert!(map(&object, 2).err().unwrap().contains("bytes"));
+        assert!(map(&object, u32::MAX).is_err());
     }
 }

@@ -9,6 +9,7 @@
 pub mod abi;
 mod area;
 mod attach;
+mod bell;
 mod control;
 mod environment;
 mod exit;

@@ -107,6 +107,7 @@ mod tests {
             networks,
             options: Vec::new(),
             dir: "/tmp".to_owned(),
+            bell: Vec::new(),
         }
     }
 

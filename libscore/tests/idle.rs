@@ -4,6 +4,7 @@ mod harness;
 
 use harness::build;
 use harness::shepherd::Shepherd;
+use score_proto::bell;
 use score_proto::carea::{BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot};
 
 #[test]
@@ -67,6 +68,29 @@ fn threads_have_a_slot_each_and_give_it_back_at_their_end() {
         assert_eq!(shepherd.slot(0, number, slot::STATE), BUSY);
     }
     assert_eq!(shepherd.word(0, area::BUSY_TRANSITIONS), 5, "an end is a return to work");
+}
+
+#[test]
+fn a_change_that_is_wished_for_is_rung_for_once_and_no_other() {
+    let mut shepherd = Shepherd::welcome(&build::node(), 1);
+    let change = |shepherd: &mut Shepherd, word: &str| {
+        shepherd.nodes[0].process.ask(word);
+        shepherd.rings()
+    };
+    assert_eq!(change(&mut shepherd, "idle") + change(&mut shepherd, "busy"), 0);
+    shepherd.set_word(0, area::BELL, bell::idle(0));
+    assert_eq!(change(&mut shepherd, "idle"), 1);
+    assert_eq!(shepherd.word(0, area::BELL), bell::NOTHING);
+    assert_eq!(change(&mut shepherd, "busy") + change(&mut shepherd, "idle"), 0);
+    shepherd.set_word(0, area::BELL, bell::BUSY);
+    assert_eq!((change(&mut shepherd, "busy"), change(&mut shepherd, "busy")), (1, 0));
+    shepherd.set_word(0, area::BELL, bell::idle(1));
+    assert_eq!(change(&mut shepherd, "idle") + change(&mut shepherd, "busy"), 0, "another thread");
+    shepherd.nodes[0].process.ask("threads 1");
+    assert_eq!(shepherd.rings(), 1);
+    shepherd.set_word(0, area::BELL, bell::idle(1));
+    shepherd.nodes[0].process.ask("threads 0");
+    shepherd.await_word(0, area::BELL, bell::NOTHING);
 }
 
 #[test]

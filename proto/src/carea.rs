@@ -3,8 +3,8 @@
 //! Two objects, both memfds sealed against resizing:
 //! - the **board**, one per host and job, written by the shepherd alone (sealed against later
 //!   writable mappings) and read by every process;
-//! - the **C-Area**, one per host and parallel process, written by the processes: one
-//!   [`AREA_BYTES`] area each, indexed by process number on the host.
+//! - the **C-Area**, one per host and parallel process, written by the processes but for one word
+//!   ([`area::BELL`]): one [`AREA_BYTES`] area each, indexed by process number on the host.
 //!
 //! All fields are little-endian integers that are only ever read and written as one atomic load
 //! or store. All zero is the valid initial state of an area. A reader takes each word once and
@@ -72,6 +72,9 @@ pub mod area {
     /// u64: answers to sc_barrier that were taken, counted after the caller's return to work is
     /// ([`BUSY_TRANSITIONS`]). While the shepherd has sent more, somebody is about to go on.
     pub const BARRIERS_LEFT: usize = 200;
+    /// u32, own line, written by the shepherd, taken back by the process: which change it wants to
+    /// hear of ([`crate::bell`]).
+    pub const BELL: usize = 256;
     /// First thread slot.
     pub const SLOTS: usize = 512;
     /// Distance between thread slots.

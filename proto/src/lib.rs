@@ -3,6 +3,7 @@
 //! everything that is decoded here is treated as hostile until it has been checked.
 #![forbid(unsafe_code)]
 
+pub mod bell;
 pub mod carea;
 pub mod env;
 pub mod frame;
@@ -19,7 +20,7 @@ pub mod sight;
 pub mod wire;
 
 /// Version of everything in this crate. Peers of different versions refuse each other by name.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

@@ -354,6 +354,10 @@ pub struct Welcome {
     pub options: Vec<(String, Option<String>)>,
     /// The job's directory.
     pub dir: String,
+    /// Abstract name of the datagram socket where the shepherd is rung for
+    /// ([`crate::bell`]).
+    #[serde(with = "serde_bytes")]
+    pub bell: Vec<u8>,
 }
 
 /// One network set (manual 2.1): the PM contexts that together reach every node.

@@ -9,6 +9,8 @@
  *   turns SECONDS stopped    node 1 stops itself; node 0 spins so long, then continues it
  *   turns SECONDS sleep      calls sc_sleep
  *   turns SECONDS yield      gives its slices up
+ *   turns SECONDS idle       computes for half a second, for another one goes to and fro between busy
+ *                            and idle, then has nothing to do for so long
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -113,6 +115,17 @@ static void stop_one(void) {
     kill(pid, SIGCONT);
 }
 
+static void have_nothing_to_do(void) {
+    long long begin = now();
+    while (now() - begin < 500000000LL) continue;
+    while (now() - begin < 1000000000LL) {
+        score_become_idle();
+        score_become_busy();
+    }
+    score_become_idle();
+    usleep((useconds_t)(seconds * 1e6));
+}
+
 int main(int argc, char **argv) {
     const char *how = argc > 2 ? argv[2] : "";
     int number, at;
@@ -127,6 +140,8 @@ int main(int argc, char **argv) {
         be_stubborn();
     else if (strcmp(how, "stopped") == 0)
         stop_one();
+    else if (strcmp(how, "idle") == 0)
+        have_nothing_to_do();
     else if (strcmp(how, "sleep") == 0)
         printf("slept %d\n", sc_sleep((int)seconds));
     else {

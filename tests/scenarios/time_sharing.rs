@@ -228,6 +228,27 @@ fn who_yields_all_the_time_leaves_the_processor_to_others() {
 }
 
 #[test]
+fn a_job_that_has_nothing_to_do_leaves_each_of_its_slices_to_others() {
+    const SLICE: u64 = 200_000_000;
+    let scene = Scene::new();
+    let Some(cluster) = cluster(&scene, 1, "200") else { return };
+    let Some(turns) = turns(&scene) else { return };
+    let turns = turns.to_str().unwrap();
+    let mut idle = start(&cluster, ALICE, "nodes=1", &[turns, "60", "idle"]);
+    idle.wait_for("up", 1);
+    let busy = start(&cluster, BOB, "nodes=1", &[turns, "6"]).wait();
+    let stretches = stretches(&busy);
+    // By then the other has nothing left to do.
+    let begin = stretches[0].0 + 3_000_000_000;
+    let gaps = stretches.windows(2).map(|pair| (pair[0].1, pair[1].0));
+    let whole = gaps.filter(|(from, to)| *from > begin && to - from > SLICE / 2).count();
+    // Seven slices are the other's.
+    assert!(whole < 3, "{whole} were not given up: {stretches:?}");
+    idle.signal(Signal::SIGTERM);
+    assert_ne!(idle.wait().code, 0);
+}
+
+#[test]
 fn when_scored_is_killed_nothing_of_a_stopped_job_is_left() {
     let scene = Scene::new();
     let Some(mut cluster) = cluster(&scene, 1, "20") else { return };

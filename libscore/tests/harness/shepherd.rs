@@ -12,8 +12,8 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::kill;
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, setsockopt,
-    socketpair, sockopt,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockname, recv,
+    sendmsg, setsockopt, socket, socketpair, sockopt,
 };
 use nix::sys::time::TimeVal;
 use score_pm::{ContextRef, Device};
@@ -78,9 +78,11 @@ pub struct Shepherd {
     pub nodes: Vec<Node>,
     pub board: OwnedFd,
     pub area: OwnedFd,
+    pub bell: OwnedFd,
     pub dir: PathBuf,
     pub device: Option<Device>,
     contexts: Vec<ContextRef>,
+    bell_name: Vec<u8>,
 }
 
 impl Shepherd {
@@ -95,7 +97,9 @@ impl Shepherd {
         let area = sealed(c"area", AREA_BYTES * nodes as usize);
         let (device, contexts) = network(nodes);
         let nodes = (0..nodes).map(|_| start(program)).collect();
-        let shepherd = Self { nodes, board: page.into(), area: area.into(), dir, device, contexts };
+        let (bell, bell_name) = hang_bell();
+        let (board, area) = (page.into(), area.into());
+        let shepherd = Self { nodes, board, area, bell, dir, device, contexts, bell_name };
         for node in &shepherd.nodes {
             let called = node.hear();
             assert_eq!(called, Some(Call::Attach { version: PROTOCOL_VERSION }));
@@ -148,6 +152,7 @@ impl Shepherd {
                 option("nodes", Some("8")),
             ],
             dir: self.dir.to_str().unwrap().to_owned(),
+            bell: self.bell_name.clone(),
         }
     }
 
@@ -157,6 +162,19 @@ impl Shepherd {
         let file = std::fs::File::from(self.area.try_clone().unwrap());
         file.read_exact_at(&mut bytes, (node * AREA_BYTES + offset) as u64).unwrap();
         u32::from_le_bytes(bytes)
+    }
+
+    /// Writes a word of a node's area.
+    pub fn set_word(&self, node: usize, offset: usize, value: u32) {
+        let file = std::fs::File::from(self.area.try_clone().unwrap());
+        file.write_all_at(&value.to_le_bytes(), (node * AREA_BYTES + offset) as u64).unwrap();
+    }
+
+    /// How often the bell was rung since this was asked last.
+    pub fn rings(&self) -> usize {
+        let mut byte = [0; 2];
+        let ring = || recv(self.bell.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).ok();
+        std::iter::from_fn(ring).count()
     }
 
     /// A word of a thread slot.
@@ -189,6 +207,15 @@ impl Drop for Shepherd {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+fn hang_bell() -> (OwnedFd, Vec<u8>) {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let bell = socket(AddressFamily::Unix, SockType::Datagram, flags, None).unwrap();
+    bind(bell.as_raw_fd(), &UnixAddr::new_unnamed()).unwrap();
+    let address: UnixAddr = getsockname(bell.as_raw_fd()).unwrap();
+    let name = address.as_abstract().expect("the kernel chooses an abstract name").to_vec();
+    (bell, name)
 }
 
 fn start(program: &Path) -> Node {

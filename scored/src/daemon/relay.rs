@@ -44,6 +44,8 @@ struct Source {
     gone: bool,
     /// What it has said of each element of the running stage.
     quiet: BTreeMap<u32, Quiet>,
+    /// Elements that were idle when the job was stopped, of which it has not said so again.
+    stale: BTreeSet<u32>,
 }
 
 impl Source {
@@ -58,7 +60,19 @@ impl Source {
             stopped: 0,
             gone: false,
             quiet: BTreeMap::new(),
+            stale: BTreeSet::new(),
         }
+    }
+
+    /// What is idle will be looked at anew when the job goes on.
+    fn stops(&mut self) {
+        let idle = self.quiet.iter().filter(|(_, quiet)| quiet.idle);
+        self.stale = idle.map(|(element, _)| *element).collect();
+    }
+
+    fn says(&mut self, element: u32, quiet: Quiet) {
+        self.stale.remove(&element);
+        self.quiet.insert(element, quiet);
     }
 }
 
@@ -94,6 +108,8 @@ pub struct Relay {
     stopping: Option<u64>,
     /// What has gone up of each element of the running stage.
     quiet: BTreeMap<u32, Quiet>,
+    /// Elements that were idle when the job was stopped: that they still are has to be said.
+    again: BTreeSet<u32>,
     /// The last look at each.
     looks: BTreeMap<u32, Look>,
     waiting: Queue<Report>,
@@ -124,6 +140,7 @@ impl Relay {
             finished: false,
             stopping: None,
             quiet: BTreeMap::new(),
+            again: BTreeSet::new(),
             looks: BTreeMap::new(),
             waiting: Queue::new(WAITING),
             out: Vec::new(),
@@ -190,10 +207,18 @@ impl Relay {
             Order::StartStage(_) => {
                 self.quiet.clear();
                 self.looks.clear();
-                self.sources.iter_mut().for_each(|source| source.quiet.clear());
+                self.again.clear();
+                self.sources.iter_mut().for_each(|source| {
+                    source.quiet.clear();
+                    source.stale.clear();
+                });
             }
             Order::Finish => self.finishing = true,
-            Order::Stop { switch, .. } => self.stopping = Some(switch),
+            Order::Stop { switch, .. } => {
+                self.stopping = Some(switch);
+                self.sources.iter_mut().for_each(Source::stops);
+                self.asks_again();
+            }
             Order::Run { until: Until::Ordered, .. } => self.stopping = None,
             // It will stop without a further order.
             Order::Run { until: Until::Passed { switch, .. }, .. } => {
@@ -230,11 +255,12 @@ impl Relay {
                 source.queue.push_back(report);
             }
             Report::Finished { elapsed_ns } => source.finished = Some(elapsed_ns),
-            Report::Quiet { element, quiet } => {
-                source.quiet.insert(element, quiet);
-            }
+            Report::Quiet { element, quiet } => source.says(element, quiet),
             Report::Seen { element, round, seen } => self.seen(from, element, round, seen),
-            Report::Stopped { switch } => source.stopped = source.stopped.max(switch),
+            Report::Stopped { switch } => {
+                source.stopped = source.stopped.max(switch);
+                source.stops();
+            }
             other => self.add(other),
         }
         self.pump();
@@ -282,18 +308,29 @@ impl Relay {
         }
     }
 
-    /// Whether all are idle, when that has changed: a host that has said nothing is busy.
+    /// What is idle has to be said again when the job goes on.
+    fn asks_again(&mut self) {
+        let idle = self.quiet.iter().filter(|(_, quiet)| quiet.idle);
+        self.again = idle.map(|(element, _)| *element).collect();
+    }
+
+    /// Whether all are idle, when that has changed, and once after each stop: a host that has said
+    /// nothing is busy.
     fn hush(&mut self) {
         let elements: BTreeSet<u32> =
             self.sources.iter().flat_map(|source| source.quiet.keys().copied()).collect();
         for element in elements {
             let busy = Quiet { idle: false, ..Quiet::NOTHING };
-            let sources = self.sources.iter().filter(|source| !source.hosts.is_empty());
-            let all = sources
+            let sources = || self.sources.iter().filter(|source| !source.hosts.is_empty());
+            let all = sources()
                 .map(|source| source.quiet.get(&element).copied().unwrap_or(busy))
                 .fold(Quiet::NOTHING, Quiet::and);
+            if all.idle && sources().any(|source| source.stale.contains(&element)) {
+                continue;
+            }
             let quiet = if all.idle { all } else { busy };
-            if self.quiet.insert(element, quiet) != Some(quiet) {
+            let again = self.again.remove(&element) && all.idle;
+            if self.quiet.insert(element, quiet) != Some(quiet) || again {
                 self.add(Report::Quiet { element, quiet });
             }
         }
@@ -367,6 +404,7 @@ impl Relay {
             && self.sources.iter().all(|one| has_stopped(one, switch))
         {
             self.stopping = None;
+            self.asks_again();
             self.add(Report::Stopped { switch });
         }
         if !self.is_ready && self.sources.iter().all(|one| one.ready) {

@@ -117,6 +117,34 @@ fn equal_reports_of_all_hosts_go_up_as_one() {
     assert_eq!(ups(&mut relay), [Report::Ended { element: 0, nodes, status: Status::Exited(0) }]);
 }
 
+#[test]
+fn after_a_stop_all_hosts_have_to_be_idle_anew() {
+    let mut relay = root();
+    let run = |switch, until| Order::Run { switch, pace_us: 1500, until };
+    (0..3).for_each(|source| relay.reported(source, quiet(true, 1)));
+    assert_eq!(ups(&mut relay), [quiet(true, 3)]);
+    relay.ordered(run(1, Until::Same));
+    relay.reported(1, quiet(true, 1));
+    assert_eq!(ups(&mut relay), [], "that is known");
+    // By an order, then by themselves.
+    relay.ordered(Order::Stop { switch: 2, lasting: false });
+    relay.ordered(run(3, Until::Passed { us: 500, switch: 4 }));
+    relay.reported(0, quiet(true, 1));
+    relay.reported(1, quiet(true, 1));
+    assert_eq!(ups(&mut relay), []);
+    relay.reported(2, quiet(true, 1));
+    assert_eq!(ups(&mut relay), [quiet(true, 3)], "once more");
+    (0..3).for_each(|host| relay.reported(host, Report::Stopped { switch: 4 }));
+    assert_eq!(ups(&mut relay), [Report::Stopped { switch: 4 }]);
+    relay.ordered(run(5, Until::Ordered));
+    (0..3).for_each(|source| relay.reported(source, quiet(true, 1)));
+    assert_eq!(ups(&mut relay), [quiet(true, 3)], "once more");
+    relay.ordered(Order::Stop { switch: 6, lasting: false });
+    relay.ordered(run(7, Until::Ordered));
+    relay.reported(2, quiet(false, 0));
+    assert_eq!(ups(&mut relay), [quiet(false, 0)], "who works need not wait for the others");
+}
+
 fn quiet(idle: bool, sent: u64) -> Report {
     Report::Quiet { element: 0, quiet: Quiet { idle, sent, received: sent, remote: 0 } }
 }

@@ -57,6 +57,8 @@ pub struct Hang {
     nodes: u32,
     detector: Detector,
     silent: bool,
+    /// The job was stopped since its hosts have said so.
+    stale: bool,
     phase: Phase,
 }
 
@@ -64,12 +66,18 @@ impl Hang {
     /// A parallel process of so many nodes, none of which has been seen.
     pub fn new(element: u32, nodes: u32) -> Self {
         let detector = Detector::new(nodes);
-        Self { element, nodes, detector, silent: false, phase: Phase::Watching }
+        Self { element, nodes, detector, silent: false, stale: false, phase: Phase::Watching }
     }
 
-    /// Whether all of its processes wait, and nothing is on its way.
+    /// Whether all of its processes wait, and nothing is on its way: since the job runs, if it was
+    /// stopped.
     pub fn is_silent(&self) -> bool {
-        self.silent
+        self.silent && !self.stale
+    }
+
+    /// The job is stopped: hosts whose processes were idle look anew when it runs again.
+    pub fn stopped(&mut self) {
+        self.stale = true;
     }
 
     /// When [`Hang::tick`] is wanted.
@@ -83,7 +91,7 @@ impl Hang {
 
     /// All hosts together have seen this.
     pub fn quiet(&mut self, quiet: Quiet, now: Time) -> Vec<Step> {
-        self.silent = quiet.is_silent();
+        (self.silent, self.stale) = (quiet.is_silent(), false);
         let event = if self.silent { Event::AllIdle } else { Event::SomeBusy };
         self.event(event, now)
     }

@@ -212,6 +212,7 @@ impl Job {
             Event::Run { switch, pace_us, until } => self.run(switch, pace_us, until),
             Event::Stop { switch, lasting } => {
                 self.running = false;
+                self.hangs.iter_mut().for_each(Hang::stopped);
                 self.order(Order::Stop { switch, lasting });
             }
             Event::Held => {
@@ -365,7 +366,10 @@ impl Job {
                 self.up(Up::Flush(self.next_flush));
                 self.next_flush += 1;
             }
-            Report::Stopped { switch } => self.gang(Bid::Stopped(switch)),
+            Report::Stopped { switch } => {
+                self.hangs.iter_mut().for_each(Hang::stopped);
+                self.gang(Bid::Stopped(switch));
+            }
             Report::Sleep { seconds, .. } => self.gang(Bid::Sleep(seconds)),
             Report::Yield { .. } => self.gang(Bid::Yield),
             Report::Quiet { element, quiet } => {

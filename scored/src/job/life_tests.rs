@@ -324,6 +324,23 @@ fn all_elements_together_have_nothing_to_do_or_not() {
 }
 
 #[test]
+fn a_job_that_was_stopped_is_idle_when_its_hosts_have_looked_anew() {
+    let mut job = started(&[1], Kind::Score);
+    let quiet = Quiet { idle: true, ..Quiet::NOTHING };
+    let idle = Report::Quiet { element: 0, quiet };
+    assert_eq!(actions_of_the_gang(&report(&mut job, idle.clone())), [Bid::Idle]);
+    let stopped = job.on(Event::Stop { switch: 7, lasting: false });
+    assert_eq!(actions_of_the_gang(&stopped), [Bid::Busy]);
+    assert_eq!(actions_of_the_gang(&run(&mut job, 8)), []);
+    assert_eq!(actions_of_the_gang(&report(&mut job, idle.clone())), [Bid::Idle]);
+    // By itself.
+    let stopped = report(&mut job, Report::Stopped { switch: 9 });
+    assert_eq!(actions_of_the_gang(&stopped), [Bid::Stopped(9), Bid::Busy]);
+    assert_eq!(actions_of_the_gang(&run(&mut job, 10)), []);
+    assert_eq!(actions_of_the_gang(&report(&mut job, idle)), [Bid::Idle]);
+}
+
+#[test]
 fn a_deadlock_is_told_and_the_job_goes_on_to_hear_its_signal() {
     let mut job = started(&[1], Kind::Score);
     let round = held_for_a_look(&mut job);

@@ -51,7 +51,10 @@ impl Work {
                     self.reports.add(Report::Broken { element, reason });
                 }
             }
-            Order::Gone { element, nodes } => self.segments.gone(element, &nodes),
+            Order::Gone { element, nodes } => {
+                self.segments.gone(element, &nodes);
+                self.sight.stirred();
+            }
             Order::BarrierDone { element } => {
                 let callers = self.callers.get_mut(element as usize);
                 let steps = callers.map(|callers| callers.barrier_done()).unwrap_or_default();
@@ -243,6 +246,7 @@ impl Work {
                 networks: networks.clone(),
                 options: spec.options.clone(),
                 dir: self.ground.directory.to_string_lossy().into_owned(),
+                bell: self.sight.bell().to_vec(),
             };
             let descriptors = self.segments.descriptors(element, process)?;
             let at = At { element, node };

@@ -77,7 +77,7 @@ impl Published {
     }
 }
 
-/// Shared memory that other processes write and this one only reads: each word is taken once.
+/// Shared memory that other processes write: each word is taken once. This one may write, too.
 #[derive(Debug)]
 pub struct Observed {
     map: MmapRaw,
@@ -89,14 +89,19 @@ impl Observed {
     /// # Errors
     /// As mmap(2).
     pub fn new(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
-        Ok(Self { map: MmapOptions::new().len(bytes).map_raw_read_only(&fd)? })
+        Ok(Self { map: MmapOptions::new().len(bytes).map_raw(&fd)? })
     }
 
     /// The word at `offset`, a multiple of 4 inside the object.
     pub fn u32(&self, offset: usize) -> u32 {
-        // SAFETY: `at` has checked the range; nobody can shrink the object, and it is only ever
-        // read by atomic loads.
-        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }.load(Ordering::Acquire)
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// The same, to be written.
+    pub fn word(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: `at` has checked the range; nobody can shrink the object, and its words are
+        // only ever used as atomics.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
 
     /// The word at `offset`, a multiple of 8 inside the object.

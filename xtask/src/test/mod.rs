@@ -20,7 +20,7 @@ const STEPS: &[Step] = &[
     ("clippy", clippy),
     ("release build of everything", release_build),
     ("tests of every package, C programs, corpora and whole-system scenarios", tests),
-    ("loom: every interleaving of ring and doorbell", loom),
+    ("loom: every interleaving of ring, doorbell and idle bell", loom),
     ("sanitizers on the unsafe parts", sanitizers::run),
     ("virtual machine with an RDMA device", machine::run),
     ("soak, a short one", soak),
@@ -110,7 +110,7 @@ fn tests(tally: &mut Tally) -> Result<(), String> {
 
 fn loom(tally: &mut Tally) -> Result<(), String> {
     let target = run::target()?.join("loom");
-    let mut command = run::cargo(&["test", "-p", "score-pm", "--lib"]);
+    let mut command = run::cargo(&["test", "-p", "score-pm", "-p", "score-proto", "--lib"]);
     // What only the real devices use is not compiled in, and the compiler would say so.
     command
         .env("RUSTFLAGS", "--cfg loom -Adead_code -Aunused_imports")

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use score_proto::bell;
 use score_proto::carea::{
     AREA_BYTES, AREA_MAGIC, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
 };
@@ -27,6 +28,8 @@ pub struct Area<'a> {
 /// What a thread says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seat {
+    /// The slot's number.
+    pub slot: usize,
     /// Its Linux thread id.
     pub tid: u32,
     /// It waits for something that only other processes can bring.
@@ -89,6 +92,28 @@ impl Area<'_> {
         self.each_seat(|seat| seat.idle && counts(seat.waiting)).is_some_and(|count| count > 0)
     }
 
+    /// Has the process ring at this change; only what is looked at from now on counts.
+    pub fn wish(&self, change: u32) {
+        bell::wish(self.map.word(self.start + area::BELL), change);
+    }
+
+    /// The slot of a thread that works, and has not been idle after `before_ns`.
+    pub fn worker(&self, before_ns: u64) -> Option<usize> {
+        let seats = self.seats().unwrap_or_default();
+        let works = |seat: &&Seat| !seat.idle && seat.since_ns <= before_ns;
+        seats.iter().find(works).map(|seat| seat.slot)
+    }
+
+    /// Whether a thread works in this slot.
+    pub fn works(&self, slot: usize) -> bool {
+        self.seats().unwrap_or_default().iter().any(|seat| seat.slot == slot && !seat.idle)
+    }
+
+    /// Since when all of its threads are idle that have a slot.
+    pub fn idle_since(&self) -> u64 {
+        self.seats().unwrap_or_default().iter().map(|seat| seat.since_ns).max().unwrap_or(0)
+    }
+
     /// All threads that have a slot; nothing when that is not to be made out.
     pub fn seats(&self) -> Option<Vec<Seat>> {
         let mut seats = Vec::new();
@@ -133,7 +158,7 @@ impl Area<'_> {
             let waiting = WaitingFor::from_code(self.u32(start + slot::WAITING_FOR));
             let waiting = waiting.unwrap_or(WaitingFor::Nothing);
             let since_ns = self.u64(start + slot::IDLE_SINCE_NS);
-            if !wanted(Seat { tid, idle, waiting, since_ns }) {
+            if !wanted(Seat { slot: number, tid, idle, waiting, since_ns }) {
                 return None;
             }
             count += 1;
@@ -160,12 +185,17 @@ pub mod tests {
     impl Written {
         /// Two areas, valid and without threads.
         pub fn new() -> Self {
+            Self::again().0
+        }
+
+        /// The same, mapped a second time for who looks.
+        pub fn again() -> (Self, Areas) {
             let fd = sealed(c"score-test", 2 * AREA_BYTES as u64).unwrap();
-            let areas = Areas::new(fd.as_fd(), 2).unwrap();
+            let [areas, again] = [(); 2].map(|()| Areas::new(fd.as_fd(), 2).unwrap());
             let written = Self { areas, file: fd.into() };
             written.u64(0, area::MAGIC, AREA_MAGIC);
             written.u64(1, area::MAGIC, AREA_MAGIC);
-            written
+            (written, again)
         }
 
         /// Writes a word of a process's area.
@@ -178,6 +208,11 @@ pub mod tests {
         pub fn u32(&self, process: u64, offset: usize, value: u32) {
             let at = process * AREA_BYTES as u64 + offset as u64;
             self.file.write_all_at(&value.to_le_bytes(), at).unwrap();
+        }
+
+        /// Reads one.
+        pub fn word(&self, process: u32, offset: usize) -> u32 {
+            self.areas.area(process).unwrap().u32(offset)
         }
 
         /// Writes a thread's slot.
@@ -207,6 +242,21 @@ pub mod tests {
         }
         written.seat(1, 1, 0, 0, 0);
         assert!(is_idle(), "the second one has ended");
+    }
+
+    #[test]
+    fn a_worker_is_who_has_not_been_idle_for_a_while() {
+        let written = Written::new();
+        let area = written.areas.area(0).unwrap();
+        assert_eq!(area.worker(u64::MAX), None, "there is no thread");
+        written.seat(0, 0, 70, IDLE, WaitingFor::Message as u32);
+        written.seat(0, 1, 71, 0, 0);
+        written.u64(0, area::SLOTS + area::SLOT_BYTES + slot::IDLE_SINCE_NS, 1000);
+        assert_eq!((area.worker(999), area.worker(1000)), (None, Some(1)));
+        assert!(area.works(1) && !area.works(0) && !area.works(2));
+        assert_eq!(area.idle_since(), 1000);
+        area.wish(bell::idle(1));
+        assert_eq!(area.u32(area::BELL), 2);
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! | file | what |
 //! |---|---|
 //! | `areas.rs` | C-Areas as they are read |
+//! | `bell.rs` | where processes ring when their state changes |
+//! | `listen.rs` | whether all are idle, and who is asked to ring |
+//! | `pause.rs` | when it is looked next if nobody rings |
 //! | `tasks.rs` | threads, as the kernel sees them |
 //! | `descriptors.rs` | whether a descriptor is PM's |
 //! | `stands.rs` | the rules: where a thread stands that waits |
@@ -21,8 +24,11 @@
 //! stays in the sums; what was sent to it counts as received (docs/ARCHITECTURE.md, "Exit").
 
 mod areas;
+mod bell;
 mod descriptors;
+mod listen;
 mod look;
+mod pause;
 mod stands;
 mod tasks;
 
@@ -31,6 +37,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use score_proto::sight::{Quiet, Seen, Wait};
@@ -38,7 +45,10 @@ use score_proto::sight::{Quiet, Seen, Wait};
 use super::networks::Gauges;
 use crate::deadlock::{Sample, Watch};
 use areas::{Areas, Seat};
+use bell::Bell;
 use descriptors::PmSockets;
+use listen::Asked;
+use pause::Pause;
 
 /// All that is watched of a job on this host. The loop says what there is and looks when the master
 /// asks; the thread that switches looks at its pace whether all are idle, since it is in time among
@@ -50,8 +60,9 @@ struct Shared {
     inner: Mutex<Inner>,
     /// There is something to look at.
     wanted: AtomicBool,
-    /// Readable when that has become so.
+    /// Readable when that has become so, or processes have ended.
     nudge: EventFd,
+    bell: Bell,
 }
 
 #[derive(Default)]
@@ -70,6 +81,8 @@ struct Element {
     processes: Vec<Process>,
     watch: Watch,
     told: Option<Quiet>,
+    asked: Asked,
+    pause: Pause,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,6 +91,15 @@ struct Process {
     ended: bool,
     /// Calls of sc_barrier that were heard, and answers that were given.
     barriers: (u64, u64),
+}
+
+/// What [`Sight::sample`] has found.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Looked {
+    /// After that it is to be looked again, also if nobody rings.
+    pub next: Option<Duration>,
+    /// All processes of some element are idle.
+    pub idle: bool,
 }
 
 /// What is to be watched: the processes of one element on this host, which have all attached.
@@ -96,11 +118,12 @@ impl Sight {
     /// Sees nothing yet.
     ///
     /// # Errors
-    /// As eventfd(2).
+    /// As eventfd(2), socket(2).
     pub fn new() -> io::Result<Self> {
         let nudge = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let wanted = AtomicBool::new(false);
-        Ok(Self(Arc::new(Shared { inner: Mutex::default(), wanted, nudge })))
+        let bell = Bell::new()?;
+        Ok(Self(Arc::new(Shared { inner: Mutex::default(), wanted, nudge, bell })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -134,13 +157,14 @@ impl Sight {
             processes: subject.pids.into_iter().map(process).collect(),
             watch: Watch::default(),
             told: None,
+            asked: Asked::default(),
+            pause: Pause::default(),
         };
         let mut inner = self.lock();
         inner.elements.insert(number, element);
         if !inner.blind {
             self.0.wanted.store(true, Ordering::SeqCst);
-            // Only a full counter fails, and that is readable as well.
-            let _ = self.0.nudge.write(1);
+            self.wake();
         }
         Ok(())
     }
@@ -158,6 +182,20 @@ impl Sight {
         if let Some(process) = self.lock().process(element, node) {
             process.ended = true;
         }
+        self.stirred();
+    }
+
+    /// What processes have counted may change though none of them does anything: others have ended.
+    pub fn stirred(&self) {
+        self.lock().elements.values_mut().for_each(|element| element.pause = Pause::default());
+        if self.is_wanted() {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // Only a full counter fails, and that is readable as well.
+        let _ = self.0.nudge.write(1);
     }
 
     /// Whether there is something for [`Sight::sample`].
@@ -165,7 +203,7 @@ impl Sight {
         self.0.wanted.load(Ordering::SeqCst)
     }
 
-    /// Readable when [`Sight::is_wanted`] may have become true, until [`Sight::hush`].
+    /// Readable when it has to be looked soon, until [`Sight::hush`].
     pub fn nudge(&self) -> BorrowedFd<'_> {
         self.0.nudge.as_fd()
     }
@@ -175,23 +213,45 @@ impl Sight {
         let _ = self.0.nudge.read();
     }
 
+    /// The abstract name of the socket where processes ring.
+    pub fn bell(&self) -> &[u8] {
+        self.0.bell.name()
+    }
+
+    /// Readable when something is to be looked at, until the next [`Sight::sample`].
+    pub fn rung(&self) -> BorrowedFd<'_> {
+        self.0.bell.fd()
+    }
+
     /// Looks whether all processes of an element are idle, and tells what has changed, before any
-    /// [`Sight::clear`] that comes later. False when
+    /// [`Sight::clear`] that comes later; `again`: also what has not, if they are. Nothing when
     /// somebody else is looking, who is not waited for.
-    pub fn sample(&self, mut tell: impl FnMut(u32, Quiet)) -> bool {
+    pub fn sample(
+        &self,
+        pace: Duration,
+        again: bool,
+        mut tell: impl FnMut(u32, Quiet),
+    ) -> Option<Looked> {
         let mut inner = match self.0.inner.try_lock() {
             Ok(inner) => inner,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::WouldBlock) => return None,
         };
+        // Who rings from now on is looked at again.
+        self.0.bell.silence();
+        let (now_ns, mut looked) = (super::monotonic_ns(), Looked::default());
         for (number, element) in &mut inner.elements {
-            let quiet = element.quiet();
-            if element.told != Some(quiet) {
+            let (quiet, hearing) = element.listen(now_ns, pace);
+            let changed = element.told != Some(quiet);
+            if changed || (again && quiet.idle) {
                 element.told = Some(quiet);
                 tell(*number, quiet);
             }
+            let pause = element.pause.next(hearing, changed, pace);
+            looked.next = Some(looked.next.map_or(pause, |next| next.min(pause)));
+            looked.idle |= quiet.idle;
         }
-        true
+        Some(looked)
     }
 
     /// Looks at all processes of an element for a verdict.
@@ -286,26 +346,6 @@ impl Element {
         let counted = self.gauges.counters(number);
         (sample.polls, sample.remote) = (counted.poll_epoch, counted.remote);
         (sample.sent, sample.received) = (counted.sent, counted.received);
-    }
-
-    fn quiet(&self) -> Quiet {
-        let mut all = Quiet::NOTHING;
-        for number in 0..self.areas.count() {
-            let is_over = self.processes.get(number as usize).is_some_and(|one| one.ended);
-            let may_be = self.areas.area(number).is_some_and(|area| area.may_be_idle());
-            let busy = Quiet { idle: false, ..Quiet::NOTHING };
-            if !may_be && !is_over {
-                return busy;
-            }
-            let mut sample = self.claim(number);
-            if !sample.idle {
-                return busy;
-            }
-            self.count(number, &mut sample);
-            let Sample { idle, sent, received, remote, .. } = sample;
-            all = all.and(Quiet { idle, sent, received, remote });
-        }
-        all
     }
 
     fn claims(&self) -> Vec<Option<Claim>> {

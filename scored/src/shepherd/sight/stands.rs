@@ -177,7 +177,7 @@ mod tests {
     }
 
     fn of_idle(waiting: WaitingFor, state: u8, call: Call, memory: &[u8]) -> Stand {
-        let seat = Seat { tid: 70, idle: true, waiting, since_ns: 0 };
+        let seat = Seat { slot: 0, tid: 70, idle: true, waiting, since_ns: 0 };
         stand(&task(state, call), Some(&seat), &Fake(memory.to_vec()))
     }
 

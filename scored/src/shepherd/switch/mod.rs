@@ -6,10 +6,12 @@
 //! | `gate.rs` | what thread and loop share: whether the job is stopped |
 //! | `members.rs` | which processes there are, and their stops |
 //! | `thread.rs` | the thread |
+//! | `turn.rs` | when it looks next whether all processes are idle |
 
 mod gate;
 mod members;
 mod thread;
+mod turn;
 
 use std::io;
 use std::os::fd::OwnedFd;

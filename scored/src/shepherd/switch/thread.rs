@@ -15,13 +15,12 @@ use score_proto::order::{Order, Report, Until};
 use super::super::sight::Sight;
 use super::gate::Gate;
 use super::members::{Members, Standing};
+use super::turn::Turn;
 use crate::sys::prompt::{self, Heirs};
 use crate::sys::stop::Ticks;
 
 /// A wait for children that takes longer is interrupted, to look at them in /proc.
 const TICK: Duration = Duration::from_millis(2);
-/// From a look that found somebody else looking to the next.
-const LATER: Duration = Duration::from_micros(200);
 /// Pauses between looks at processes that are no children.
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
@@ -35,8 +34,8 @@ pub fn run(socket: OwnedFd, gate: &Gate, sight: Sight) {
     let Ok(ticks) = Ticks::new() else { return };
     let stream = UnixStream::from(socket);
     let (decoder, members) = (Decoder::default(), Members::new());
-    let due = Instant::now();
-    let mut switch = Switch { stream, decoder, ticks, members, sight, due, end: None };
+    let turn = Turn::new();
+    let mut switch = Switch { stream, decoder, ticks, members, sight, turn, end: None };
     // It ends with its socket: the shepherd's loop sees the end of its own, and ends all.
     let _ = switch.serve(gate);
 }
@@ -47,8 +46,7 @@ struct Switch {
     ticks: Ticks,
     members: Members,
     sight: Sight,
-    /// When it is looked next whether all processes are idle.
-    due: Instant,
+    turn: Turn,
     /// When the job is to be stopped without an order, and the number of that stop.
     end: Option<(Instant, u64)>,
 }
@@ -70,14 +68,19 @@ impl Switch {
                     self.stop(switch, gate)?;
                 }
                 Task::Ordered(Order::Run { pace_us, until: Until::Same, .. }) => {
+                    let before = gate.pace();
                     gate.set_pace(pace_us);
+                    self.turn.goes_on(Instant::now(), gate.pace(), false, gate.pace() != before);
                 }
                 Task::Ordered(Order::Run { pace_us, until, .. }) => {
                     self.run_until(until);
-                    if gate.reopen(Instant::now(), pace_us) {
+                    let (now, before) = (Instant::now(), gate.pace());
+                    let was_stopped = gate.reopen(now, pace_us);
+                    if was_stopped {
                         self.members.go_on();
                     }
                     gate.wake();
+                    self.turn.goes_on(now, gate.pace(), was_stopped, gate.pace() != before);
                 }
                 Task::Ordered(_) => {}
             }
@@ -111,8 +114,9 @@ impl Switch {
         }
     }
 
-    /// Looks at a pace whether all processes are idle, until somebody gives an order, or the job
-    /// has had its time: answers the number of the stop that is due.
+    /// Looks whether all processes are idle when somebody rings or it is time, at its pace at most,
+    /// until somebody gives an order, or the job has had its time: answers the number of the stop
+    /// that is due.
     fn look_until_due(&mut self, gate: &Gate) -> io::Result<Option<u64>> {
         loop {
             let now = Instant::now();
@@ -121,33 +125,37 @@ impl Switch {
             }
             let pace = gate.pace();
             let looks = !pace.is_zero() && !gate.is_stopped() && self.sight.is_wanted();
-            let next = looks.then_some(self.due).into_iter().chain(self.end.map(|(end, _)| end));
-            let left = next.min().map(|next| next.saturating_duration_since(now));
-            let [order, nudge] = [self.stream.as_fd(), self.sight.nudge()];
-            let mut wanted = [order, nudge].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            match ppoll(&mut wanted, left.map(TimeSpec::from), None) {
+            let due = looks.then_some(self.turn.due);
+            let next = due.into_iter().chain(self.end.map(|(end, _)| end)).min();
+            let left = next.map(|next| next.saturating_duration_since(now));
+            let sources = [self.stream.as_fd(), self.sight.nudge(), self.sight.rung()];
+            let mut wanted = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            // Who rings without end is heard once.
+            let listened = if looks && !self.turn.rung { 3 } else { 2 };
+            match ppoll(&mut wanted[..listened], left.map(TimeSpec::from), None) {
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
-                Ok(0) if !looks || self.due > Instant::now() => {}
+                Ok(0) if due.is_none_or(|due| due > Instant::now()) => {}
                 Ok(0) => self.look(pace)?,
                 Ok(_) if wanted[0].any() == Some(true) => return Ok(None),
-                Ok(_) => {
+                Ok(_) if wanted[1].any() == Some(true) => {
                     self.sight.hush();
-                    self.due = Instant::now() + pace;
+                    self.turn.due = self.turn.due.min(Instant::now() + pace);
                 }
+                Ok(_) => self.turn.rings(),
             }
         }
     }
 
     fn look(&mut self, pace: Duration) -> io::Result<()> {
         let (stream, mut told) = (&mut self.stream, Ok(()));
-        let looked = self.sight.sample(|element, quiet| {
+        let looked = self.sight.sample(pace, self.turn.again, |element, quiet| {
             let mut bytes = Vec::with_capacity(64);
             // It fails for what is too long only.
             let _ = frame::encode(&Report::Quiet { element, quiet }, &mut bytes);
             told = stream.write_all(&bytes);
         });
-        self.due = Instant::now() + if looked { pace } else { LATER };
+        self.turn.looked(Instant::now(), pace, looked);
         told
     }
 
