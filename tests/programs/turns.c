@@ -9,8 +9,8 @@
  *   turns SECONDS stopped    node 1 stops itself; node 0 spins so long, then continues it
  *   turns SECONDS sleep      calls sc_sleep
  *   turns SECONDS yield      gives its slices up
- *   turns SECONDS idle       computes for half a second, for another one goes to and fro between busy
- *                            and idle, then has nothing to do for so long
+ *   turns SECONDS idle       computes for half a second, for another one goes to and fro between
+ *                            busy and idle, then has nothing to do for so long
  */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -21,6 +21,8 @@ pub enum Event {
     },
     /// The whole job has stopped, as was asked for.
     Held,
+    /// Its slice is over. When it runs again hosts whose processes are idle say so once more.
+    Stopped,
     /// Time has passed.
     Tick,
 }
@@ -63,6 +65,8 @@ pub struct Detector {
     nodes: u32,
     state: State,
     all_idle: bool,
+    /// All were idle before a stop, and have not said so since.
+    stopped: bool,
     round: u64,
     pause: Duration,
     patience: Duration,
@@ -72,7 +76,8 @@ impl Detector {
     /// For a parallel process of so many nodes.
     pub fn new(nodes: u32) -> Self {
         let (state, pause) = (State::Busy, PAUSE);
-        Self { nodes, state, all_idle: false, round: 0, pause, patience: PATIENCE }
+        let (all_idle, stopped, round) = (false, false, 0);
+        Self { nodes, state, all_idle, stopped, round, pause, patience: PATIENCE }
     }
 
     /// Whether it was found.
@@ -84,24 +89,42 @@ impl Detector {
     /// When `Tick` is wanted.
     pub fn deadline(&self) -> Option<Time> {
         match self.state {
+            State::Pause(_) if self.stopped => None,
             State::Pause(until) | State::Patience(until) => Some(until),
             _ => None,
         }
     }
 
+    /// Whether rounds are under way. The job has to run meanwhile: a stop counts as a run of all
+    /// threads, so that rounds on both sides of one say that they have changed.
+    pub fn suspects(&self) -> bool {
+        !matches!(self.state, State::Busy | State::Pause(_) | State::Deadlocked)
+    }
+
     /// Something happens.
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
         match (event, self.state) {
-            (Event::AllIdle, State::Busy) => {
-                (self.all_idle, self.pause) = (true, PAUSE);
-                self.first()
+            (Event::AllIdle, state) => {
+                (self.all_idle, self.stopped) = (true, false);
+                match state {
+                    State::Busy => {
+                        self.pause = PAUSE;
+                        self.first()
+                    }
+                    State::Pause(until) if until <= now => self.first(),
+                    _ => Vec::new(),
+                }
             }
-            (Event::AllIdle, _) => {
-                self.all_idle = true;
+            (Event::Stopped, state) => {
+                self.stopped = self.all_idle;
+                if matches!(state, State::First | State::Second | State::Third | State::Patience(_))
+                {
+                    self.state = State::Pause(now);
+                }
                 Vec::new()
             }
             (Event::SomeBusy, state) => {
-                self.all_idle = false;
+                (self.all_idle, self.stopped) = (false, false);
                 match state {
                     State::Deadlocked => Vec::new(),
                     _ => self.give_up(now),
@@ -114,7 +137,7 @@ impl Detector {
                 self.state = State::Last;
                 self.look(true)
             }
-            (Event::Tick, State::Pause(until)) if until <= now => self.first(),
+            (Event::Tick, State::Pause(until)) if until <= now && !self.stopped => self.first(),
             (Event::Tick, State::Patience(until)) if until <= now => {
                 self.state = State::Third;
                 self.look(false)

@@ -39,6 +39,9 @@
 //! | `Held` | `Look` 4 |
 //! | `Seen` by all, confirmed | `Verdict` |
 //! | anything else | `Release` if held; again after a pause, while all are idle |
+//! | `Stopped`: the slice is over | rounds begin again when all say so in the next |
+//!
+//! A job gives up its slice when all are idle, but not during rounds: they fit in no slice else.
 
 use std::time::Duration;
 

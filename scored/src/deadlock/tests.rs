@@ -128,3 +128,26 @@ fn a_thread_that_has_run_between_two_looks_is_a_change() {
     assert!(!watch.look(4, &[ran], false).unchanged);
     assert!(watch.look(5, &[Sample { threads: Some(9), ..ran }], true).unchanged, "by the stop");
 }
+
+#[test]
+fn rounds_that_a_stop_has_cut_short_begin_again_when_the_job_runs() {
+    let mut detector = Detector::new(1);
+    let seen = |round| Event::Seen { round, seen: Seen { nodes: 1, ..Seen::NOTHING } };
+    let first = |actions: Vec<Action>| match actions[..] {
+        [Action::Look { round, stopped: false }] => round,
+        _ => panic!("{actions:?}"),
+    };
+    let mut round = first(detector.on(Event::AllIdle, Time::ZERO));
+    for slice in 0..10 {
+        assert!(detector.suspects());
+        assert_eq!(first(detector.on(seen(round), Time::ZERO)), round + 1, "slice {slice}");
+        assert_eq!(detector.on(Event::Stopped, Time::ZERO), []);
+        assert!(!detector.suspects() && detector.deadline().is_none());
+        assert_eq!(detector.on(seen(round + 1), Time::ZERO), [], "of before");
+        assert_eq!(detector.on(Event::Tick, Time::ZERO), []);
+        round = first(detector.on(Event::AllIdle, Time::ZERO));
+    }
+    detector.on(Event::Stopped, Time::ZERO);
+    detector.on(Event::SomeBusy, Time::ZERO);
+    assert!(!detector.suspects() && detector.deadline().is_none());
+}

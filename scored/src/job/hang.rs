@@ -70,14 +70,16 @@ impl Hang {
     }
 
     /// Whether all of its processes wait, and nothing is on its way: since the job runs, if it was
-    /// stopped.
+    /// stopped. It needs no processor then, unless it is looked at.
     pub fn is_silent(&self) -> bool {
-        self.silent && !self.stale
+        let looks = matches!(self.phase, Phase::Watching) && self.detector.suspects();
+        self.silent && !self.stale && !looks
     }
 
     /// The job is stopped: hosts whose processes were idle look anew when it runs again.
-    pub fn stopped(&mut self) {
+    pub fn stopped(&mut self, now: Time) -> Vec<Step> {
         self.stale = true;
+        self.event(Event::Stopped, now)
     }
 
     /// When [`Hang::tick`] is wanted.
@@ -99,7 +101,7 @@ impl Hang {
     /// Somebody is about to be woken by an order: what was seen so far says nothing.
     pub fn disturbed(&mut self, now: Time) -> Vec<Step> {
         let mut steps = self.event(Event::SomeBusy, now);
-        if self.silent {
+        if self.silent && !self.stale {
             steps.extend(self.event(Event::AllIdle, now));
         }
         steps

@@ -212,7 +212,7 @@ impl Job {
             Event::Run { switch, pace_us, until } => self.run(switch, pace_us, until),
             Event::Stop { switch, lasting } => {
                 self.running = false;
-                self.hangs.iter_mut().for_each(Hang::stopped);
+                self.stopped();
                 self.order(Order::Stop { switch, lasting });
             }
             Event::Held => {
@@ -245,6 +245,10 @@ impl Job {
         self.running = true;
         self.start_if_due();
         self.order(Order::Run { switch, pace_us, until });
+    }
+
+    fn stopped(&mut self) {
+        (0..self.hangs.len() as u32).for_each(|one| self.hang(one, Hang::stopped));
     }
 
     fn start_if_due(&mut self) {
@@ -367,7 +371,7 @@ impl Job {
                 self.next_flush += 1;
             }
             Report::Stopped { switch } => {
-                self.hangs.iter_mut().for_each(Hang::stopped);
+                self.stopped();
                 self.gang(Bid::Stopped(switch));
             }
             Report::Sleep { seconds, .. } => self.gang(Bid::Sleep(seconds)),

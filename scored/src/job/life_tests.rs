@@ -308,19 +308,29 @@ fn held_for_a_look(job: &mut Job) -> u64 {
     }
     let actions = report(job, Report::Seen { element: 0, round, seen });
     assert_eq!(actions_of_the_gang(&actions), [Bid::Hold(Why::Check)]);
+    report(job, Report::Stopped { switch: 1 });
     look(&job.on(Event::Held))
+}
+
+/// All processes of an element are idle; it is looked at, and somebody may still go on. What the
+/// gang scheduler hears of both.
+fn idle_and_alive(job: &mut Job, element: u32) -> (Vec<Bid>, Vec<Bid>) {
+    let quiet = Quiet { idle: true, ..Quiet::NOTHING };
+    let idle = report(job, Report::Quiet { element, quiet });
+    let seen = Seen { nodes: NODES, idle: false, ..Seen::NOTHING };
+    let seen = Report::Seen { element, round: look(&idle), seen };
+    (actions_of_the_gang(&idle), actions_of_the_gang(&report(job, seen)))
 }
 
 #[test]
 fn all_elements_together_have_nothing_to_do_or_not() {
     let mut job = started(&[2], Kind::Score);
-    let idle = Quiet { idle: true, ..Quiet::NOTHING };
-    let mut of =
-        |element, quiet| actions_of_the_gang(&report(&mut job, Report::Quiet { element, quiet }));
-    assert_eq!(of(0, idle), []);
-    assert_eq!(of(1, idle), [Bid::Idle]);
-    assert_eq!(of(1, Quiet { sent: 1, ..idle }), [Bid::Busy], "a message is under way");
-    assert_eq!(of(1, idle), [Bid::Idle]);
+    assert_eq!(idle_and_alive(&mut job, 0), (vec![], vec![]));
+    assert_eq!(idle_and_alive(&mut job, 1), (vec![], vec![Bid::Idle]), "not while it is looked at");
+    let quiet = Quiet { idle: true, sent: 1, ..Quiet::NOTHING };
+    let under_way = report(&mut job, Report::Quiet { element: 1, quiet });
+    assert_eq!(actions_of_the_gang(&under_way), [Bid::Busy], "a message is under way");
+    assert_eq!(idle_and_alive(&mut job, 1), (vec![], vec![Bid::Idle]));
 }
 
 #[test]
@@ -328,7 +338,7 @@ fn a_job_that_was_stopped_is_idle_when_its_hosts_have_looked_anew() {
     let mut job = started(&[1], Kind::Score);
     let quiet = Quiet { idle: true, ..Quiet::NOTHING };
     let idle = Report::Quiet { element: 0, quiet };
-    assert_eq!(actions_of_the_gang(&report(&mut job, idle.clone())), [Bid::Idle]);
+    assert_eq!(idle_and_alive(&mut job, 0).1, [Bid::Idle]);
     let stopped = job.on(Event::Stop { switch: 7, lasting: false });
     assert_eq!(actions_of_the_gang(&stopped), [Bid::Busy]);
     assert_eq!(actions_of_the_gang(&run(&mut job, 8)), []);
@@ -338,6 +348,20 @@ fn a_job_that_was_stopped_is_idle_when_its_hosts_have_looked_anew() {
     assert_eq!(actions_of_the_gang(&stopped), [Bid::Stopped(9), Bid::Busy]);
     assert_eq!(actions_of_the_gang(&run(&mut job, 10)), []);
     assert_eq!(actions_of_the_gang(&report(&mut job, idle)), [Bid::Idle]);
+}
+
+#[test]
+fn a_slice_that_ends_during_a_look_has_it_looked_again_in_the_next() {
+    let mut job = started(&[1], Kind::Score);
+    let quiet = Quiet { idle: true, ..Quiet::NOTHING };
+    let idle = Report::Quiet { element: 0, quiet };
+    let round = look(&report(&mut job, idle.clone()));
+    let stopped = report(&mut job, Report::Stopped { switch: 9 });
+    assert_eq!(actions_of_the_gang(&stopped), [Bid::Stopped(9)]);
+    let seen = Seen { nodes: NODES, ..Seen::NOTHING };
+    assert_eq!(report(&mut job, Report::Seen { element: 0, round, seen }), [], "of before");
+    run(&mut job, 10);
+    assert!(look(&report(&mut job, idle)) > round);
 }
 
 #[test]
@@ -364,7 +388,7 @@ fn a_deadlock_is_told_and_the_job_goes_on_to_hear_its_signal() {
     let status = Status::Signaled(libc::SIGHUP);
     assert_eq!(
         report(&mut job, Report::Ended { element: 0, nodes, status }),
-        [Action::Gang(Bid::Busy), Action::Order(Order::Drain)],
+        [Action::Order(Order::Drain)],
         "they were told to"
     );
     report(&mut job, Report::Drained);

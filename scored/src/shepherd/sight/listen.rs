@@ -69,9 +69,11 @@ impl Element {
         (BUSY, Hearing::Nobody)
     }
 
-    /// One look at all, or at as many as it takes to find one that works.
+    /// One look at all, or at as many as it takes to find one that works. All are idle only if
+    /// there was an instant at which they were: none has been busy between its look and the last.
     fn view(&self, before_ns: u64) -> View {
         let (mut all, mut since_ns, mut open) = (Quiet::NOTHING, 0, false);
+        let mut turns = 0u64;
         for number in 0..self.areas.count() {
             let is_over = self.processes.get(number as usize).is_some_and(|one| one.ended);
             let Some(area) = self.areas.area(number) else { return View::Open };
@@ -83,13 +85,19 @@ impl Element {
                     None => open = true,
                 }
             } else if !open {
+                turns = turns.wrapping_add(sample.turns);
                 self.count(number, &mut sample);
                 let (idle, sent, received) = (true, sample.sent, sample.received);
                 all = all.and(Quiet { idle, sent, received, remote: sample.remote });
                 since_ns = if is_over { since_ns } else { since_ns.max(area.idle_since()) };
             }
         }
-        if open { View::Open } else { View::Idle(all, since_ns) }
+        if open || self.turns() != turns { View::Open } else { View::Idle(all, since_ns) }
+    }
+
+    /// How often anybody became busy.
+    fn turns(&self) -> u64 {
+        (0..self.areas.count()).fold(0, |sum, number| sum.wrapping_add(self.claim(number).turns))
     }
 
     /// Takes the last wish back, and makes this one.

@@ -224,10 +224,11 @@ impl Sight {
     }
 
     /// Looks whether all processes of an element are idle, and tells what has changed, before any
-    /// [`Sight::clear`] that comes later; `again`: also what has not, if they are. Nothing when
-    /// somebody else is looking, who is not waited for.
+    /// [`Sight::clear`] that comes later; `again`: also what has not, if they are. `now`: the job's
+    /// time. Nothing when somebody else is looking, who is not waited for.
     pub fn sample(
         &self,
+        now: Duration,
         pace: Duration,
         again: bool,
         mut tell: impl FnMut(u32, Quiet),
@@ -239,7 +240,8 @@ impl Sight {
         };
         // Who rings from now on is looked at again.
         self.0.bell.silence();
-        let (now_ns, mut looked) = (super::monotonic_ns(), Looked::default());
+        let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let mut looked = Looked::default();
         for (number, element) in &mut inner.elements {
             let (quiet, hearing) = element.listen(now_ns, pace);
             let changed = element.told != Some(quiet);

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// whoever has lost its bell.
 const LONGEST: Duration = Duration::from_secs(1);
 /// Whoever rings for every change would ring all the time if it changes often. So only what has
-/// stood for so many paces is rung for; the rest is looked at, no less often than that.
+/// stood for so many paces is rung for; the rest is looked at.
 const SETTLED: u32 = 4;
 
 /// Who tells of the next change.
@@ -45,7 +45,7 @@ impl Pause {
         let (shortest, longest) = match hearing {
             Hearing::Worker => (LONGEST, LONGEST),
             Hearing::All => (settled(pace), LONGEST),
-            Hearing::Nobody => (pace, settled(pace)),
+            Hearing::Nobody => (pace, pace),
         };
         let again = hearing == self.last && !(changed && hearing == Hearing::All);
         let length = if again { self.length * 2 } else { shortest };
@@ -66,8 +66,8 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_to_and_fro_is_looked_at_ever_less_to_a_limit() {
-        assert_eq!(lengths(Hearing::Nobody, 5), [1500, 3000, 6000, 6000, 6000]);
+    fn who_goes_to_and_fro_is_looked_at_at_the_pace() {
+        assert_eq!(lengths(Hearing::Nobody, 3), [1500, 1500, 1500]);
     }
 
     #[test]

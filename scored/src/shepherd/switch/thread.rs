@@ -136,7 +136,7 @@ impl Switch {
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
                 Ok(0) if due.is_none_or(|due| due > Instant::now()) => {}
-                Ok(0) => self.look(pace)?,
+                Ok(0) => self.look(gate)?,
                 Ok(_) if wanted[0].any() == Some(true) => return Ok(None),
                 Ok(_) if wanted[1].any() == Some(true) => {
                     self.sight.hush();
@@ -147,9 +147,10 @@ impl Switch {
         }
     }
 
-    fn look(&mut self, pace: Duration) -> io::Result<()> {
+    fn look(&mut self, gate: &Gate) -> io::Result<()> {
         let (stream, mut told) = (&mut self.stream, Ok(()));
-        let looked = self.sight.sample(pace, self.turn.again, |element, quiet| {
+        let (now, pace) = (gate.job_time(), gate.pace());
+        let looked = self.sight.sample(now, pace, self.turn.again, |element, quiet| {
             let mut bytes = Vec::with_capacity(64);
             // It fails for what is too long only.
             let _ = frame::encode(&Report::Quiet { element, quiet }, &mut bytes);

@@ -47,8 +47,8 @@ impl Turn {
         (self.rung, self.again, self.idle) = (false, false, looked.idle);
     }
 
-    /// The job goes on, or goes on at another pace. Whoever was idle may have something to do since:
-    /// it has the time to say so.
+    /// The job goes on, or goes on at another pace. Whoever was idle may have something to do
+    /// since: it has the time to say so.
     pub fn goes_on(&mut self, now: Instant, pace: Duration, was_stopped: bool, changed: bool) {
         let soon = now + pace;
         if was_stopped {
