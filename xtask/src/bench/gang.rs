@@ -18,6 +18,8 @@ const OFF: (&str, Better) = ("off its due, % of it", Better::Less);
 const SLICES: [(&str, Option<f64>); 3] = [("40", Some(0.99)), ("10", Some(0.98)), ("plain", None)];
 /// Slice, priorities, and how far each share may be off.
 const SHARES: [(&str, &str, f64); 2] = [("40", "8 8", 2.0), ("10", "6 8 10", 5.0)];
+/// Slices in ms at which deadlocks are to be found.
+const DEADLOCK: [&str; 3] = ["10", "40", "500"];
 /// Rounds of each, unless fewer are asked for.
 const ROUNDS: u32 = 20;
 const MICROS: (&str, Better) = ("us: 50, 90, 99 %", Better::Less);
@@ -45,19 +47,34 @@ pub fn gang(bench: &Bench) -> Rows {
     }
     if is_root {
         rows.extend(switches(bench, seconds / 2)?);
+        for slice in DEADLOCK {
+            rows.extend(deadlock(bench, slice)?);
+        }
     }
     Ok(rows)
 }
 
 /// Of two hosts with a processor each. Histograms are shown as they come.
 fn switches(bench: &Bench, seconds: u64) -> Rows {
-    let command = format!("score-gang switches 10 {seconds}");
+    microseconds(bench, "gang switches", "-ts 10", format!("score-gang switches 10 {seconds}"))
+}
+
+/// From the moment when the last process became idle, beside another job; the aim is two slices.
+fn deadlock(bench: &Bench, slice: &str) -> Rows {
+    let command = format!("score-gang deadlock {slice} 20");
+    let mut rows = microseconds(bench, "gang deadlock", &format!("-ts {slice}"), command)?;
+    let two = slice.parse::<f64>().map(|slice| slice * 2000.0).ok();
+    rows.iter_mut().for_each(|row| row.aim = two);
+    Ok(rows)
+}
+
+fn microseconds(bench: &Bench, part: &'static str, slice: &str, command: String) -> Rows {
     let told = told(bench, &command)?;
     let figures = told.iter().filter(|line| line.contains(" us ("));
     let figures = figures.filter_map(|line| line.split_once(": "));
     let row = |(what, line): (&str, &str)| {
         let parts = (0..3).map(|at| figure(line, at)).collect::<Result<_, _>>()?;
-        Ok(Row::new("gang switches", "-ts 10", what, MICROS, parts, &command))
+        Ok(Row::new(part, slice, what, MICROS, parts, &command))
     };
     figures.map(row).collect()
 }

@@ -36,7 +36,8 @@ usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
   idle            what the daemons of 64 idle virtual hosts cost, for -seconds (60)
   scatter         -mib (256) MiB to 8 and to 2 hosts on links of 200 Mbit/s (needs namespaces)
   jobs            jobs of `true` per second: 4 in flight, one scrun each, a bare loop
-  gang            two jobs in time slices on two cores, beside plain Linux; shares (needs root)
+  gang            two jobs in time slices on two cores, beside plain Linux; shares, switches,
+                  deadlocks (needs root)
   proof           system calls and instructions of a message (strace, callgrind)
 
 All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.

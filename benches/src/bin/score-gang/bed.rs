@@ -1,7 +1,7 @@
 //! A scored with time slices, or none, and jobs that can be suspended and read.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -108,6 +108,36 @@ impl Bed {
         fs::read_to_string(self.folder.join("log-0")).unwrap_or_default()
     }
 
+    /// A job of this program with these options; its arguments are to follow.
+    fn scrun(&self, options: &str) -> Result<Command> {
+        let mut command = Command::new(own_folder()?.join("scrun"));
+        match self.services.is_empty() {
+            false => command.arg(format!("-scored=all,{options}")),
+            true => command.arg(format!("-{options}")),
+        };
+        command.env("SCORED_SOCKET", self.socket()).env_remove("SCORE_OPTIONS");
+        command.arg(own_folder()?.join("score-gang"));
+        Ok(command)
+    }
+
+    /// Starts a job of two processes that come to a deadlock, and waits until somebody says so:
+    /// the time by the monotonic clock, and the files in which nodes say when they became idle.
+    pub fn deadlock(&self) -> Result<(u64, [PathBuf; 2])> {
+        let given = self.folder.join("deadlock");
+        let mut command = self.scrun("nodes=2")?;
+        command.arg("hang").arg(&given).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut scrun =
+            command.stderr(Stdio::piped()).spawn().map_err(|e| format!("scrun: {e}"))?;
+        let said = scrun.stderr.take().map(BufReader::new);
+        let mut lines = said.into_iter().flat_map(BufRead::lines).map_while(std::io::Result::ok);
+        let found = lines.any(|line| line.contains("deadlock:"));
+        let time = crate::gaps::now()?;
+        lines.for_each(drop);
+        let _ = scrun.wait();
+        let files = ["0", "1"].map(|node| given.with_extension(node));
+        found.then_some((time, files)).ok_or_else(|| "no deadlock was found".to_owned())
+    }
+
     /// Starts a job, and waits until it makes progress.
     pub fn start(&mut self, play: Play, priority: &str) -> Result<Job> {
         self.jobs += 1;
@@ -119,18 +149,9 @@ impl Bed {
         };
         let file = if play == Play::Turns { given.clone() } else { given.with_extension("1") };
         File::create(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let program = own_folder()?.join("score-gang");
-        let mut command = Command::new(own_folder()?.join("scrun"));
-        match self.services.is_empty() {
-            false => {
-                let options =
-                    format!("-scored=all,nodes={nodes},message=quiet,priority={priority}");
-                command.arg(options).env("SCORED_SOCKET", self.socket());
-            }
-            true => _ = command.arg("-nodes=2,message=quiet"),
-        }
-        command.env_remove("SCORE_OPTIONS").arg(program).arg(role).arg(&given);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut command =
+            self.scrun(&format!("nodes={nodes},message=quiet,priority={priority}"))?;
+        command.arg(role).arg(&given).stdin(Stdio::null()).stdout(Stdio::null());
         let scrun = command.spawn().map_err(|error| format!("scrun: {error}"))?;
         let mut job = Job { scrun, given, file, players: Vec::new() };
         until("a job makes progress", || {

@@ -13,7 +13,8 @@ use crate::{Result, number};
 /// What is shorter is no slice of another.
 const NOTED: u64 = 1_000_000;
 
-fn now() -> Result<u64> {
+/// By the monotonic clock, in nanoseconds.
+pub fn now() -> Result<u64> {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(|errno| format!("clock: {errno}"))?;
     Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
@@ -94,7 +95,7 @@ fn gaps(path: &std::path::Path, since: u64, least: u64) -> Result<Vec<(u64, u64)
 }
 
 /// One line of figures, then how many there were of each size.
-fn tell(what: &str, mut figures: Vec<u64>) {
+pub fn tell(what: &str, mut figures: Vec<u64>) {
     figures.sort_unstable();
     let at = |part: usize| figures.get(figures.len() * part / 100).or(figures.last());
     let micros = |part| at(part).map_or(0.0, |nanos| *nanos as f64 / 1e3);

@@ -9,7 +9,9 @@
 //! score-gang switches SLICE SECONDS [1]    how long it takes from one job to the next, and how
 //!                                          much later one host of two does so; with 1, of two
 //!                                          processes on one host
-//! score-gang turns FILE | gaps FILE        jobs themselves: the file has their progress, or times
+//! score-gang deadlock SLICE ROUNDS [alone] how long it takes to find a deadlock beside another job
+//! score-gang turns FILE | gaps FILE | hang FILE
+//!                                          jobs themselves: the file has their progress, or times
 //! ```
 //! `kept` measures in turns together, alone, alone, together, so that a machine whose speed changes
 //! does not matter; at least ROUNDS (20) times, and on until the median's 95 % interval is within
@@ -25,6 +27,7 @@ extern crate pm as _;
 
 mod bed;
 mod gaps;
+mod hang;
 mod kept;
 mod quiet;
 mod shares;
@@ -40,6 +43,13 @@ fn main() -> ExitCode {
     let done = match &words[..] {
         ["turns", file] => turns::run(file),
         ["gaps", file] => gaps::note(file),
+        ["hang", file] => hang::wait(file),
+        ["deadlock", slice, rounds] => {
+            number(rounds).and_then(|rounds| hang::run(slice, rounds, false))
+        }
+        ["deadlock", slice, rounds, "alone"] => {
+            number(rounds).and_then(|rounds| hang::run(slice, rounds, true))
+        }
         ["switches", slice, seconds] => {
             number(seconds).and_then(|seconds| gaps::run(slice, seconds, 2))
         }
@@ -61,7 +71,8 @@ fn main() -> ExitCode {
             number(seconds).and_then(|seconds| shares::run(slice, seconds, priorities))
         }
         _ => Err(
-            "kept SLICE [ROUNDS SECONDS] | shares SLICE SECONDS P... | switches SLICE SECONDS [1]"
+            "kept SLICE [ROUNDS SECONDS] | shares SLICE SECONDS P... | switches SLICE SECONDS [1] \
+             | deadlock SLICE ROUNDS [alone]"
                 .to_owned(),
         ),
     };
