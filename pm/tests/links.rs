@@ -106,6 +106,43 @@ fn messages_cross_every_wire() {
     });
 }
 
+/// `len` bytes of a thread's own, locked.
+fn locked(end: &Context, len: usize) -> (Vec<u8>, AddrHandle) {
+    let memory = vec![0; len];
+    let handle = end.lock_memory(None, memory.as_ptr().addr(), len).unwrap();
+    (memory, handle)
+}
+
+#[test]
+fn remote_memory_crosses_every_wire() {
+    as_root("remote_memory_crosses_every_wire", || {
+        let _dog = Watchdog::new(300);
+        for wire in ["udp", "packet", "raw"] {
+            for mtu in [1500, 9000] {
+                let hosts = pair(mtu);
+                let loss = "drop=0.01,duplicate=0.01,reorder=0.02,seed=4";
+                let options = ["-wire", wire, "-link", "eth0", "-loss", loss];
+                let [(_one, a), (_other, b)] = open(&hosts, &options);
+                let len = 3 * 1024 * 1024 + 5;
+                let ((mut from, here), (_to, there)) = (locked(&a, len), locked(&b, len));
+                for (i, byte) in from.iter_mut().enumerate() {
+                    *byte = (i ^ (i >> 8)) as u8;
+                }
+                a.write(1, there, here, len).unwrap();
+                let (back, again) = locked(&a, len);
+                a.read(1, there, again, len).unwrap();
+                let end = Instant::now() + Duration::from_secs(60);
+                while a.is_read_done() == Err(Error::Busy) {
+                    assert_eq!(b.receive(), Err(Error::NoBuffers));
+                    assert!(Instant::now() < end, "{wire}: not read for 60 s: {}", dump(&a));
+                }
+                assert_eq!(a.is_write_done(), Ok(()), "{wire}: it was before the read");
+                assert!(from == back, "{wire}, MTU {mtu}");
+            }
+        }
+    });
+}
+
 #[test]
 fn traffic_resumes_when_a_link_is_back_and_nothing_is_lost() {
     as_root("traffic_resumes_when_a_link_is_back_and_nothing_is_lost", || {

@@ -15,6 +15,7 @@ pub mod nodeset;
 pub mod note;
 pub mod order;
 pub mod peer;
+pub mod remote;
 pub mod shape;
 pub mod sight;
 pub mod wire;

@@ -43,17 +43,20 @@ pub enum Kind {
     LinkProbe = 5,
     /// Answers [`Kind::LinkProbe`] over the same link.
     LinkAnswer = 6,
+    /// A frame of remote memory ([`crate::remote`]); numbered like data.
+    Remote = 7,
 }
 
 impl Kind {
     /// Whether packets of this kind have a payload and a sequence number.
     #[inline]
     pub fn is_numbered(self) -> bool {
-        matches!(self, Kind::Data | Kind::Control)
+        matches!(self, Kind::Data | Kind::Control | Kind::Remote)
     }
 
+    /// The kind that a header's third byte names.
     #[inline]
-    fn from_byte(byte: u8) -> Option<Kind> {
+    pub fn from_byte(byte: u8) -> Option<Kind> {
         Some(match byte {
             1 => Kind::Data,
             2 => Kind::Control,
@@ -61,6 +64,7 @@ impl Kind {
             4 => Kind::WindowProbe,
             5 => Kind::LinkProbe,
             6 => Kind::LinkAnswer,
+            7 => Kind::Remote,
             _ => return None,
         })
     }
@@ -222,6 +226,9 @@ pub fn fuzz(packet: &[u8]) {
     let mut again = [0; HEADER];
     header.encode(&mut again);
     assert_eq!(again, packet[..HEADER]);
+    if header.kind == Kind::Remote {
+        crate::remote::fuzz(packet, header.len.into());
+    }
 }
 
 #[cfg(test)]

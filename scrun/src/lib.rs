@@ -81,8 +81,6 @@ fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
         Some(_) => networks::named(&options),
         None => networks::settle(&options, &chosen.hosts, request.nets)?,
     };
-    let hosts = if shared.is_some() { 0 } else { chosen.hosts.len() };
-    request::check_networks(&programs.asked, &networks, hosts)?;
     if options.has("resource") {
         return print(&request::describe(&options, &programs.asked, &request, &chosen, &networks));
     }

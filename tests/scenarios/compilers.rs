@@ -33,6 +33,13 @@ fn scatter_by(compiler: &str, more: &[&str]) {
         let outcome = scene.sh(&line).run().expect(0);
         assert_eq!(outcome.text(), sum.repeat(4), "{how}");
     }
+    // Between hosts, where node 0 reaches some of the others by ethernet.
+    for how in ["", "-read", "-spin"] {
+        let group = "-group=local:2,nodes=2x2,message=quiet";
+        let line = format!("scrun {group} ./scatter-in-c {how} == system sum < text");
+        let outcome = scene.sh(&line).run().expect(0);
+        assert_eq!(outcome.text(), sum.repeat(4), "between hosts {how}");
+    }
 }
 
 #[test]

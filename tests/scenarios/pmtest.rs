@@ -46,9 +46,19 @@ fn remote_memory_is_measured_beside_what_the_machine_does() {
         }
     }
     assert!(rows[0]["put_ns_min"].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
-    let outcome = scene.scrun(&["-group=local:2,nodes=2x1", "pmtest", "-rma"]).run();
-    assert_eq!(outcome.code, 1, "{outcome}");
-    let _ = outcome.says(&["remote memory"]);
+}
+
+#[test]
+fn remote_memory_between_hosts_is_measured_too() {
+    let scene = Scene::new();
+    let words = ["-group=local:2,nodes=2x1,message=quiet", "pmtest", "-rma", "-size", "8,65536"];
+    let outcome = scene.scrun(&[&words[..], &["-rounds", "1", "-json"]].concat()).run().expect(0);
+    let rows: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    for name in ["write_pmalloc", "read_pmalloc", "write_other", "read_other"] {
+        let name = format!("{name}_bytes_per_s");
+        assert!(rows[1][&name].as_f64().is_some_and(|value| value > 0.0), "{name}: {outcome}");
+    }
+    assert!(rows[0]["put_ns_min"].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 use std::ffi::c_int;
 use std::hint::black_box;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -86,7 +87,8 @@ pub struct Rma<'a> {
     other: Area,
     /// Destination of memcpy.
     third: *mut u8,
-    pid: i32,
+    /// The other process, if it has a number among the processes here.
+    pid: Option<i32>,
     turn: usize,
     trips: u64,
 }
@@ -124,7 +126,7 @@ impl<'a> Rma<'a> {
         let (ours, other) = (lock(at)?, lock(plain()?)?);
         let third = if first { plain()? } else { null_mut() };
         let mut rma =
-            Self { channel, context, first, ours, other, third, pid: 0, turn: 0, trips: 0 };
+            Self { channel, context, first, ours, other, third, pid: None, turn: 0, trips: 0 };
         rma.introduce()?;
         Ok(rma)
     }
@@ -134,13 +136,15 @@ impl<'a> Rma<'a> {
     }
 
     fn introduce(&mut self) -> Result<(), PmError> {
+        let space = process_space();
         let words = [
             self.ours.here,
             self.other.here,
             self.other.at.addr() as u64,
             std::process::id().into(),
+            space,
         ];
-        let mut bytes = [0; 32];
+        let mut bytes = [0; 40];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
@@ -152,7 +156,7 @@ impl<'a> Rma<'a> {
             u64::from_ne_bytes(word)
         };
         (self.ours.there, self.other.there, self.other.far) = (word(0), word(1), word(2) as usize);
-        self.pid = word(3) as i32;
+        self.pid = (space != 0 && word(4) == space).then_some(word(3) as i32);
         Ok(())
     }
 
@@ -214,6 +218,7 @@ impl<'a> Rma<'a> {
                 Ok(true)
             }
             Way::Kernel(write) => {
+                let Some(pid) = self.pid else { return Ok(false) };
                 let part = |base: usize| libc::iovec {
                     iov_base: (base + at) as *mut libc::c_void,
                     iov_len: size,
@@ -221,7 +226,7 @@ impl<'a> Rma<'a> {
                 let (here, far) = (part(self.other.at.addr()), part(self.other.far));
                 let call = if write { libc::process_vm_writev } else { libc::process_vm_readv };
                 // SAFETY: the area here is this process's own; the kernel checks the other one.
-                let moved = unsafe { call(self.pid, &raw const here, 1, &raw const far, 1, 0) };
+                let moved = unsafe { call(pid, &raw const here, 1, &raw const far, 1, 0) };
                 Ok(moved == size as isize)
             }
         }
@@ -320,6 +325,15 @@ impl<'a> Rma<'a> {
         self.channel.send(self.peer(), &word)?;
         self.channel.receive(&mut word).map(drop)
     }
+}
+
+/// Says on which machine and in which space process numbers of this process hold. 0: unknown.
+fn process_space() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits = boot.replace('-', "");
+    let machine = digits.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    let space = std::fs::metadata("/proc/self/ns/pid").map(|space| space.ino());
+    machine.zip(space.ok()).map_or(0, |(machine, space)| machine ^ space.rotate_left(32))
 }
 
 fn await_word(word: &AtomicU64, value: u64) {

@@ -1,6 +1,6 @@
 //! Remote memory (manual 3.6), as far as all devices share it: handles, the process's numbers of
 //! locked regions, the table that says where they lie, memory of our own allocator, and copies
-//! into and out of other processes.
+//! into and out of processes.
 //!
 //! `Context::lock_memory` gives a region a number that no other region of the process has, so
 //! that one handle serves on every member of a composite. Each device that is on the way is told
@@ -10,12 +10,14 @@
 mod arena;
 mod memory;
 mod number;
+mod own;
 mod process;
 mod table;
 
 pub(crate) use arena::{Arena, ArenaFile};
 pub(crate) use memory::{allocate, free, hold, let_go};
 pub(crate) use number::Number;
+pub(crate) use own::{Copier, PARTS, Part};
 pub(crate) use process::{allow, copy_from, copy_to};
 pub(crate) use table::{Entry, Place, SLOTS, find};
 

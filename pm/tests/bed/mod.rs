@@ -115,6 +115,7 @@ impl Bed {
             let more = second.counters(node).unwrap();
             sum.sent += more.sent;
             sum.received += more.received;
+            sum.remote += more.remote;
             sum.sent_bytes += more.sent_bytes;
             sum.received_bytes += more.received_bytes;
             sum.last_to = more.last_to.or(sum.last_to);

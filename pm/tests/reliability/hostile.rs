@@ -7,15 +7,22 @@ use score_pm::reliability::{Config, Fate, HEADER, Header, Kind, Machine, Pending
 
 use super::world::Chance;
 
-const KINDS: [Kind; 6] =
-    [Kind::Data, Kind::Control, Kind::Ack, Kind::WindowProbe, Kind::LinkProbe, Kind::LinkAnswer];
+const KINDS: [Kind; 7] = [
+    Kind::Data,
+    Kind::Control,
+    Kind::Remote,
+    Kind::Ack,
+    Kind::WindowProbe,
+    Kind::LinkProbe,
+    Kind::LinkAnswer,
+];
 
 fn config() -> Config {
     Config { links: 2, buffers: 32, window: 64, queue: 48, ..Config::new(0, 4, 1, 2) }
 }
 
 fn any_header(chance: &mut Chance, near: u32) -> Header {
-    let kind = KINDS[chance.below(6) as usize];
+    let kind = KINDS[chance.below(7) as usize];
     let mut number = |wild: u64| {
         let close = near.wrapping_add(chance.below(200) as u32).wrapping_sub(100);
         if chance.hits(wild) { chance.next() as u32 } else { close }
@@ -51,7 +58,7 @@ fn torment(seed: u64) {
             sequence: chance.below(80) as u32,
             slot,
             len: chance.below(2000) as u16,
-            kind: KINDS[chance.below(3) as usize],
+            kind: KINDS[chance.below(4) as usize],
         };
         machine.resume((1000..1020).map(any).collect::<Vec<_>>());
         slots.extend(1000..1020);

@@ -50,6 +50,15 @@ pub struct Node {
     sockets: Vec<VecDeque<Flight>>,
 }
 
+/// The kind of a pair's message of this number.
+fn kind(number: u64) -> Kind {
+    match number % 7 {
+        6 => Kind::Control,
+        2 | 3 => Kind::Remote,
+        _ => Kind::Data,
+    }
+}
+
 impl Node {
     pub fn new(config: Config) -> Node {
         let (slots, buffers) = (config.queue.min(2048), config.buffers + 1);
@@ -128,8 +137,7 @@ impl Node {
             let want = u64::from(delivery.peer) << 48 | u64::from(own) << 32 | *expected;
             assert_eq!(value, want, "node {own} received from {}", delivery.peer);
             assert!(usize::from(delivery.len) <= payload.len());
-            let control = delivery.kind == Kind::Control;
-            assert_eq!(control, *expected % 7 == 6, "kind of message {expected}");
+            assert_eq!(delivery.kind, kind(*expected), "kind of message {expected}");
             *expected += 1;
             self.finished_at = now;
             self.held.push_back((delivery.peer, delivery.buffer));
@@ -155,7 +163,7 @@ impl Node {
                 let Some(number) = self.free_slots.pop_back() else { return };
                 let count = self.submitted.entry(*peer).or_default();
                 let value = u64::from(own) << 48 | u64::from(*peer) << 32 | *count;
-                let kind = if *count % 7 == 6 { Kind::Control } else { Kind::Data };
+                let kind = kind(*count);
                 let sequence = self.machine.next_sequence(*peer);
                 let taken = self.machine.submit(*peer, number, self.len, kind);
                 assert_eq!(taken, Ok(sequence));

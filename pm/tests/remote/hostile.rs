@@ -13,7 +13,7 @@ const ARENA_PART: u64 = 64 << 30;
 #[test]
 fn a_table_of_regions_full_of_lies_leads_nowhere() {
     let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
-    for kind in HAVE {
+    for kind in SHARED {
         let bed = Bed::new(kind, 2);
         let segment = Segment::steal(&bed);
         let (a, b) =

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// The beds that have remote memory.
-pub const HAVE: [&str; 2] = ["shmem", "composite"];
+/// The beds whose regions stand in memory that all nodes share.
+pub const SHARED: [&str; 2] = KINDS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -64,9 +64,12 @@ impl<'a> Memory<'a> {
         }
     }
 
+    /// Nothing is there any more; the addresses are kept from other threads.
     pub fn unmap(&self) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: nobody uses it but by its handle.
-        unsafe { libc::munmap(self.at.cast(), self.len) };
+        let at = unsafe { libc::mmap(self.at.cast(), self.len, libc::PROT_NONE, flags, -1, 0) };
+        assert_eq!(at, self.at.cast());
     }
 
     pub fn map_again(&self) {
@@ -84,7 +87,8 @@ impl Drop for Memory<'_> {
         let _ = self.end.unlock_memory(None, self.at.addr(), self.len);
         match self.kind {
             Kind::Ours => self.end.free_memory(self.at).unwrap(),
-            Kind::Other => self.unmap(),
+            // SAFETY: nobody uses it any more.
+            Kind::Other => drop(unsafe { libc::munmap(self.at.cast(), self.len) }),
         }
     }
 }
@@ -102,11 +106,11 @@ pub fn everywhere(nodes: usize, test: impl Fn(&Bed) + Sync) {
 /// The same for a test that holds [`NUMBERS`].
 pub fn on_all(nodes: usize, test: impl Fn(&Bed) + Sync) {
     let _dog = Watchdog::new(300);
-    for kind in HAVE {
+    for kind in EVERY {
         test(&Bed::new(kind, nodes));
     }
     where_copies_are_refused(|| {
-        for kind in HAVE {
+        for kind in EVERY {
             test(&Bed::new(kind, nodes));
         }
     });

@@ -7,7 +7,6 @@ use crate::nodes::Chosen;
 use crate::options::Options;
 use crate::usage::{Refusal, USAGE, shown};
 use score_proto::message::Level;
-use score_proto::network::SHMEM;
 use score_proto::note::Request;
 use std::path::{Path, PathBuf};
 
@@ -52,25 +51,6 @@ pub fn intersect(all: &[Asked]) -> Result<Request, Refusal> {
     both.hetero = all.iter().all(|asked| asked.request.hetero || !asked.request.library)
         && all.iter().any(|asked| asked.request.hetero);
     Ok(both)
-}
-
-/// Whether the networks have what programs ask for by SCORE_RSRC_ZEROCOPY: one-sided communication.
-/// Shmem has it, and processes of one host use that whatever their network is. No hosts: a server
-/// chooses them.
-///
-/// # Errors
-/// The program and the network that has none.
-pub fn check_networks(all: &[Asked], networks: &[String], hosts: usize) -> Result<(), Refusal> {
-    let Some(asked) = all.iter().find(|asked| asked.request.zerocopy) else { return Ok(()) };
-    let why = match networks.iter().find(|name| *name != SHMEM) {
-        _ if hosts == 1 => return Ok(()),
-        Some(name) => format!("network {name} has no one-sided communication"),
-        None if networks.is_empty() => "which network is used is not known yet".to_owned(),
-        None => return Ok(()),
-    };
-    let name = shown(asked.path.as_os_str());
-    let better = format!("network={SHMEM} has, within one host");
-    Err(Refusal::plain(USAGE, format!("{name}: SCORE_RSRC_ZEROCOPY: {why}; {better}")))
 }
 
 /// Refuses what this version cannot give; warns of what it leaves out.

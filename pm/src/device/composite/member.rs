@@ -218,23 +218,41 @@ impl<'a> Member<'a> {
     pub(super) fn options(self) -> u64 {
         match self {
             Member::Shmem(_) => shmem::OPTIONS,
-            Member::Ethernet(_) | Member::Verbs(_) => 0,
+            Member::Ethernet(_) => ethernet::OPTIONS,
+            Member::Verbs(_) => 0,
         }
     }
     pub(super) fn publish_region(self, region: &Region) -> Result<()> {
-        self.shmem().ok_or(Error::NoSys)?.publish_region(region)
+        match self {
+            Member::Shmem(endpoint) => endpoint.publish_region(region),
+            Member::Ethernet(endpoint) => {
+                endpoint.publish_region(region);
+                Ok(())
+            }
+            Member::Verbs(_) => Err(Error::NoSys),
+        }
     }
     pub(crate) fn withdraw_region(self, number: Number) {
-        if let Some(endpoint) = self.shmem() {
-            endpoint.withdraw_region(number);
+        match self {
+            Member::Shmem(endpoint) => endpoint.withdraw_region(number),
+            Member::Ethernet(endpoint) => endpoint.withdraw_region(number),
+            Member::Verbs(_) => {}
         }
     }
     #[inline]
     pub(super) fn remote(self, node: u32, operation: &Operation) -> Result<()> {
-        self.shmem().ok_or(Error::NoSys)?.remote(node, operation)
+        match self {
+            Member::Shmem(endpoint) => endpoint.remote(node, operation),
+            Member::Ethernet(endpoint) => endpoint.remote(node, operation),
+            Member::Verbs(_) => Err(Error::NoSys),
+        }
     }
     pub(super) fn is_remote_done(self, direction: Direction) -> Result<()> {
-        self.shmem().ok_or(Error::NoSys)?.is_remote_done(direction)
+        match self {
+            Member::Shmem(endpoint) => endpoint.is_remote_done(direction),
+            Member::Ethernet(endpoint) => endpoint.is_remote_done(direction),
+            Member::Verbs(_) => Err(Error::NoSys),
+        }
     }
     pub(super) fn arena(self) -> Option<Arc<Arena>> {
         self.shmem()?.arena().cloned()

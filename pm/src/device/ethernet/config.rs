@@ -142,7 +142,14 @@ impl Given {
 
 /// What `pmGetDeviceConfig` answers.
 pub(crate) fn device(options: &Options, contexts: usize, mtu: usize, size: usize) -> DeviceConfig {
-    DeviceConfig { kind: "ethernet", nodes: options.nodes, contexts, mtu, size, option: 0 }
+    DeviceConfig {
+        kind: "ethernet",
+        nodes: options.nodes,
+        contexts,
+        mtu,
+        size,
+        option: super::remote::OPTIONS,
+    }
 }
 
 #[cfg(test)]

@@ -10,11 +10,11 @@ use super::lanes::{Arrived, Lanes, Letter, Submitted};
 use super::layout::{OUTBOX, Published};
 use super::links::{BATCH, Links};
 use super::pool;
-use super::reliability::{Config, Event, Fate, Kind, Machine, Pending};
+use super::pump::Remote;
+use super::reliability::{Config, Event, Fate, Kind, Machine};
 use super::slab::{Content, Slab};
-use super::store::{Store, bytes, copy_letter};
+use super::store::{Store, bytes};
 use super::wire::{self, Received, Wire};
-use crate::config::CONTROL_MTU;
 use crate::debug;
 use crate::error::{Error, Result};
 use crate::segment::from_errno;
@@ -64,13 +64,14 @@ pub(super) struct Engine {
     clock: Clock,
     came: [Received; BATCH],
     /// Who owns each slot's message, so that its credit goes back there.
-    owners: Box<[u32]>,
+    pub(super) owners: Box<[u32]>,
     /// Slots for control messages.
-    spare_slots: Vec<u32>,
+    pub(super) spare_slots: Vec<u32>,
     /// Control messages that wait to be read, with their entries.
-    letters: VecDeque<(Letter, u32)>,
+    pub(super) letters: VecDeque<(Letter, u32)>,
+    pub(super) remote: Remote,
     /// Nodes that were marked as gone: all, how many marks were seen, and those in grace.
-    gone: HashSet<u32>,
+    pub(super) gone: HashSet<u32>,
     gone_seen: u64,
     going: VecDeque<(u64, u32)>,
     dropped_seen: u64,
@@ -79,8 +80,8 @@ pub(super) struct Engine {
     passes: u64,
     /// The latest pass has left the rest to the next one.
     behind: bool,
-    place: usize,
-    slab: Arc<Slab>,
+    pub(super) place: usize,
+    pub(super) slab: Arc<Slab>,
 }
 
 /// What a wire's complaint answers.
@@ -105,6 +106,12 @@ fn config(identity: Identity, slab: &Slab, links: usize, buffers: usize) -> Conf
     config
 }
 
+/// The kind of a packet, as its header says.
+#[inline]
+fn kind_of(packet: &[u8]) -> Option<Kind> {
+    packet.get(2).and_then(|byte| Kind::from_byte(*byte))
+}
+
 impl Engine {
     pub(super) fn new(
         identity: Identity,
@@ -127,9 +134,10 @@ impl Engine {
             store: Store::new(geometry.mtu),
             clock: Clock::new(),
             came: [Received::default(); BATCH],
-            owners: vec![0; geometry.slots].into(),
+            owners: vec![0; geometry.all_slots()].into(),
             spare_slots: (geometry.slots - OUTBOX..geometry.slots).map(|s| s as u32).collect(),
             letters: VecDeque::new(),
+            remote: Remote::new(&geometry),
             gone: HashSet::new(),
             gone_seen: 0,
             going: VecDeque::new(),
@@ -150,12 +158,13 @@ impl Engine {
         let mut delivered = false;
         if what == Pass::Send {
             self.take_submitted(lanes);
-            self.transmit(now);
+            self.transmit_all(lanes, now);
         } else {
             self.receive(lanes, now);
             delivered = self.deliver(lanes);
             // Who asks for a message answers it, perhaps: the rest has time until that is sent.
-            if delivered && what == Pass::Receive && !self.behind && self.machine.is_silent() {
+            let idle = self.machine.is_silent() && self.remote.is_quiet();
+            if delivered && what == Pass::Receive && !self.behind && idle {
                 self.behind = true;
                 return true;
             }
@@ -180,9 +189,9 @@ impl Engine {
             self.look_for_carriers(now);
         }
         if !self.going.is_empty() {
-            self.let_go(now);
+            self.let_go(lanes, now);
         }
-        self.transmit(now);
+        self.transmit_all(lanes, now);
         self.give_back(lanes);
         self.passes = self.passes.wrapping_add(1);
         if self.passes.is_multiple_of(TELL) {
@@ -200,19 +209,64 @@ impl Engine {
     #[inline]
     fn take_submitted(&mut self, lanes: &Lanes) {
         let count = lanes.submitted.len() as u64;
+        // After the look at messages: what they come behind is seen.
+        if !lanes.remote.is_empty() {
+            self.take_operations(lanes);
+        }
         if count == 0 {
             return;
         }
         // Before they leave the queue: who looks at both meanwhile finds them in one of them.
-        lanes.outstanding.store(self.machine.outstanding() + count, Ordering::Release);
+        lanes.outstanding.store(self.outstanding() + count, Ordering::Release);
         for _ in 0..count {
             let Some(word) = lanes.submitted.pop() else { break };
-            let Submitted { slot, to, len } = Submitted::from_word(word);
-            self.owners[slot as usize] = to;
-            // The sender has checked all that the machine checks.
-            let taken = self.machine.submit(to, slot, len as u16, Kind::Data);
-            debug_assert!(taken.is_ok(), "{taken:?}");
+            let message = Submitted::from_word(word);
+            if self.remote.transfers.must_wait(message.to) {
+                self.remote.transfers.park(message);
+            } else {
+                self.submit(message);
+            }
         }
+    }
+
+    /// Messages sent and neither acknowledged nor dropped.
+    fn outstanding(&self) -> u64 {
+        let messages = self.machine.outstanding().saturating_sub(self.remote.flying());
+        messages + self.remote.transfers.parked() as u64
+    }
+
+    /// Gives a message to the machine. The sender has checked all that the machine checks.
+    #[inline]
+    pub(super) fn submit(&mut self, Submitted { slot, to, len }: Submitted) {
+        self.owners[slot as usize] = to;
+        let taken = self.machine.submit(to, slot, len as u16, Kind::Data);
+        debug_assert!(taken.is_ok(), "{taken:?}");
+        if let Ok(sequence) = taken {
+            self.slab.set_sequence(self.place, slot as usize, sequence);
+            self.count_number(to, sequence);
+        }
+    }
+
+    /// For who adopts what is left here: the number is taken.
+    #[inline]
+    fn count_number(&self, to: u32, sequence: u32) {
+        let number = self.slab.number(self.place, to as usize);
+        number.store(u64::from(sequence.wrapping_add(1)), Ordering::Release);
+    }
+
+    /// Publishes what was written to a slot that no sender has, and gives it to the machine.
+    pub(super) fn submit_own(&mut self, to: u32, slot: u32, len: usize, kind: Kind) -> Result<()> {
+        let sequence = self.machine.next_sequence(to);
+        let published = Published::new(len, kind);
+        let content = Content { to, order: 0, sequence: Some(sequence), published };
+        self.slab.publish(self.place, slot as usize, content);
+        self.owners[slot as usize] = to;
+        if self.machine.submit(to, slot, len as u16, kind).is_err() {
+            self.slab.free(self.place, slot as usize);
+            return Err(Error::Invalid);
+        }
+        self.count_number(to, sequence);
+        Ok(())
     }
 
     #[inline]
@@ -223,7 +277,7 @@ impl Engine {
         }
     }
 
-    fn release(&mut self, entry: u32, from: u32) {
+    pub(super) fn release(&mut self, entry: u32, from: u32) {
         self.store.release(entry, &mut self.links.wires);
         self.machine.released(from);
     }
@@ -251,48 +305,48 @@ impl Engine {
             return wire.release(packet.buffer);
         };
         // SAFETY: just received from this wire; released below, or kept by the store.
-        let fate = unsafe { self.machine.receive(bytes(wire, packet), link as u8, entry, now) };
+        let bytes = unsafe { bytes(wire, packet) };
+        let fate = self.machine.receive(bytes, link as u8, entry, now);
         match fate {
             Fate::Free => wire.release(packet.buffer),
             Fate::Kept => {
+                let is_message = kind_of(bytes) == Some(Kind::Data);
                 let place = self.store.keep(link, wire, packet);
                 lanes.set_place(entry, place);
-                let arrived = &self.slab.record(self.place).arrived.0;
-                arrived.store(arrived.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+                if is_message {
+                    let arrived = &self.slab.record(self.place).arrived.0;
+                    let count = arrived.load(Ordering::Relaxed).wrapping_add(1);
+                    arrived.store(count, Ordering::Release);
+                }
             }
         }
     }
 
-    /// Hands all that is in order to the receiver: data and letters.
+    /// Hands all that is in order to the receiver: data and letters; does what frames of remote
+    /// memory want.
     #[inline]
     fn deliver(&mut self, lanes: &Lanes) -> bool {
         let mut delivered = false;
         while let Some(message) = self.machine.next_delivery() {
             let (entry, from, len) = (message.buffer, message.peer, u32::from(message.len));
-            let accepted = self.slab.accepted(self.place, from as usize);
-            let next = accepted.load(Ordering::Relaxed).wrapping_add(1);
-            accepted.store(next, Ordering::Relaxed);
             let arrived = Arrived { entry, from, len };
-            if message.kind == Kind::Data {
-                // As many words as entries: there is room.
-                delivered |= lanes.delivered.push(arrived.word());
-            } else {
-                self.keep_letter(lanes, arrived);
+            match message.kind {
+                Kind::Data => {
+                    // Who takes the message finds what was written before it.
+                    if self.remote.has_come() {
+                        self.flush(lanes);
+                    }
+                    // As many words as entries: there is room.
+                    delivered |= lanes.delivered.push(arrived.word());
+                }
+                Kind::Remote => self.frame_came(lanes, arrived),
+                _ => self.keep_letter(lanes, arrived),
             }
+        }
+        if self.remote.has_come() {
+            self.settle(lanes);
         }
         delivered
-    }
-
-    #[cold]
-    fn keep_letter(&mut self, lanes: &Lanes, Arrived { entry, from, len }: Arrived) {
-        let mut letter = Letter { from, bytes: [0; CONTROL_MTU], len: len as usize };
-        match letter.bytes.get_mut(..len as usize) {
-            Some(to) => {
-                copy_letter(lanes.place(entry), to);
-                self.letters.push_back((letter, entry));
-            }
-            None => self.release(entry, from),
-        }
     }
 
     #[inline]
@@ -304,16 +358,31 @@ impl Engine {
         links.send_all(slab, *place, || machine.poll_transmit(now));
     }
 
+    /// Also what becomes of remote operations, as far as there are slots.
+    #[inline]
+    fn transmit_all(&mut self, lanes: &Lanes, now: u64) {
+        while !self.remote.is_quiet() && self.pump(lanes) {
+            self.transmit(now);
+        }
+        self.transmit(now);
+    }
+
     /// Slots that are acknowledged or dropped go back to the sender.
     #[inline]
-    fn give_back(&mut self, lanes: &Lanes) {
+    pub(super) fn give_back(&mut self, lanes: &Lanes) {
+        let messages = self.slab.geometry().slots;
         while let Some(slot) = self.machine.next_free_slot() {
             self.slab.free(self.place, slot as usize);
-            if slot as usize >= self.owners.len() - OUTBOX {
+            let owner = self.owners[slot as usize];
+            if slot as usize >= messages {
+                self.remote.land(owner, slot as usize - messages);
+                continue;
+            }
+            if slot as usize >= messages - OUTBOX {
                 self.spare_slots.push(slot);
                 continue;
             }
-            if let Some(peer) = lanes.peers.get(self.owners[slot as usize]) {
+            if let Some(peer) = lanes.peers.get(owner) {
                 peer.freed.set(peer.freed.get().wrapping_add(1));
             }
             lanes.freed.push(u64::from(slot));
@@ -323,12 +392,12 @@ impl Engine {
             self.count_dropped(dropped.wrapping_sub(self.dropped_seen));
             self.dropped_seen = dropped;
         }
-        lanes.outstanding.store(self.machine.outstanding(), Ordering::Release);
+        lanes.outstanding.store(self.outstanding(), Ordering::Release);
     }
 
     /// What is sent to a node that has gone counts as received, by its sender.
     #[cold]
-    fn count_dropped(&self, count: u64) {
+    pub(super) fn count_dropped(&self, count: u64) {
         let dropped = &self.slab.record(self.place).node.send.0.dropped;
         dropped.fetch_add(count, Ordering::Release);
     }
@@ -347,72 +416,15 @@ impl Engine {
     }
 
     #[cold]
-    fn let_go(&mut self, now: u64) {
+    fn let_go(&mut self, lanes: &Lanes, now: u64) {
         while let Some(&(until, node)) = self.going.front() {
             if now < until && self.machine.outstanding_to(node) > 0 {
                 return;
             }
             self.going.pop_front();
             self.machine.peer_gone(node);
+            self.fail_operations(lanes, node);
         }
-    }
-
-    #[inline]
-    fn has_outgoing_letter(&self) -> bool {
-        let outbox = &self.slab.record(self.place).outbox;
-        outbox.written.0.load(Ordering::Relaxed) != outbox.read.0.load(Ordering::Relaxed)
-    }
-
-    /// Sends what the owner wants to be sent from here.
-    #[cold]
-    fn send_letters(&mut self) {
-        let slab = self.slab.clone();
-        let outbox = &slab.record(self.place).outbox;
-        while !self.spare_slots.is_empty()
-            && let Some((to, bytes, len)) = outbox.peek()
-        {
-            outbox.pop();
-            // What cannot be sent is no letter of ours.
-            let _ = self.send_letter(to, &bytes[..len]);
-        }
-    }
-
-    /// Sends a control message. NoBuffers: as many as may be are on the way.
-    pub(super) fn send_letter(&mut self, to: u32, message: &[u8]) -> Result<()> {
-        if to as usize >= self.slab.geometry().nodes || message.is_empty() {
-            return Err(Error::Invalid);
-        }
-        if self.gone.contains(&to) {
-            return Ok(());
-        }
-        let slot = self.spare_slots.pop().ok_or(Error::NoBuffers)?;
-        self.slab.write(self.place, slot as usize, message);
-        let sequence = self.machine.next_sequence(to);
-        let published = Published { len: message.len(), control: true };
-        let content = Content { to, sequence, published };
-        self.slab.publish(self.place, slot as usize, content);
-        self.owners[slot as usize] = to;
-        if self.machine.submit(to, slot, message.len() as u16, Kind::Control).is_err() {
-            self.slab.free(self.place, slot as usize);
-            self.spare_slots.push(slot);
-            return Err(Error::Invalid);
-        }
-        Ok(())
-    }
-
-    /// Gives the next letter to `read`, which says whether it took it.
-    pub(super) fn read_letter<T>(&mut self, read: impl FnOnce(&Letter) -> Result<T>) -> Result<T> {
-        let (letter, entry) = self.letters.front().ok_or(Error::NoBuffers)?;
-        let (from, entry) = (letter.from, *entry);
-        let done = read(letter)?;
-        self.letters.pop_front();
-        self.release(entry, from);
-        Ok(done)
-    }
-
-    /// How many letters wait.
-    pub(super) fn letters(&self) -> usize {
-        self.letters.len()
     }
 
     /// What users should hear of.
@@ -430,6 +442,11 @@ impl Engine {
         }
     }
 
+    /// Nanoseconds of running time.
+    pub(super) fn now(&mut self) -> u64 {
+        self.clock.now()
+    }
+
     /// Nanoseconds until a pass is needed though nothing comes. None: not before something comes.
     pub(super) fn wait(&mut self) -> Option<u64> {
         let now = self.clock.now();
@@ -438,24 +455,5 @@ impl Engine {
         let wait = deadline.map(|at| at.saturating_sub(now));
         // Packets that the kernel had no room for.
         if self.links.is_blocked() { Some(wait.unwrap_or(RETRY).min(RETRY)) } else { wait }
-    }
-
-    /// Adopts what a dead process has left in its slots. What is not sensible is counted there.
-    pub(super) fn resume(&mut self) {
-        let (slab, place) = (self.slab.clone(), self.place);
-        let mut left = Vec::new();
-        for slot in 0..slab.geometry().slots {
-            let Some(content) = slab.content(place, slot) else { continue };
-            self.owners[slot] = content.to;
-            let kind = if content.published.control { Kind::Control } else { Kind::Data };
-            left.push(Pending {
-                peer: content.to,
-                sequence: content.sequence,
-                slot: slot as u32,
-                len: u16::try_from(content.published.len).unwrap_or(0),
-                kind,
-            });
-        }
-        self.machine.resume(left);
     }
 }

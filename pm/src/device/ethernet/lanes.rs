@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::desk::Desk;
 use super::layout::Geometry;
 use super::queue::Queue;
 use crate::config::CONTROL_MTU;
@@ -66,8 +67,7 @@ pub(in crate::device) struct Letter {
 /// What the sender keeps for one peer.
 #[derive(Default)]
 pub(in crate::device) struct Peer {
-    /// The number of the next message, and how many were sent: by the sender.
-    pub(in crate::device) sequence: Local,
+    /// How many messages were sent: by the sender.
     pub(in crate::device) sent: Local,
     /// How many of these are acknowledged or dropped: by who makes progress.
     pub(in crate::device) freed: Local,
@@ -75,6 +75,8 @@ pub(in crate::device) struct Peer {
     pub(in crate::device) mtu: Local,
     /// The last multicast that named it.
     pub(in crate::device) stamp: Local,
+    /// Remote operations on it that are under way.
+    pub(super) operations: AtomicU64,
 }
 
 impl Peer {
@@ -119,6 +121,7 @@ pub(in crate::device) struct Lanes {
     pub(in crate::device) bell: Bell,
     /// Messages sent and neither acknowledged nor dropped: a glance.
     pub(in crate::device) outstanding: AtomicU64,
+    pub(super) remote: Desk,
 }
 
 impl Lanes {
@@ -133,7 +136,14 @@ impl Lanes {
             burst: Local::default(),
             bell: Bell::default(),
             outstanding: AtomicU64::new(0),
+            remote: Desk::default(),
         }
+    }
+
+    /// Whether something waits for whoever makes progress.
+    #[inline(always)]
+    pub(super) fn has_work(&self) -> bool {
+        !self.submitted.is_empty() || !self.remote.is_empty()
     }
 
     /// By who makes progress, before it delivers.

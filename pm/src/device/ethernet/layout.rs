@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::reliability::HEADER;
+use super::reliability::{HEADER, Kind};
 use super::wire::UDP_PREFIX;
 use crate::config::{CONTROL_MTU, MAX_NODE, MIN_MTU};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::segment::layout::{Line, Node};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// "SCPMETH" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x03");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x04");
 /// The most processes of one host that share a slab.
 pub(crate) const MAX_LOCAL: usize = 1024;
 /// The longest message that a wire may offer.
@@ -74,27 +74,51 @@ pub(crate) struct Slot {
     /// 0: free, or being written. Else [`Published`].
     pub(crate) word: AtomicU64,
     pub(crate) to: AtomicU32,
+    /// Its number among the packets to `to`, once it has one.
     pub(crate) sequence: AtomicU32,
+    /// Its place among the messages to `to`.
+    pub(crate) order: AtomicU32,
 }
 
 /// A slot's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     pub(crate) len: usize,
-    pub(crate) control: bool,
+    /// Data, control message, or a frame of remote memory.
+    pub(crate) kind: Kind,
+    /// It may wait for remote operations that are under way.
+    pub(crate) behind: bool,
 }
 
 const PUBLISHED: u64 = 1 << 63;
 const CONTROL: u64 = 1 << 62;
+const REMOTE: u64 = 1 << 61;
+const BEHIND: u64 = 1 << 60;
+/// The slot's sequence number holds.
+pub(crate) const NUMBERED: u64 = 1 << 59;
+const FLAGS: u64 = PUBLISHED | CONTROL | REMOTE | BEHIND | NUMBERED;
 
 impl Published {
+    pub(crate) fn new(len: usize, kind: Kind) -> Published {
+        Published { len, kind, behind: false }
+    }
     pub(crate) fn word(self) -> u64 {
-        PUBLISHED | if self.control { CONTROL } else { 0 } | self.len as u64
+        let kind = match self.kind {
+            Kind::Control => CONTROL,
+            Kind::Remote => REMOTE,
+            _ => 0,
+        };
+        PUBLISHED | kind | if self.behind { BEHIND } else { 0 } | self.len as u64
     }
     /// None: free. A length that no process of ours writes is cut by the caller.
     pub(crate) fn from_word(word: u64) -> Option<Published> {
-        let len = (word & !(PUBLISHED | CONTROL)) as usize;
-        (word & PUBLISHED != 0).then_some(Published { len, control: word & CONTROL != 0 })
+        let kind = match word & (CONTROL | REMOTE) {
+            0 => Kind::Data,
+            CONTROL => Kind::Control,
+            _ => Kind::Remote,
+        };
+        let (len, behind) = ((word & !FLAGS) as usize, word & BEHIND != 0);
+        (word & PUBLISHED != 0).then_some(Published { len, kind, behind })
     }
 }
 
@@ -117,11 +141,11 @@ pub(crate) struct Geometry {
     pub(crate) local: usize,
     /// The longest message.
     pub(crate) mtu: usize,
-    /// Slots of one process.
+    /// Slots of one process for messages. Behind them it has as many for frames of remote memory.
     pub(crate) slots: usize,
     stride: usize,
     gone_at: usize,
-    accepted_at: usize,
+    pairs_at: usize,
     slots_at: usize,
     frames_at: usize,
     pub(crate) size: usize,
@@ -142,11 +166,12 @@ impl Geometry {
         let stride = (BEFORE + mtu).next_multiple_of(64);
         let slots = 1 << (BUDGET / mtu).clamp(MIN_SLOTS, MAX_SLOTS).ilog2();
         let gone_at = PAGE + local * size_of::<Record>();
-        let accepted_at = (gone_at + nodes.div_ceil(64) * 8).next_multiple_of(PAGE);
-        let slots_at = (accepted_at + local * nodes * 8).next_multiple_of(PAGE);
-        let frames_at = (slots_at + local * slots * size_of::<Slot>()).next_multiple_of(PAGE)
+        let pairs_at = (gone_at + nodes.div_ceil(64) * 8).next_multiple_of(PAGE);
+        let slots_at = (pairs_at + local * nodes * 8).next_multiple_of(PAGE);
+        let all = local * slots * 2;
+        let frames_at = (slots_at + all * size_of::<Slot>()).next_multiple_of(PAGE)
             + BEFORE.next_multiple_of(64);
-        let size = (frames_at + local * slots * stride).next_multiple_of(PAGE);
+        let size = (frames_at + all * stride).next_multiple_of(PAGE);
         Ok(Geometry {
             nodes,
             first,
@@ -155,7 +180,7 @@ impl Geometry {
             slots,
             stride,
             gone_at,
-            accepted_at,
+            pairs_at,
             slots_at,
             frames_at,
             size,
@@ -178,20 +203,25 @@ impl Geometry {
         self.gone_at + node / 64 * 8
     }
 
-    /// What the local node `place` has accepted from `source`.
-    pub(crate) fn accepted_at(&self, place: usize, source: usize) -> usize {
-        debug_assert!(place < self.local && source < self.nodes);
-        self.accepted_at + (place * self.nodes + source) * 8
+    /// What the local node `place` counts of its traffic with `peer`.
+    pub(crate) fn pair_at(&self, place: usize, peer: usize) -> usize {
+        debug_assert!(place < self.local && peer < self.nodes);
+        self.pairs_at + (place * self.nodes + peer) * 8
+    }
+
+    /// Slots of one process, of both kinds.
+    pub(crate) fn all_slots(&self) -> usize {
+        self.slots * 2
     }
 
     pub(crate) fn slot_at(&self, place: usize, slot: usize) -> usize {
-        debug_assert!(place < self.local && slot < self.slots);
-        self.slots_at + (place * self.slots + slot) * size_of::<Slot>()
+        debug_assert!(place < self.local && slot < self.all_slots());
+        self.slots_at + (place * self.all_slots() + slot) * size_of::<Slot>()
     }
 
     pub(crate) fn frame_at(&self, place: usize, slot: usize) -> usize {
-        debug_assert!(place < self.local && slot < self.slots);
-        self.frames_at + (place * self.slots + slot) * self.stride
+        debug_assert!(place < self.local && slot < self.all_slots());
+        self.frames_at + (place * self.all_slots() + slot) * self.stride
     }
 }
 
@@ -205,10 +235,11 @@ mod tests {
             for mtu in [1024, 1411, 8911, MAX_MTU] {
                 let g = Geometry::new(nodes, first, local, mtu).unwrap();
                 assert!(g.record_at(local - 1) + size_of::<Record>() <= g.gone_at(0));
-                assert!(g.gone_at(nodes - 1) + 8 <= g.accepted_at(0, 0));
-                assert!(g.accepted_at(local - 1, nodes - 1) + 8 <= g.slot_at(0, 0));
-                assert!(g.slot_at(local - 1, g.slots - 1) + 64 <= g.frame_at(0, 0));
-                assert!(g.frame_at(local - 1, g.slots - 1) + mtu <= g.size);
+                let last = g.all_slots() - 1;
+                assert!(g.gone_at(nodes - 1) + 8 <= g.pair_at(0, 0));
+                assert!(g.pair_at(local - 1, nodes - 1) + 8 <= g.slot_at(0, 0));
+                assert!(g.slot_at(local - 1, last) + 64 <= g.frame_at(0, 0));
+                assert!(g.frame_at(local - 1, last) + mtu <= g.size);
                 assert_eq!(g.frame_at(0, 1) % 64, 0, "payloads are aligned");
                 assert!(g.slots.is_power_of_two());
             }
@@ -235,9 +266,10 @@ mod tests {
     #[test]
     fn a_slots_word_tells_free_from_published() {
         assert_eq!(Published::from_word(0), None);
-        for control in [false, true] {
-            let slot = Published { len: 1400, control };
+        for kind in [Kind::Data, Kind::Control, Kind::Remote] {
+            let slot = Published { len: 1400, kind, behind: kind == Kind::Data };
             assert_eq!(Published::from_word(slot.word()), Some(slot));
+            assert_eq!(Published::from_word(slot.word() | NUMBERED), Some(slot));
         }
     }
 }

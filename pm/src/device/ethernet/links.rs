@@ -156,7 +156,7 @@ impl Links {
             let holds = |packet: &Transmit| match packet.payload {
                 None => true,
                 Some((slot, _)) => slab.content(place, slot as usize).is_some_and(|content| {
-                    content.to == packet.peer && content.sequence == packet.header.sequence
+                    content.to == packet.peer && content.sequence == Some(packet.header.sequence)
                 }),
             };
             let count = self.unsent.len().min(BATCH);

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `reliability/` | the machine: what to send when, what has arrived. Sans I/O |
 //! | `wire/` | how packets travel |
-//! | `engine.rs` | progress: between wires, machine, sender and receiver |
+//! | `engine.rs`, `letters.rs` | progress: between wires, machine, sender and receiver |
+//! | `transfers/`, `pump.rs`, `desk.rs` | remote memory: its machine, its bytes, its callers |
 //! | `links.rs`, `store.rs` | its wires; its received messages |
 //! | `lanes.rs`, `queue.rs`, `pool.rs` | what sender, receiver and progress hand each other |
 //! | `slots.rs` | which frame of the slab the next message is written to |
@@ -24,33 +25,40 @@ mod attach;
 mod clock;
 pub(crate) mod config;
 mod control;
+mod desk;
 mod engine;
 pub(super) mod lanes;
 pub(super) mod layout;
+mod letters;
 mod links;
 pub(crate) mod open;
 pub(super) mod pool;
 mod progress;
+mod pump;
 pub(super) mod queue;
 mod receive;
 pub mod reliability;
+mod remote;
 mod select;
 mod send;
 pub(super) mod slab;
 pub(super) mod slots;
 pub(super) mod state;
 mod store;
+mod transfers;
 pub mod wire;
 
 use super::{Capabilities, Found, Transport};
 use crate::config::{ContextConfig, QueueStatus};
 use crate::error::{Error, Result};
+use crate::remote::{Direction, Number, Operation, Region};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::watch::{Served, Turn};
 use addresses::Addresses;
 use engine::{Engine, Identity, Pass};
 use lanes::Lanes;
 use layout::Record;
+pub(crate) use remote::OPTIONS;
 use slab::Slab;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
@@ -156,7 +164,7 @@ impl Endpoint {
             }
             ring |= engine.pass(&self.lanes, what) && self.lanes.bell.must_ring();
         };
-        self.served.serve(pass, || !self.lanes.submitted.is_empty());
+        self.served.serve(pass, || self.lanes.has_work());
         if ring {
             self.select.ring();
         }
@@ -304,7 +312,7 @@ impl Ethernet {
             (Some(owner), Err(_)) => owner.measures(),
             (None, Err(_)) => (0, 0, 0),
         };
-        ContextConfig { kind: Self::KIND, number: self.number, nodes, mtu, size, option: 0 }
+        ContextConfig { kind: Self::KIND, number: self.number, nodes, mtu, size, option: OPTIONS }
     }
 }
 
@@ -409,6 +417,28 @@ impl Transport for Ethernet {
             Ok(endpoint) => endpoint.dump(out),
             Err(_) => writeln!(out, "  not bound"),
         }
+    }
+    fn options(&self) -> u64 {
+        OPTIONS
+    }
+    fn ways(&self, node: Option<u32>) -> Result<u32> {
+        let endpoint = self.endpoint()?;
+        node.map_or(Ok(()), |node| endpoint.check_peer(node)).map(|()| 1)
+    }
+    fn publish_region(&self, _way: usize, region: &Region) -> Result<()> {
+        self.endpoint()?.publish_region(region);
+        Ok(())
+    }
+    fn withdraw_region(&self, _way: usize, number: Number) {
+        if let Ok(endpoint) = self.endpoint() {
+            endpoint.withdraw_region(number);
+        }
+    }
+    fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
+        self.endpoint()?.remote(node, operation)
+    }
+    fn is_remote_done(&self, direction: Direction) -> Result<()> {
+        self.endpoint()?.is_remote_done(direction)
     }
 }
 

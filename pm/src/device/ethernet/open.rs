@@ -315,6 +315,7 @@ impl Channels {
             count_unread(slab, place);
             slab.set_gone(node);
             let port = &mut state.ports[channel][place];
+            slab.record(place).node.send.0.remote.store(0, Ordering::Release);
             let lent = port.used && !std::mem::replace(&mut port.exited, true);
             let left = lent && slab.has_left(place);
             let Some(addresses) = state.addresses.clone().filter(|_| left) else { continue };

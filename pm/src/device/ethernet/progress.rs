@@ -161,7 +161,8 @@ impl Endpoint {
             let stalled = is_tick && self.turn.has_stalled(polls);
             if !stalled {
                 let pending = self.lanes.outstanding.load(Ordering::Relaxed) != 0
-                    || !self.lanes.submitted.is_empty();
+                    || self.lanes.remote.is_busy()
+                    || self.lanes.has_work();
                 return if pending { SHORT_TICK } else { TICK };
             }
             let engine = self.served.enter();
@@ -180,7 +181,7 @@ impl Endpoint {
                 wait = REST.min(Duration::from_nanos(nanoseconds));
             }
         };
-        self.served.serve(pass, || !self.lanes.submitted.is_empty());
+        self.served.serve(pass, || self.lanes.has_work());
         if ring {
             self.select.ring();
         }
@@ -189,14 +190,27 @@ impl Endpoint {
 
     /// Waits until what was sent is acknowledged, and what was received is: the owner brings home
     /// what has no time for that.
+    ///
+    /// Writes need this process until all their bytes are on the way: it waits as long as they go
+    /// on, and [`PATIENCE`] more.
     pub(super) fn linger(&self) {
-        let end = Instant::now() + LINGER;
+        let start = self.served.enter().now();
+        let (mut end, mut seen) = (start + LINGER, u64::MAX);
         loop {
             let mut engine = self.served.enter();
             let delivered = engine.pass(&self.lanes, Pass::All);
             let wait = engine.wait();
-            if engine.machine.is_done() && wait.is_none() && !delivered || Instant::now() >= end {
+            let now = engine.now();
+            if engine.remote.transfers.is_sending() {
+                let flown = engine.remote.flown();
+                if std::mem::replace(&mut seen, flown) != flown {
+                    end = now + PATIENCE;
+                }
+            } else if engine.machine.is_done() && wait.is_none() && !delivered {
                 return;
+            }
+            if now >= end {
+                return engine.give_up_operations(&self.lanes);
             }
             let wait = Duration::from_nanos(wait.unwrap_or(0)).min(Duration::from_millis(5));
             let mut fds: Vec<_> = engine
@@ -211,5 +225,8 @@ impl Endpoint {
     }
 }
 
-/// How long an exit waits for acknowledgements at most.
-const LINGER: Duration = Duration::from_millis(200);
+/// How long an exit waits for acknowledgements at most, in nanoseconds of running time.
+const LINGER: u64 = 200_000_000;
+/// How long an exit waits for a peer that takes no more of what is written to it, in nanoseconds of
+/// running time.
+const PATIENCE: u64 = 10_000_000_000;

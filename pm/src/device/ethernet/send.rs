@@ -9,6 +9,7 @@ use super::engine::Pass;
 use super::lanes::{Peer, Submitted};
 use super::layout::{Geometry, OUTBOX, Published};
 use super::pool::Line;
+use super::reliability::Kind;
 use super::slab::Content;
 use super::slots::Slots;
 use crate::debug;
@@ -122,7 +123,7 @@ impl Endpoint {
 
     /// Looks up how a peer is reached. Io: its address is none.
     #[cold]
-    fn meet(&self, node: u32, peer: &Peer) -> Result<usize> {
+    pub(super) fn meet(&self, node: u32, peer: &Peer) -> Result<usize> {
         let mtu = self.served.enter().links.mtu(node).map_err(|_| Error::Io)?.min(self.mtu);
         peer.mtu.set(mtu as u64);
         Ok(mtu)
@@ -137,7 +138,7 @@ impl Endpoint {
     }
 
     #[inline(always)]
-    fn is_gone(&self, node: u32) -> bool {
+    pub(super) fn is_gone(&self, node: u32) -> bool {
         self.slab.gone_count().load(Ordering::Relaxed) != 0 && self.slab.is_gone(node as usize)
     }
 
@@ -273,10 +274,11 @@ impl Endpoint {
         let Some(peer) = self.lanes.peers.get(node).filter(|_| slot != NOWHERE) else {
             return self.drop_one();
         };
-        let published = Published { len: len as usize, control: false };
-        let sequence = peer.sequence.get() as u32;
-        self.slab.publish(self.place, slot as usize, Content { to: node, sequence, published });
-        peer.sequence.set(u64::from(sequence.wrapping_add(1)));
+        let behind = peer.operations.load(Ordering::Acquire) != 0;
+        let published = Published { len: len as usize, kind: Kind::Data, behind };
+        let order = peer.sent.get() as u32;
+        let content = Content { to: node, order, sequence: None, published };
+        self.slab.publish(self.place, slot as usize, content);
         peer.sent.set(peer.sent.get().wrapping_add(1));
         // As many words as slots: there is room.
         self.lanes

@@ -9,7 +9,7 @@
 #![expect(unsafe_code)]
 
 use super::layout::{
-    BEFORE, Geometry, Header, Letter, MAGIC, OUTBOX, Outbox, Published, Record, Slot,
+    BEFORE, Geometry, Header, Letter, MAGIC, NUMBERED, OUTBOX, Outbox, Published, Record, Slot,
 };
 use crate::config::CONTROL_MTU;
 use crate::error::{Error, Result};
@@ -33,7 +33,10 @@ pub(crate) struct Slab {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     pub(crate) to: u32,
-    pub(crate) sequence: u32,
+    /// Its place among the messages to that node that are not numbered yet.
+    pub(crate) order: u32,
+    /// Its number, when whoever makes progress has taken it.
+    pub(crate) sequence: Option<u32>,
     pub(crate) published: Published,
 }
 
@@ -130,22 +133,31 @@ impl Slab {
         unsafe { self.at::<Record>(self.geometry.record_at(place)).as_ref() }
     }
 
-    /// What the process at `place` has accepted from `source`: the number of the next packet.
+    /// Verbs: what the process at `place` has accepted from `source`.
     pub(crate) fn accepted(&self, place: usize, source: usize) -> &AtomicU64 {
-        assert!(place < self.geometry.local && source < self.geometry.nodes);
+        self.pair(place, source)
+    }
+
+    /// Ethernet: the number of the next packet from the process at `place` to `to`.
+    pub(crate) fn number(&self, place: usize, to: usize) -> &AtomicU64 {
+        self.pair(place, to)
+    }
+
+    fn pair(&self, place: usize, peer: usize) -> &AtomicU64 {
+        assert!(place < self.geometry.local && peer < self.geometry.nodes);
         // SAFETY: a word inside the mapping, by the geometry; atomic.
-        unsafe { self.at::<AtomicU64>(self.geometry.accepted_at(place, source)).as_ref() }
+        unsafe { self.at::<AtomicU64>(self.geometry.pair_at(place, peer)).as_ref() }
     }
 
     fn slot(&self, place: usize, slot: usize) -> &Slot {
-        assert!(place < self.geometry.local && slot < self.geometry.slots);
+        assert!(place < self.geometry.local && slot < self.geometry.all_slots());
         // SAFETY: a slot inside the mapping, by the geometry; only atomics.
         unsafe { self.at::<Slot>(self.geometry.slot_at(place, slot)).as_ref() }
     }
 
     /// Where the payload of a slot begins, counted from the start of the slab.
     pub(crate) fn payload_at(&self, place: usize, slot: usize) -> usize {
-        assert!(place < self.geometry.local && slot < self.geometry.slots);
+        assert!(place < self.geometry.local && slot < self.geometry.all_slots());
         self.geometry.frame_at(place, slot)
     }
 
@@ -181,9 +193,21 @@ impl Slab {
     pub(crate) fn publish(&self, place: usize, slot: usize, content: Content) {
         let line = self.slot(place, slot);
         line.to.store(content.to, Ordering::Relaxed);
-        line.sequence.store(content.sequence, Ordering::Relaxed);
+        line.order.store(content.order, Ordering::Relaxed);
+        let numbered = if content.sequence.is_some() { NUMBERED } else { 0 };
+        line.sequence.store(content.sequence.unwrap_or(0), Ordering::Relaxed);
         // SYNC: slab-slot (who adopts the slot sees what it holds)
-        line.word.store(content.published.word(), Ordering::Release);
+        line.word.store(content.published.word() | numbered, Ordering::Release);
+    }
+
+    /// The published message has a number from now on.
+    #[inline(always)]
+    pub(crate) fn set_sequence(&self, place: usize, slot: usize, sequence: u32) {
+        let line = self.slot(place, slot);
+        line.sequence.store(sequence, Ordering::Relaxed);
+        let word = line.word.load(Ordering::Relaxed);
+        // SYNC: slab-slot
+        line.word.store(word | NUMBERED, Ordering::Release);
     }
 
     /// The message was acknowledged, or goes nowhere.
@@ -193,17 +217,20 @@ impl Slab {
 
     /// Whether the process at `place` has sent anything that nobody has acknowledged.
     pub(crate) fn has_left(&self, place: usize) -> bool {
-        (0..self.geometry.slots).any(|slot| self.content(place, slot).is_some())
+        (0..self.geometry.all_slots()).any(|slot| self.content(place, slot).is_some())
     }
 
     /// What the process has left in a slot. None: nothing that it has sent.
     pub(crate) fn content(&self, place: usize, slot: usize) -> Option<Content> {
         let line = self.slot(place, slot);
         // SYNC: slab-slot
-        let published = Published::from_word(line.word.load(Ordering::Acquire))?;
+        let word = line.word.load(Ordering::Acquire);
+        let published = Published::from_word(word)?;
         let to = line.to.load(Ordering::Relaxed);
+        let order = line.order.load(Ordering::Relaxed);
         let sequence = line.sequence.load(Ordering::Relaxed);
-        Some(Content { to, sequence, published })
+        let sequence = (word & NUMBERED != 0).then_some(sequence);
+        Some(Content { to, order, sequence, published })
     }
 }
 
@@ -253,6 +280,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::ethernet::reliability::Kind;
 
     fn slab() -> Slab {
         Slab::create(Geometry::new(6, 2, 3, 1400).unwrap()).unwrap()
@@ -263,9 +291,12 @@ mod tests {
         let slab = slab();
         let copy = || slab.memory().try_clone_to_owned().unwrap();
         let other = Slab::open(copy(), *slab.geometry(), slab.nonce()).unwrap();
-        let published = Published { len: 9, control: false };
-        slab.publish(1, 3, Content { to: 5, sequence: 7, published });
-        assert_eq!(other.content(1, 3), Some(Content { to: 5, sequence: 7, published }));
+        let published = Published { len: 9, kind: Kind::Data, behind: true };
+        let content = Content { to: 5, order: 2, sequence: None, published };
+        slab.publish(1, 3, content);
+        assert_eq!(other.content(1, 3), Some(content));
+        slab.set_sequence(1, 3, 7);
+        assert_eq!(other.content(1, 3), Some(Content { sequence: Some(7), ..content }));
         assert_eq!(other.content(0, 3), None);
         other.free(1, 3);
         assert_eq!(slab.content(1, 3), None);

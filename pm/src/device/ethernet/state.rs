@@ -9,6 +9,7 @@ use super::pool::Line;
 use super::receive::Restored;
 use crate::config::QueueStatus;
 use crate::error::{Error, Result};
+use crate::remote::Direction;
 use crate::sync::Ordering;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -35,7 +36,8 @@ impl Endpoint {
         self.poll(Pass::All);
         let waiting = self.lanes.submitted.len() as u64;
         let send = waiting + self.lanes.outstanding.load(Ordering::Acquire);
-        QueueStatus { receive: self.waiting(), send: send as usize, read: 0 }
+        let read = self.lanes.remote.pending(Direction::Read) as usize;
+        QueueStatus { receive: self.waiting(), send: send as usize, read }
     }
 
     pub(crate) fn reset(&self) {
@@ -140,6 +142,7 @@ impl Endpoint {
             let (kind, name) = (wire.kind(), wire.endpoint().link_name());
             writeln!(out, "  {kind} wire on {name}: {stats:?}")?;
         }
+        writeln!(out, "  {}", engine.remote.transfers.describe())?;
         engine.machine.dump(out)
     }
 }

@@ -17,6 +17,7 @@ use crate::device::ethernet::addresses::Addresses;
 use crate::device::ethernet::lanes::{Lanes, Letter, Submitted};
 use crate::device::ethernet::layout::OUTBOX;
 use crate::device::ethernet::layout::Published;
+use crate::device::ethernet::reliability;
 use crate::device::ethernet::slab::{Content, Slab};
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
@@ -422,8 +423,8 @@ impl Engine {
         }
         let slot = self.spare_slots.pop().ok_or(Error::NoBuffers)?;
         self.slab.write(self.place, slot as usize, message);
-        let published = Published { len: message.len(), control: true };
-        let content = Content { to, sequence: sent, published };
+        let published = Published::new(message.len(), reliability::Kind::Control);
+        let content = Content { to, order: 0, sequence: Some(sent), published };
         self.slab.publish(self.place, slot as usize, content);
         self.submit(lanes, to, slot, message.len() as u32, Kind::Control);
         Ok(())
@@ -435,14 +436,15 @@ impl Engine {
         let mut left: Vec<(u32, Outgoing)> = Vec::new();
         for slot in 0..geometry.slots {
             let Some(content) = self.slab.content(self.place, slot) else { continue };
-            let Published { len, control } = content.published;
+            let Published { len, kind, .. } = content.published;
             let known = (content.to as usize) < geometry.nodes && content.to != self.identity.own;
             if !known || !(1..=geometry.mtu).contains(&len) {
                 self.slab.free(self.place, slot);
                 continue;
             }
+            let control = kind == reliability::Kind::Control;
             let kind = if control { Kind::Control } else { Kind::Data };
-            let (slot, sequence) = (slot as u32, content.sequence);
+            let (slot, sequence) = (slot as u32, content.sequence.unwrap_or(0));
             left.push((content.to, Outgoing { slot, len: len as u32, kind, sequence }));
         }
         left.sort_by(|(to, a), (to_b, b)| {

@@ -10,6 +10,7 @@ use crate::debug;
 use crate::device::ethernet::lanes::{Peer, Submitted};
 use crate::device::ethernet::layout::{Geometry, OUTBOX, Published};
 use crate::device::ethernet::pool::Line;
+use crate::device::ethernet::reliability::Kind;
 use crate::device::ethernet::slab::Content;
 use crate::device::ethernet::slots::Slots;
 use crate::error::{Error, Result};
@@ -224,9 +225,10 @@ impl Endpoint {
         let Some(peer) = self.lanes.peers.get(node).filter(|_| slot != NOWHERE) else {
             return self.drop_one();
         };
-        let published = Published { len: len as usize, control: false };
+        let published = Published::new(len as usize, Kind::Data);
         let sequence = peer.sent.get() as u32;
-        self.slab.publish(self.place, slot as usize, Content { to: node, sequence, published });
+        let content = Content { to: node, order: 0, sequence: Some(sequence), published };
+        self.slab.publish(self.place, slot as usize, content);
         peer.sent.set(peer.sent.get().wrapping_add(1));
         // As many words as slots: there is room.
         let word = Submitted { slot: slot as u32, to: node, len: len as u32 }.word();

@@ -27,7 +27,7 @@ pub struct Delivery {
     pub buffer: u32,
     /// Bytes of payload.
     pub len: u16,
-    /// [`Kind::Data`] or [`Kind::Control`].
+    /// One that is numbered.
     pub kind: Kind,
 }
 
@@ -79,6 +79,6 @@ pub struct Pending {
     pub slot: u32,
     /// Bytes of payload.
     pub len: u16,
-    /// [`Kind::Data`] or [`Kind::Control`].
+    /// One that is numbered.
     pub kind: Kind,
 }

@@ -128,8 +128,10 @@ impl Peer {
         now: u64,
     ) -> Fate {
         match header.kind {
-            Kind::Data | Kind::Control if shared.draining => shared.counters.undelivered += 1,
-            Kind::Data | Kind::Control => {
+            Kind::Data | Kind::Control | Kind::Remote if shared.draining => {
+                shared.counters.undelivered += 1
+            }
+            Kind::Data | Kind::Control | Kind::Remote => {
                 return self.receive.put(header, link, buffer, shared, now);
             }
             Kind::WindowProbe if !shared.draining => {

@@ -134,7 +134,7 @@ impl Sender {
         let sequence = self.end();
         if self.gone {
             shared.freed.push_back(slot);
-            shared.counters.dropped += 1;
+            shared.counters.dropped += u64::from(kind == Kind::Data);
             self.first = self.first.wrapping_add(1);
             self.fresh = self.first;
             return sequence;
@@ -300,7 +300,7 @@ impl Sender {
             if entry.state != State::Done {
                 shared.freed.push_back(entry.slot);
                 shared.outstanding -= 1;
-                shared.counters.dropped += 1;
+                shared.counters.dropped += u64::from(entry.kind == Kind::Data);
             }
         }
         (self.flying, self.lost, self.islands, self.hint) = (0, 0, 0, 0);

@@ -1,0 +1,326 @@
+//! The bytes of remote memory: from locked memory into frames that go out, and from frames that
+//! have come into locked memory, many frames by one copy. What is sent when `transfers` knows.
+
+// UNSAFETY: copies between locked memory and the own frames and buffers.
+#![expect(unsafe_code)]
+
+use super::engine::Engine;
+use super::lanes::{Arrived, Lanes};
+use super::layout::Geometry;
+use super::reliability::Kind;
+use super::slots::Slots;
+use super::store::copy_letter;
+use super::transfers::{Chain, Ended, From, Next, Operation, Side, Transfers};
+use crate::debug;
+use crate::remote::{AddrHandle, Copier, Direction, PARTS, Part};
+use crate::sync::Ordering;
+use score_proto::remote::{Frame, HEAD, LONGEST};
+
+/// What the engine keeps for remote memory.
+pub(super) struct Remote {
+    pub(super) transfers: Transfers,
+    /// The slots behind those of messages.
+    slots: Slots,
+    copier: Copier,
+    run: Run,
+    /// Operations that are just being taken.
+    begun: Vec<(u32, Operation)>,
+    /// Frames that have come since `settle`.
+    come: bool,
+    flying: u64,
+    /// All frames there ever were.
+    flown: u64,
+}
+
+/// Frames of one chain that have come, and whose bytes follow each other.
+struct Run {
+    peer: u32,
+    side: Side,
+    number: u32,
+    to: AddrHandle,
+    len: usize,
+    count: usize,
+    parts: [Part; PARTS],
+    entries: [u32; PARTS],
+}
+
+impl Remote {
+    pub(super) fn new(geometry: &Geometry) -> Remote {
+        let run = Run {
+            peer: 0,
+            side: Side::Target,
+            number: 0,
+            to: AddrHandle::from_bits(0),
+            len: 0,
+            count: 0,
+            parts: [Part::default(); PARTS],
+            entries: [0; PARTS],
+        };
+        Remote {
+            transfers: Transfers::default(),
+            slots: Slots::new(geometry.slots, geometry.mtu),
+            copier: Copier::new(),
+            run,
+            begun: Vec::new(),
+            come: false,
+            flying: 0,
+            flown: 0,
+        }
+    }
+
+    /// Whether there is nothing to send, as far as is known.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.transfers.is_quiet()
+    }
+
+    #[inline]
+    pub(super) fn has_come(&self) -> bool {
+        self.come
+    }
+
+    /// Frames that are on the way.
+    pub(super) fn flying(&self) -> u64 {
+        self.flying
+    }
+
+    /// How many frames there were.
+    pub(super) fn flown(&self) -> u64 {
+        self.flown
+    }
+
+    /// A slot is free again that was `owner`'s.
+    pub(super) fn land(&mut self, owner: u32, slot: usize) {
+        self.slots.give(slot as u64);
+        self.flying = self.flying.saturating_sub(1);
+        self.transfers.land(owner);
+    }
+
+    /// How many frames may go to `node` now: no peer has more slots than are left.
+    fn room(&self, node: u32) -> usize {
+        self.slots.len().saturating_sub(self.transfers.flying(node)).min(PARTS as u64) as usize
+    }
+}
+
+impl Engine {
+    pub(super) fn take_operations(&mut self, lanes: &Lanes) {
+        let mut begun = std::mem::take(&mut self.remote.begun);
+        lanes.remote.take(&mut begun);
+        for (node, operation) in begun.drain(..) {
+            if self.gone.contains(&node) {
+                self.end(lanes, Ended { peer: node, operation, failed: true });
+            } else {
+                self.remote.transfers.begin(node, operation);
+            }
+        }
+        self.remote.begun = begun;
+    }
+
+    /// Fills frames as long as there are slots, each peer a batch in its turn; answers whether
+    /// there is something to transmit.
+    pub(super) fn pump(&mut self, lanes: &Lanes) -> bool {
+        self.give_back(lanes);
+        let mut filled = false;
+        for _ in 0..self.remote.transfers.ready() {
+            let Some(node) = self.remote.transfers.turn() else { break };
+            filled |= self.pump_one(lanes, node);
+        }
+        filled
+    }
+
+    fn pump_one(&mut self, lanes: &Lanes, node: u32) -> bool {
+        let room = self.remote.room(node);
+        if room == 0 {
+            return false;
+        }
+        match self.remote.transfers.next(node) {
+            Next::Nothing => return false,
+            Next::Message(message) => self.submit(message),
+            Next::Frame(frame) => {
+                self.submit_frame(node, frame);
+            }
+            Next::Chain(chain) => self.fill(lanes, node, &chain, room),
+        }
+        true
+    }
+
+    /// A free slot of remote memory; there is one.
+    fn frame_slot(&self) -> Option<u32> {
+        let slot = self.remote.slots.take()?;
+        Some((self.slab.geometry().slots as u64 + slot) as u32)
+    }
+
+    fn submit_frame(&mut self, node: u32, frame: Frame) {
+        let Some(slot) = self.frame_slot() else { return };
+        let mut head = [0; LONGEST];
+        let len = frame.encode(&mut head);
+        self.slab.write(self.place, slot as usize, &head[..len]);
+        self.launch(node, slot, len);
+    }
+
+    fn launch(&mut self, node: u32, slot: u32, len: usize) {
+        self.remote.flying += 1;
+        self.remote.flown += 1;
+        self.remote.transfers.fly(node, 1);
+        let taken = self.submit_own(node, slot, len, Kind::Remote);
+        debug_assert!(taken.is_ok(), "{taken:?}");
+    }
+
+    /// Copies the chain's next bytes to at most `room` frames.
+    fn fill(&mut self, lanes: &Lanes, node: u32, chain: &Chain, room: usize) {
+        let most = self.longest_to(lanes, node) - HEAD;
+        let mut slots = [0; PARTS];
+        let mut parts = [Part::default(); PARTS];
+        let (mut count, mut bytes) = (0, 0);
+        while count < room && bytes < chain.left {
+            let Some(slot) = self.frame_slot() else { break };
+            let at = self.slab.payload(self.place, slot as usize).addr() + HEAD;
+            let len = most.min(chain.left - bytes);
+            (slots[count], parts[count]) = (slot, Part { at, len });
+            (count, bytes) = (count + 1, bytes + len);
+        }
+        let (slots, parts) = (&slots[..count], &parts[..count]);
+        let from = match chain.from {
+            From::Address(at) => Ok(at),
+            From::Region(handle) => lanes.remote.find(handle, bytes),
+        };
+        let from = from.map_err(|_| "it is not locked".to_owned());
+        let copied = from.and_then(|from| {
+            // SAFETY: frames that were just taken, which nobody else has.
+            let copied = unsafe { self.remote.copier.gather(from, parts) };
+            copied.map_err(|error| error.to_string())
+        });
+        if let Err(why) = copied {
+            debug::say(debug::ERROR, || format!("ethernet: memory that node {node} gets: {why}"));
+            slots.iter().for_each(|slot| self.give_slot_back(*slot));
+            return self.remote.transfers.cut(node, chain);
+        }
+        let mut at = 0;
+        for (slot, part) in slots.iter().zip(parts) {
+            let mut head = [0; LONGEST];
+            chain.frame(at, part.len).encode(&mut head);
+            self.slab.write(self.place, *slot as usize, &head[..HEAD]);
+            self.launch(node, *slot, HEAD + part.len);
+            at += part.len;
+        }
+        self.remote.transfers.sent(node, chain, bytes);
+    }
+
+    fn give_slot_back(&self, slot: u32) {
+        self.remote.slots.give(u64::from(slot) - self.slab.geometry().slots as u64);
+    }
+
+    /// The longest packet to a node, looked up where nothing was sent to it yet.
+    fn longest_to(&mut self, lanes: &Lanes, node: u32) -> usize {
+        let own = self.slab.geometry().mtu;
+        let Some(peer) = lanes.peers.get(node) else { return own };
+        if peer.mtu.get() == 0 {
+            let mtu = self.links.mtu(node).map_or(own, |mtu| mtu.min(own));
+            peer.mtu.set(mtu as u64);
+        }
+        peer.mtu.get() as usize
+    }
+
+    /// A frame has come. Its bytes wait for those that follow them.
+    pub(super) fn frame_came(&mut self, lanes: &Lanes, Arrived { entry, from, len }: Arrived) {
+        self.remote.come = true;
+        let (at, len) = (lanes.place(entry), len as usize);
+        let mut head = [0; LONGEST];
+        let known = len.min(LONGEST);
+        copy_letter(at, &mut head[..known]);
+        let frame = Frame::parse(&head[..known], len);
+        let copy = frame.and_then(|(frame, bytes)| {
+            self.remote.transfers.came(from, frame, bytes).map(|copy| (copy, bytes))
+        });
+        let Some((copy, bytes)) = copy else { return self.release(entry, from) };
+        let run = &self.remote.run;
+        let follows = run.count < PARTS
+            && (run.peer, run.side, run.number) == (from, copy.side, copy.number)
+            && run.to + run.len as u64 == copy.to;
+        if !follows {
+            self.flush(lanes);
+            let run = &mut self.remote.run;
+            (run.peer, run.side, run.number, run.to) = (from, copy.side, copy.number, copy.to);
+        }
+        let run = &mut self.remote.run;
+        run.parts[run.count] = Part { at: at.addr() + HEAD, len: bytes };
+        run.entries[run.count] = entry;
+        run.count += 1;
+        run.len += bytes;
+    }
+
+    /// Copies the bytes of the run to where they belong.
+    pub(super) fn flush(&mut self, lanes: &Lanes) {
+        let Remote { run, copier, transfers, .. } = &mut self.remote;
+        let Run { peer, side, number, to, len, count, .. } = *run;
+        if count == 0 {
+            return;
+        }
+        (run.count, run.len) = (0, 0);
+        let place = lanes.remote.find(to, len).map_err(|_| "it is not locked".to_owned());
+        let copied = place.and_then(|place| {
+            // SAFETY: buffers of packets that were kept, and not released before this; who locked
+            // the memory lets it be written.
+            let copied = unsafe { copier.scatter(&run.parts[..count], place) };
+            copied.map_err(|error| error.to_string())
+        });
+        if let Err(why) = copied {
+            debug::say(debug::ERROR, || format!("ethernet: memory that node {peer} writes: {why}"));
+            transfers.spoil(peer, side, number);
+        }
+        let entries = run.entries;
+        entries[..count].iter().for_each(|entry| self.release(*entry, peer));
+    }
+
+    /// All that has come is taken: what has ended is told.
+    pub(super) fn settle(&mut self, lanes: &Lanes) {
+        self.flush(lanes);
+        self.remote.come = false;
+        while let Some(ended) = self.remote.transfers.ended() {
+            self.end(lanes, ended);
+        }
+    }
+
+    fn end(&mut self, lanes: &Lanes, Ended { peer, operation, failed }: Ended) {
+        let Operation { direction, len, .. } = operation;
+        let counters = &self.slab.record(self.place).node.send.0;
+        if failed {
+            debug::say(debug::ERROR, || {
+                let what = match direction {
+                    Direction::Write => "write to",
+                    Direction::Read => "read from",
+                };
+                format!("ethernet: a remote {what} node {peer} has failed")
+            });
+        } else {
+            counters.moved[direction as usize].fetch_add(len as u64, Ordering::Relaxed);
+        }
+        if let Some(known) = lanes.peers.get(peer) {
+            known.operations.fetch_sub(1, Ordering::AcqRel);
+        }
+        lanes.remote.end(direction, failed);
+        counters.remote.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// `node` has gone. Messages that waited for operations are dropped like others.
+    pub(super) fn fail_operations(&mut self, lanes: &Lanes, node: u32) {
+        for ended in self.remote.transfers.gone(node) {
+            self.end(lanes, ended);
+        }
+        while let Next::Message(message) = self.remote.transfers.next(node) {
+            self.submit(message);
+        }
+    }
+
+    /// The process ends. Operations whose bytes are not all in frames are given up, and so are
+    /// messages behind them, which would say that they were done.
+    pub(super) fn give_up_operations(&mut self, lanes: &Lanes) {
+        self.slab.record(self.place).node.send.0.remote.store(0, Ordering::Release);
+        let messages = self.remote.transfers.give_up_messages();
+        for message in &messages {
+            self.slab.free(self.place, message.slot as usize);
+        }
+        self.count_dropped(messages.len() as u64);
+        self.give_back(lanes);
+    }
+}

@@ -1,0 +1,229 @@
+//! Remote memory between hosts, with a process for each node: a target that calls nothing, one that
+//! is stopped or killed, an origin that ends.
+
+#![allow(unsafe_code, missing_docs)]
+
+#[path = "bed/mod.rs"]
+mod bed;
+#[path = "bed/hosts.rs"]
+mod hosts;
+
+use bed::*;
+use hosts::*;
+use score_pm::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes of a node's region.
+const LEN: usize = 4 << 20;
+const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.02,reorder=0.05,seed=5"];
+
+/// Not a test of its own: what another process does.
+#[test]
+fn role() {
+    let Some((role, given)) = Given::inherited() else { return };
+    let _dog = Watchdog::new(300);
+    let node = given.join();
+    match role.as_str() {
+        "computes" => {
+            let region = Region::new(&node.end);
+            region.tell(&node.end);
+            // Not a call of PM until the last word of the region has changed.
+            while region.word(LEN / 8 - 1).load(Ordering::Acquire) == 0 {
+                std::hint::spin_loop();
+            }
+            send_surely(&node.end, 0, b"seen");
+            assert_eq!(receive_surely(&node.end), b"end");
+        }
+        "sleeps" => {
+            let region = Region::new(&node.end);
+            region.tell(&node.end);
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+        "leaves" => {
+            write_and_say(&node.end);
+            let Node { end, ethernet, .. } = node;
+            (0..2).for_each(|other| end.remove_node(other).unwrap());
+            drop(end);
+            ethernet.detach().unwrap();
+        }
+        "exits at once" => {
+            write_and_say(&node.end);
+            // SAFETY: ends the process without any handler.
+            unsafe { libc::_exit(0) };
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Writes all of its region to node 0, and says so; waits for nothing.
+fn write_and_say(end: &Context) {
+    let region = Region::new(end);
+    (0..LEN / 8).for_each(|i| region.word(i).store(stamp(i), Ordering::Relaxed));
+    let there = handle(&receive_surely(end));
+    end.write(0, there, region.handle, LEN).unwrap();
+    send_surely(end, 0, b"written");
+}
+
+fn stamp(word: usize) -> u64 {
+    word as u64 * 0x9e37_79b9 + 1
+}
+
+fn handle(message: &[u8]) -> AddrHandle {
+    AddrHandle::from_bits(u64::from_ne_bytes(message.try_into().unwrap()))
+}
+
+/// Locked memory, all zero.
+struct Region {
+    words: &'static [AtomicU64],
+    handle: AddrHandle,
+}
+
+impl Region {
+    fn new(end: &Context) -> Region {
+        let words: Vec<_> = (0..LEN / 8).map(|_| AtomicU64::new(0)).collect();
+        let words: &'static [AtomicU64] = words.leak();
+        let handle = end.lock_memory(None, words.as_ptr().addr(), LEN).unwrap();
+        Region { words, handle }
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words[at]
+    }
+
+    fn tell(&self, end: &Context) {
+        send_surely(end, 0, &self.handle.bits().to_ne_bytes());
+    }
+}
+
+/// Until neither is under way.
+fn done(end: &Context) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(120);
+    loop {
+        match (end.is_write_done(), end.is_read_done()) {
+            (Err(Error::Busy), _) | (_, Err(Error::Busy)) => std::thread::yield_now(),
+            (write, read) => return write.and(read),
+        }
+        assert!(Instant::now() < until, "not done for 120 s");
+    }
+}
+
+#[test]
+fn a_target_that_only_computes_is_written_and_read() {
+    let _dog = Watchdog::new(300);
+    for loss in [&[][..], &LOSS] {
+        let hosts = Hosts::new(&[1, 1], loss);
+        let here = hosts.give(0).join();
+        let child = hosts.start(1, "computes");
+        let there = handle(&receive_surely(&here.end));
+        let region = Region::new(&here.end);
+        // The last word stays 0, and the target goes on computing.
+        (0..LEN / 8 - 1).for_each(|i| region.word(i).store(stamp(i), Ordering::Relaxed));
+        here.end.write(1, there, region.handle, LEN).unwrap();
+        assert_eq!(done(&here.end), Ok(()));
+        (0..LEN / 8).for_each(|i| region.word(i).store(7, Ordering::Relaxed));
+        here.end.read(1, there, region.handle, LEN).unwrap();
+        assert_eq!(done(&here.end), Ok(()));
+        for i in 0..LEN / 8 - 1 {
+            assert_eq!(region.word(i).load(Ordering::Relaxed), stamp(i), "word {i}");
+        }
+        here.end.write(1, there + (LEN as u64 - 8), region.handle, 8).unwrap();
+        assert_eq!(receive_surely(&here.end), b"seen");
+        send_surely(&here.end, 1, b"end");
+        assert!(child.ends().success());
+    }
+}
+
+#[test]
+fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
+    let _dog = Watchdog::new(300);
+    let hosts = Hosts::new(&[1, 1], &LOSS);
+    let here = hosts.give(0).join();
+    let child = hosts.start(1, "sleeps");
+    let there = handle(&receive_surely(&here.end));
+    let region = Region::new(&here.end);
+    let signal = |signal| {
+        // SAFETY: a child of this test.
+        unsafe { libc::kill(child.id(), signal) };
+    };
+    let begin = || {
+        here.end.write(1, there, region.handle, LEN).unwrap();
+        here.end.read(1, there, region.handle, LEN).unwrap();
+        send_surely(&here.end, 1, b"behind both");
+    };
+    signal(libc::SIGSTOP);
+    begin();
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(2) {
+        assert_eq!(here.end.is_write_done(), Err(Error::Busy), "no time-out ends it");
+    }
+    assert_eq!(here.end.queue_status().unwrap().read, 1);
+    let counters = hosts.hosts[0].ethernet.counters(0).unwrap();
+    assert_eq!(counters.remote, 2, "the detector sees them");
+    signal(libc::SIGCONT);
+    assert_eq!(done(&here.end), Ok(()));
+    assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().remote, 0);
+    let until = Instant::now() + Duration::from_secs(60);
+    while here.end.is_send_done().is_err() {
+        assert!(Instant::now() < until, "the message behind both is not there");
+    }
+    signal(libc::SIGSTOP);
+    begin();
+    signal(libc::SIGKILL);
+    child.ends();
+    assert_eq!(here.end.is_write_done(), Err(Error::Busy), "the membership has not said it");
+    hosts.exited(1);
+    for call in [Context::is_write_done, Context::is_read_done] {
+        while call(&here.end) == Err(Error::Busy) {
+            assert!(Instant::now() < until);
+        }
+    }
+    assert_eq!(done(&here.end), Ok(()), "told once");
+    assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().remote, 0);
+    while here.end.is_send_done().is_err() {
+        assert!(Instant::now() < until, "messages behind them are dropped");
+    }
+    let (sent, received) = hosts.sums();
+    assert_eq!(sent, received);
+}
+
+#[test]
+fn a_write_whose_origin_leaves_is_whole_when_the_message_behind_it_comes() {
+    let _dog = Watchdog::new(300);
+    for role in ["leaves", "exits at once"] {
+        let hosts = Hosts::new(&[1, 1], &LOSS);
+        let here = hosts.give(0).join();
+        let region = Region::new(&here.end);
+        let child = hosts.start(1, role);
+        send_surely(&here.end, 1, &region.handle.bits().to_ne_bytes());
+        let mut told = false;
+        let mut receive = || match receive(&here.end) {
+            Ok(message) => {
+                assert_eq!(message, b"written");
+                for i in 0..LEN / 8 {
+                    assert_eq!(region.word(i).load(Ordering::Relaxed), stamp(i), "{role} word {i}");
+                }
+                told = true;
+            }
+            Err(error) => assert_eq!(error, Error::NoBuffers),
+        };
+        let mut child = child;
+        while child.0.try_wait().unwrap().is_none() {
+            receive();
+        }
+        hosts.exited(1);
+        let until = Instant::now() + Duration::from_secs(60);
+        hosts.serve_while(|| {
+            receive();
+            !hosts.hosts[1].ethernet.is_quiet().unwrap() && Instant::now() < until
+        });
+        (0..1000).for_each(|_| receive());
+        // Without a handler what was not in frames is lost, and the message with it.
+        assert!(told || role != "leaves", "{role}");
+        assert_eq!(hosts.hosts[1].ethernet.counters(1).unwrap().remote, 0, "{role}");
+        let (sent, received) = hosts.sums();
+        assert_eq!(sent, received, "{role}");
+    }
+}
