@@ -302,7 +302,7 @@ fn the_configuration_tells_the_truth() {
         assert_eq!((config.number, config.nodes), (1, 3));
         assert!(config.mtu >= MIN_MTU && config.mtu <= bed.ends[1].mtu(0).unwrap());
         let remote = OPT_REMOTE_READ | OPT_REMOTE_WRITE;
-        assert_eq!(config.option, if bed.kind.contains("verbs") { 0 } else { remote });
+        assert_eq!(config.option, remote);
         assert!(config.size > 3 * 3 * 4096);
         assert_eq!(bed.ends[1].self_node(), Ok(1));
         let device = bed.device.config().unwrap();

@@ -7,7 +7,8 @@ use crate::{run, vm};
 
 /// The tests of pm that run there. Emulated processors are slow: what waits for an event has to
 /// have them to itself.
-const TESTS: &[&str] = &["pinning_alone", "pinning", "verbs", "conformance", "verbs_processes"];
+const TESTS: &[&str] =
+    &["pinning_alone", "pinning", "verbs", "conformance", "verbs_processes", "verbs_remote"];
 const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// What is done after them, and which of them runs again then.
 const TAKE_AWAY: &[&str] = &["rdma", "link", "delete", "rxe0"];

@@ -7,7 +7,7 @@
 use crate::config::QueueStatus;
 use crate::device::shmem::{Source, Target};
 use crate::device::{ethernet, shmem, verbs};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::remote::{Arena, Direction, Number, Operation, Region};
 use crate::sync::{AtomicPtr, Ordering};
 use std::io::Write;
@@ -213,13 +213,13 @@ impl<'a> Member<'a> {
         on!(self, e => e.dump(out))
     }
 
-    // Remote memory, which not every device has.
+    // Remote memory.
 
     pub(super) fn options(self) -> u64 {
         match self {
             Member::Shmem(_) => shmem::OPTIONS,
             Member::Ethernet(_) => ethernet::OPTIONS,
-            Member::Verbs(_) => 0,
+            Member::Verbs(_) => verbs::OPTIONS,
         }
     }
     pub(super) fn publish_region(self, region: &Region) -> Result<()> {
@@ -229,30 +229,18 @@ impl<'a> Member<'a> {
                 endpoint.publish_region(region);
                 Ok(())
             }
-            Member::Verbs(_) => Err(Error::NoSys),
+            Member::Verbs(endpoint) => endpoint.publish_region(region),
         }
     }
     pub(crate) fn withdraw_region(self, number: Number) {
-        match self {
-            Member::Shmem(endpoint) => endpoint.withdraw_region(number),
-            Member::Ethernet(endpoint) => endpoint.withdraw_region(number),
-            Member::Verbs(_) => {}
-        }
+        on!(self, e => e.withdraw_region(number));
     }
     #[inline]
     pub(super) fn remote(self, node: u32, operation: &Operation) -> Result<()> {
-        match self {
-            Member::Shmem(endpoint) => endpoint.remote(node, operation),
-            Member::Ethernet(endpoint) => endpoint.remote(node, operation),
-            Member::Verbs(_) => Err(Error::NoSys),
-        }
+        on!(self, e => e.remote(node, operation))
     }
     pub(super) fn is_remote_done(self, direction: Direction) -> Result<()> {
-        match self {
-            Member::Shmem(endpoint) => endpoint.is_remote_done(direction),
-            Member::Ethernet(endpoint) => endpoint.is_remote_done(direction),
-            Member::Verbs(_) => Err(Error::NoSys),
-        }
+        on!(self, e => e.is_remote_done(direction))
     }
     pub(super) fn arena(self) -> Option<Arc<Arena>> {
         self.shmem()?.arena().cloned()

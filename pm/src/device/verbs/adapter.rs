@@ -5,8 +5,9 @@
 #![expect(unsafe_code)]
 
 use super::bindings::{
-    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Channel, Completion, CompletionQueue, Context,
-    DeviceAttr, Domain, Event, Piece, ReceiveRequest, Registration, SharedInit, SharedQueue,
+    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, Channel, Completion,
+    CompletionQueue, Context, DeviceAttr, Domain, Event, Piece, ReceiveRequest, Registration,
+    SharedInit, SharedQueue,
 };
 use super::choice::Chosen;
 use super::library::Library;
@@ -28,6 +29,36 @@ pub(super) struct Sizes {
     pub(super) sends: usize,
 }
 
+/// Reads under way at a time by one queue pair, if the adapter can.
+const READS: usize = 4;
+
+/// Who may do what with registered memory, besides the reading of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// This process writes.
+    Own,
+    /// And peers write.
+    Written,
+    /// This process writes, peers read.
+    Read,
+    /// All of it.
+    All,
+    /// Nobody may write, peers read.
+    Constant,
+}
+
+impl Access {
+    fn bits(self) -> i32 {
+        match self {
+            Access::Own => ACCESS_LOCAL_WRITE,
+            Access::Written => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
+            Access::Read => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_READ,
+            Access::All => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ,
+            Access::Constant => ACCESS_REMOTE_READ,
+        }
+    }
+}
+
 /// See the module. Whatever is made of it holds it.
 pub(super) struct Adapter {
     pub(super) library: &'static Library,
@@ -39,6 +70,8 @@ pub(super) struct Adapter {
     pub(super) shared: *mut SharedQueue,
     /// The most work requests that a queue pair holds.
     pub(super) depth: usize,
+    /// Reads under way at a time by one queue pair.
+    pub(super) reads: u8,
     pub(super) chosen: Chosen,
 }
 
@@ -61,6 +94,7 @@ impl Adapter {
             receives: null_mut(),
             shared: null_mut(),
             depth: 0,
+            reads: 1,
             chosen: chosen.clone(),
         };
         adapter.make(sizes)?;
@@ -77,6 +111,7 @@ impl Adapter {
             return Err(self.trouble("does not tell its limits"));
         }
         self.depth = limits.max_qp_wr();
+        self.reads = limits.max_reads().clamp(1, READS) as u8;
         if limits.max_srq_wr() < sizes.receives {
             let (most, wanted) = (limits.max_srq_wr(), sizes.receives);
             return Err(self.says(&format!("holds {most} receive buffers, {wanted} are needed")));
@@ -230,6 +265,11 @@ fn made<T>(pointer: *mut T, adapter: &Adapter, what: &str) -> Result<*mut T, Str
     Ok(pointer)
 }
 
+/// What is said of memory that cannot be registered.
+pub(super) fn unpinnable(why: io::Error) -> String {
+    format!("memory cannot be pinned (its limit: ulimit -l): {why}")
+}
+
 /// Memory that the adapter may read and write; it keeps what holds the memory.
 pub(super) struct Registered<T> {
     pub(super) lkey: u32,
@@ -241,10 +281,10 @@ pub(super) struct Registered<T> {
 
 // SAFETY: the registration is the adapter's; what it keeps may be sent if it says so.
 unsafe impl<T: Send> Send for Registered<T> {}
+// SAFETY: as above; a shared one only tells its keys.
+unsafe impl<T: Sync> Sync for Registered<T> {}
 
 impl<T> Registered<T> {
-    /// `remote`: peers may write there.
-    ///
     /// # Safety
     /// `keeps` keeps `len` bytes at `addr` mapped.
     pub(super) unsafe fn new(
@@ -252,13 +292,12 @@ impl<T> Registered<T> {
         keeps: T,
         addr: *mut u8,
         len: usize,
-        remote: bool,
-    ) -> Result<Registered<T>, String> {
-        let access = ACCESS_LOCAL_WRITE | if remote { ACCESS_REMOTE_WRITE } else { 0 };
+        access: Access,
+    ) -> io::Result<Registered<T>> {
+        let access = access.bits();
         // SAFETY: mapped memory, by the caller; what is not is refused by the kernel.
         let made = unsafe { (adapter.library.reg_mr)(adapter.domain, addr.cast(), len, access) };
-        let what = || format!("cannot pin {len} bytes (limit on locked memory: ulimit -l)");
-        let registration = NonNull::new(made).ok_or_else(|| adapter.trouble(&what()))?;
+        let registration = NonNull::new(made).ok_or_else(io::Error::last_os_error)?;
         // SAFETY: just made.
         let (lkey, rkey) = unsafe { (registration.as_ref().lkey, registration.as_ref().rkey) };
         Ok(Registered { lkey, rkey, registration, adapter: adapter.clone(), keeps })

@@ -4,7 +4,7 @@
 // UNSAFETY: reads heads of messages where the adapter has written them.
 #![expect(unsafe_code)]
 
-use super::adapter::{Adapter, Buffers, Registered};
+use super::adapter::{Access, Adapter, Buffers, Registered, unpinnable};
 use super::bindings::{Completion, Piece, WC_RECV};
 use super::engine::{BATCH, Engine};
 use super::flow::{Kind, is_before};
@@ -93,7 +93,8 @@ impl Arrivals {
         let buffers = Buffers::new(self.each * self.stride)?;
         let (at, len) = (buffers.at(0, buffers.len()), buffers.len());
         // SAFETY: kept by what is registered.
-        let chunk = unsafe { Registered::new(adapter, buffers, at, len, false) }?;
+        let chunk = unsafe { Registered::new(adapter, buffers, at, len, Access::Own) };
+        let chunk = chunk.map_err(unpinnable)?;
         self.chunks[node as usize] = Some(chunk);
         for number in 0..self.each {
             self.offer(adapter, node as usize * self.each + number);

@@ -13,6 +13,7 @@ pub(super) const GID_ROCE_V2: u32 = 2;
 
 pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
 pub(super) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
+pub(super) const ACCESS_REMOTE_READ: c_int = 1 << 2;
 
 /// Reliable connection.
 pub(super) const TYPE_RC: u32 = 2;
@@ -45,9 +46,16 @@ pub(super) mod mask {
 
 pub(super) const OPCODE_WRITE: u32 = 0;
 pub(super) const OPCODE_SEND: u32 = 2;
+pub(super) const OPCODE_READ: u32 = 4;
 
+pub(super) const SEND_FENCE: u32 = 1;
 pub(super) const SEND_SIGNALED: u32 = 1 << 1;
 pub(super) const SEND_INLINE: u32 = 1 << 3;
+
+/// States of a completion that say that the work itself was wrong: its length, memory here, memory
+/// or operation there. Any other error is the connection's; "local queue pair operation" (2) is
+/// what rdma_rxe answers while there is no route.
+pub(super) const REFUSALS: [u32; 5] = [1, 4, 9, 10, 11];
 
 /// Set in the opcode of a completion of something received.
 pub(super) const WC_RECV: u32 = 1 << 7;
@@ -114,6 +122,10 @@ impl DeviceAttr {
     /// Work requests of a queue pair.
     pub(super) fn max_qp_wr(&self) -> usize {
         self.0[112 / 4] as usize
+    }
+    /// Reads under way to and from a queue pair.
+    pub(super) fn max_reads(&self) -> usize {
+        (self.0[144 / 4] as usize).min(self.0[156 / 4] as usize)
     }
     /// Entries of a completion queue.
     pub(super) fn max_cqe(&self) -> usize {

@@ -106,7 +106,14 @@ impl Options {
 
     /// What `pmGetDeviceConfig` answers.
     pub(crate) fn config(&self, contexts: usize, size: usize) -> DeviceConfig {
-        DeviceConfig { kind: "verbs", nodes: self.nodes, contexts, mtu: MTU, size, option: 0 }
+        DeviceConfig {
+            kind: "verbs",
+            nodes: self.nodes,
+            contexts,
+            mtu: MTU,
+            size,
+            option: super::OPTIONS,
+        }
     }
 }
 

@@ -4,21 +4,21 @@
 // UNSAFETY: writes heads before payloads in the slab, and has them sent from there.
 #![expect(unsafe_code)]
 
-use super::adapter::{Adapter, Buffers, Registered, Sizes};
+use super::adapter::{Access, Adapter, Buffers, Registered, Sizes, unpinnable};
 use super::arrivals::{Arrivals, HEAD, window};
-use super::bindings::{Completion, Piece};
+use super::bindings::{Completion, Piece, REFUSALS};
 use super::choice::Chosen;
 use super::connection::{Connection, Event};
-use super::flow::{Flow, Kind, Outgoing};
-use super::pair::{Pair, Station, Work};
-use crate::config::CONTROL_MTU;
+use super::flow::{Flow, Item, Kind, Outgoing};
+use super::pair::{Pair, Station, What, Work};
+use super::regions::{ENTRY, Regions, There};
 use crate::debug;
 use crate::device::ethernet::addresses::Addresses;
 use crate::device::ethernet::lanes::{Lanes, Letter, Submitted};
 use crate::device::ethernet::layout::OUTBOX;
 use crate::device::ethernet::layout::Published;
 use crate::device::ethernet::reliability;
-use crate::device::ethernet::slab::{Content, Slab};
+use crate::device::ethernet::slab::Slab;
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -60,6 +60,10 @@ pub(super) struct Peer {
     pub(super) station: Station,
     pub(super) known: [u32; 2],
     pub(super) credit: (u64, u32),
+    pub(super) table: (u64, u32),
+    /// What is known of its locked regions, and the work that asks for another, by number.
+    pub(super) regions: HashMap<u32, There>,
+    pub(super) asked: Option<(u32, u32)>,
     /// Which numbers of it come next: messages, control messages.
     pub(super) expected: [u32; 2],
     /// What was consumed of it, and how much of that it was told.
@@ -83,6 +87,9 @@ pub(super) struct Engine {
     /// A word for each node, what it has consumed: written by RDMA. Then a word for each, what was
     /// consumed of it: written from here.
     pub(super) credits: Registered<Arc<Buffers>>,
+    pub(super) regions: Arc<Regions>,
+    /// For each node, where the entry of its table lands that was asked for.
+    pub(super) landings: Registered<Buffers>,
     pub(super) adapter: Arc<Adapter>,
     pub(super) socket: UdpSocket,
     pub(super) addresses: Arc<Addresses>,
@@ -94,8 +101,11 @@ pub(super) struct Engine {
     /// Peers that something is under way to.
     busy: Vec<u32>,
     outstanding: u64,
+    /// Remote operations under way, and whether some have failed, by direction.
+    pub(super) moves: [u64; 2],
+    pub(super) failed_moves: [bool; 2],
     /// Slots for control messages.
-    spare_slots: Vec<u32>,
+    pub(super) spare_slots: Vec<u32>,
     gone_seen: u64,
     /// The adapter has gone.
     pub(super) is_broken: bool,
@@ -133,13 +143,19 @@ impl Engine {
         let len = HEAD + (last.addr() - first.addr()) + geometry.mtu;
         let begin = first.wrapping_sub(HEAD);
         // SAFETY: frames of the slab, each with room before its payload.
-        let frames = unsafe { Registered::new(&adapter, slab.clone(), begin, len, false) };
-        let frames = frames.map_err(refused)?;
+        let frames = unsafe { Registered::new(&adapter, slab.clone(), begin, len, Access::Own) };
+        let frames = frames.map_err(unpinnable).map_err(refused)?;
         let words = Arc::new(Buffers::new(geometry.nodes * 16).map_err(refused)?);
         let (at, len) = (words.at(0, words.len()), words.len());
         // SAFETY: kept by what is registered.
-        let credits = unsafe { Registered::new(&adapter, words, at, len, true) };
-        let credits = credits.map_err(refused)?;
+        let credits = unsafe { Registered::new(&adapter, words, at, len, Access::Written) };
+        let credits = credits.map_err(unpinnable).map_err(refused)?;
+        let buffers = Buffers::new(geometry.nodes * ENTRY).map_err(refused)?;
+        let (at, len) = (buffers.at(0, buffers.len()), buffers.len());
+        // SAFETY: as above.
+        let landings = unsafe { Registered::new(&adapter, buffers, at, len, Access::Own) };
+        let landings = landings.map_err(unpinnable).map_err(refused)?;
+        let regions = Arc::new(Regions::new(&adapter).map_err(refused)?);
         let slots = (geometry.slots - OUTBOX) as u32..geometry.slots as u32;
         Ok(Engine {
             peers: (0..geometry.nodes).map(|_| Peer::default()).collect(),
@@ -147,6 +163,8 @@ impl Engine {
             arrivals,
             frames,
             credits,
+            regions,
+            landings,
             adapter,
             socket,
             addresses,
@@ -156,6 +174,8 @@ impl Engine {
             meeting: Vec::new(),
             busy: Vec::new(),
             outstanding: 0,
+            moves: [0; 2],
+            failed_moves: [false; 2],
             spare_slots: slots.collect(),
             gone_seen: 0,
             is_broken: false,
@@ -212,10 +232,15 @@ impl Engine {
     }
 
     #[inline]
-    fn submit(&mut self, lanes: &Lanes, to: u32, slot: u32, len: u32, kind: Kind) {
+    pub(super) fn submit(&mut self, lanes: &Lanes, to: u32, slot: u32, len: u32, kind: Kind) {
         let peer = &mut self.peers[to as usize];
         let sequence = peer.sent[kind as usize];
         peer.sent[kind as usize] = sequence.wrapping_add(1);
+        if peer.flow.moves() > 0 {
+            // Who adopts the slots has no part in remote operations: what comes after one that
+            // is not done must not arrive without it.
+            self.slab.free(self.place, slot as usize);
+        }
         self.enqueue(to, Outgoing { slot, len, kind, sequence });
         if self.slab.is_gone(to as usize) {
             return self.drop_all(lanes, to);
@@ -228,9 +253,13 @@ impl Engine {
         let head = [message.sequence, message.len, self.identity.own, message.kind as u32];
         // SAFETY: each frame has more than so many bytes before its payload; the slot is ours.
         unsafe { at.cast::<[u32; 4]>().write_unaligned(head.map(u32::to_le)) };
-        let peer = &mut self.peers[to as usize];
-        peer.flow.push(message);
         self.outstanding += 1;
+        self.queue(to, Item::Message(message));
+    }
+
+    pub(super) fn queue(&mut self, to: u32, item: Item) {
+        let peer = &mut self.peers[to as usize];
+        peer.flow.push(item);
         if !std::mem::replace(&mut peer.is_busy, true) {
             self.busy.push(to);
         }
@@ -245,22 +274,37 @@ impl Engine {
             if !peer.connection.is_ready() {
                 return self.happens(lanes, to, Event::Wanted);
             }
-            let Some(message) = peer.flow.to_post().filter(|_| peer.flow.under_way() < depth)
-            else {
-                return;
+            let room = peer.flow.under_way() < depth;
+            let posted = match peer.flow.to_post().filter(|_| room) {
+                None => return,
+                Some(Item::Message(message)) => self.post_message(lanes, to, message),
+                Some(Item::Move(it)) => self.post_move(lanes, to, it),
             };
-            let Some(pair) = &peer.pair else { return };
-            let (number, signalled) = peer.flow.begin(false);
-            peer.flow.is_posted(number);
-            let at = self.slab.payload(self.place, message.slot as usize).wrapping_sub(HEAD);
-            let length = HEAD as u32 + message.len;
-            let piece = Piece { addr: at.addr() as u64, length, lkey: self.frames.lkey };
-            let id = u64::from(to) << 32 | u64::from(number);
-            // SAFETY: a frame of the slab, which is not written before the work is done.
-            if !unsafe { pair.send(Work { id, to: None, piece, signalled }) } {
-                return self.failed(lanes, to, "cannot be posted to");
+            if !posted {
+                return;
             }
         }
+    }
+
+    /// False: it has failed, and is met anew.
+    #[inline]
+    fn post_message(&mut self, lanes: &Lanes, to: u32, message: Outgoing) -> bool {
+        let peer = &mut self.peers[to as usize];
+        let Some(pair) = &peer.pair else { return false };
+        let fenced = peer.flow.has_reads();
+        let (number, signalled) = peer.flow.begin(false);
+        peer.flow.is_posted(number);
+        let at = self.slab.payload(self.place, message.slot as usize).wrapping_sub(HEAD);
+        let length = HEAD as u32 + message.len;
+        let piece = Piece { addr: at.addr() as u64, length, lkey: self.frames.lkey };
+        let id = u64::from(to) << 32 | u64::from(number);
+        let work = Work { id, what: What::Send, piece, signalled, fenced };
+        // SAFETY: a frame of the slab, which is not written before the work is done.
+        let sent = unsafe { pair.send(work) };
+        if !sent {
+            self.failed(lanes, to, "cannot be posted to");
+        }
+        sent
     }
 
     /// Writes `len` bytes of the own words, from number `from` on, to the peer's word of this node.
@@ -276,10 +320,10 @@ impl Engine {
         let (number, signalled) = peer.flow.begin(len == 0);
         let addr = self.credits.keeps.at(from * 8, 8).addr() as u64;
         let piece = Piece { addr, length: len, lkey: self.credits.lkey };
-        let target = Some((peer.credit.0.wrapping_add(own * 8), peer.credit.1));
+        let what = What::Write(peer.credit.0.wrapping_add(own * 8), peer.credit.1);
         let id = u64::from(to) << 32 | u64::from(number);
         // SAFETY: a registered word, which only grows.
-        let sent = unsafe { pair.send(Work { id, to: target, piece, signalled }) };
+        let sent = unsafe { pair.send(Work { id, what, piece, signalled, fenced: false }) };
         if !sent {
             self.failed(lanes, to, "cannot be posted to");
         }
@@ -301,12 +345,16 @@ impl Engine {
                 }
                 if done.status != 0 {
                     let (status, more) = (done.status, done.vendor_err);
+                    if REFUSALS.contains(&status) {
+                        self.is_refused(to, number);
+                    }
                     self.failed(lanes, to, &format!("answers error {status} ({more:#x})"));
                     continue;
                 }
                 self.peers[to as usize].flow.done(number);
-                while let Some(message) = self.peers[to as usize].flow.pop_done() {
-                    self.free(lanes, to, message);
+                self.is_answered(to, number);
+                while let Some(item) = self.peers[to as usize].flow.pop_done() {
+                    self.is_over(lanes, to, item, true);
                 }
                 self.transmit_more(lanes, to);
             }
@@ -324,8 +372,15 @@ impl Engine {
         }
     }
 
-    /// The slot of a message that is acknowledged, or goes nowhere.
-    pub(super) fn free(&mut self, lanes: &Lanes, to: u32, message: Outgoing) {
+    /// What is done, or goes nowhere.
+    pub(super) fn is_over(&mut self, lanes: &Lanes, to: u32, item: Item, is_done: bool) {
+        match item {
+            Item::Message(message) => self.free(lanes, to, message),
+            Item::Move(it) => self.end_move(to, &it, is_done),
+        }
+    }
+
+    fn free(&mut self, lanes: &Lanes, to: u32, message: Outgoing) {
         self.outstanding -= 1;
         self.slab.free(self.place, message.slot as usize);
         if message.kind == Kind::Control {
@@ -371,9 +426,10 @@ impl Engine {
     #[cold]
     fn drop_all(&mut self, lanes: &Lanes, node: u32) {
         let mut dropped = 0u32;
-        while let Some(message) = self.peers[node as usize].flow.pop_any() {
-            dropped += u32::from(message.kind == Kind::Data);
-            self.free(lanes, node, message);
+        while let Some(item) = self.peers[node as usize].flow.pop_any() {
+            let is_data = matches!(item, Item::Message(Outgoing { kind: Kind::Data, .. }));
+            dropped += u32::from(is_data);
+            self.is_over(lanes, node, item, false);
         }
         let own = self.identity.own as usize;
         let sent = self.peers[node as usize].sent[0];
@@ -385,49 +441,6 @@ impl Engine {
         }
         let count = &self.slab.record(self.place).node.send.0.dropped;
         count.fetch_add(dropped.into(), Ordering::Release);
-    }
-
-    #[inline]
-    fn has_outgoing_letter(&self) -> bool {
-        let outbox = &self.slab.record(self.place).outbox;
-        outbox.written.0.load(Ordering::Relaxed) != outbox.read.0.load(Ordering::Relaxed)
-    }
-
-    /// Sends what the owner wants to be sent from here, as far as its receivers have read.
-    #[cold]
-    fn send_letters(&mut self, lanes: &Lanes) {
-        let slab = self.slab.clone();
-        let outbox = &slab.record(self.place).outbox;
-        while let Some((to, bytes, len)) = outbox.peek() {
-            match self.send_letter(lanes, to, &bytes[..len]) {
-                Err(Error::NoBuffers) => return,
-                // What cannot be sent is no letter of ours.
-                _ => outbox.pop(),
-            }
-        }
-    }
-
-    /// Sends a control message. NoBuffers: as many as may be are on the way, or unread.
-    pub(super) fn send_letter(&mut self, lanes: &Lanes, to: u32, message: &[u8]) -> Result<()> {
-        let fits = (1..=CONTROL_MTU).contains(&message.len());
-        if to as usize >= self.peers.len() || to == self.identity.own || !fits {
-            return Err(Error::Invalid);
-        }
-        if self.slab.is_gone(to as usize) {
-            return Ok(());
-        }
-        let sent = self.peers[to as usize].sent[1];
-        let read = (self.credits.keeps.word(to as usize).load(Ordering::Acquire) >> 32) as u32;
-        if sent.wrapping_sub(read) >= OUTBOX as u32 {
-            return Err(Error::NoBuffers);
-        }
-        let slot = self.spare_slots.pop().ok_or(Error::NoBuffers)?;
-        self.slab.write(self.place, slot as usize, message);
-        let published = Published::new(message.len(), reliability::Kind::Control);
-        let content = Content { to, order: 0, sequence: Some(sent), published };
-        self.slab.publish(self.place, slot as usize, content);
-        self.submit(lanes, to, slot, message.len() as u32, Kind::Control);
-        Ok(())
     }
 
     /// Takes over what a process that has ended has left in its slots.

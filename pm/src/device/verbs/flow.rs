@@ -1,10 +1,11 @@
-//! What is under way to one peer: pure. Messages are kept, in order, until the adapter says that
-//! they are in the peer's memory; when the queue pair was replaced, those that the peer does not
-//! have are posted again. Each work request of a queue pair has a number; one of several is
+//! What is under way to one peer: pure. Messages and remote operations are kept, in order, until
+//! the adapter says that they are done; when the queue pair was replaced, what the peer does not
+//! have is posted again. Each work request of a queue pair has a number; one of several is
 //! signalled, and its completion stands for all before it.
 
 #![forbid(unsafe_code)]
 
+use crate::remote::{AddrHandle, Direction};
 use std::collections::VecDeque;
 
 /// Beyond so many under way, only each of so many is signalled.
@@ -26,10 +27,34 @@ pub(super) struct Outgoing {
     pub(super) sequence: u32,
 }
 
+/// A remote memory operation on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) direction: Direction,
+    /// Where the bytes lie here, and the key of that memory.
+    pub(super) here: (u64, u32),
+    pub(super) there: AddrHandle,
+    pub(super) len: usize,
+    /// How many bytes of it are posted, the first by which work.
+    pub(super) posted: usize,
+    pub(super) first: u32,
+}
+
+/// What waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    Message(Outgoing),
+    Move(Move),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    messages: VecDeque<(Outgoing, u32)>,
-    /// How many of them are posted, with their work's number.
+    /// Each with its last work's number, once that is posted.
+    items: VecDeque<(Item, u32)>,
+    /// Remote operations among them, and reads among these.
+    moves: usize,
+    reads: usize,
+    /// How many of the items are posted.
     posted: usize,
     /// The next work's number; those before `retired` are done.
     next: u32,
@@ -43,14 +68,38 @@ pub(super) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
+fn is(item: &Item, direction: Direction) -> bool {
+    matches!(item, Item::Move(it) if it.direction == direction)
+}
+
 impl Flow {
-    pub(super) fn push(&mut self, message: Outgoing) {
-        self.messages.push_back((message, 0));
+    pub(super) fn push(&mut self, item: Item) {
+        self.moves += usize::from(matches!(item, Item::Move(_)));
+        self.reads += usize::from(is(&item, Direction::Read));
+        self.items.push_back((item, 0));
     }
 
-    /// Messages that are not acknowledged.
+    fn remove(&mut self, at: usize) -> Option<Item> {
+        let (item, _) = self.items.remove(at)?;
+        self.moves -= usize::from(matches!(item, Item::Move(_)));
+        self.reads -= usize::from(is(&item, Direction::Read));
+        self.posted -= usize::from(at < self.posted);
+        Some(item)
+    }
+
+    /// Remote operations that are not done.
+    pub(super) fn moves(&self) -> usize {
+        self.moves
+    }
+
+    /// Whether reads are not done: what comes after one waits for what it brings.
+    pub(super) fn has_reads(&self) -> bool {
+        self.reads > 0
+    }
+
+    /// Messages and operations that are not done.
     pub(super) fn len(&self) -> usize {
-        self.messages.len()
+        self.items.len()
     }
 
     /// Work requests under way.
@@ -58,9 +107,9 @@ impl Flow {
         self.next.wrapping_sub(self.retired) as usize
     }
 
-    /// The next message to post.
-    pub(super) fn to_post(&self) -> Option<Outgoing> {
-        self.messages.get(self.posted).map(|(message, _)| *message)
+    /// What is to be posted next.
+    pub(super) fn to_post(&self) -> Option<Item> {
+        self.items.get(self.posted).map(|(item, _)| *item)
     }
 
     /// A number for the next work, and whether it is signalled. `last`: nothing will come that
@@ -76,11 +125,23 @@ impl Flow {
         (number, signalled)
     }
 
-    /// The work of this number, the latest, carries `to_post`'s message.
+    /// The work of this number, the latest, carries the whole, or the end, of `to_post`.
     pub(super) fn is_posted(&mut self, number: u32) {
-        if let Some((_, work)) = self.messages.get_mut(self.posted) {
+        if let Some((_, work)) = self.items.get_mut(self.posted) {
             *work = number;
             self.posted += 1;
+        }
+    }
+
+    /// So many bytes more of the operation that is `to_post` are posted by this work.
+    pub(super) fn is_begun(&mut self, number: u32, bytes: usize) {
+        let Some((Item::Move(it), _)) = self.items.get_mut(self.posted) else { return };
+        if it.posted == 0 {
+            it.first = number;
+        }
+        it.posted += bytes;
+        if it.posted >= it.len {
+            self.is_posted(number);
         }
     }
 
@@ -96,15 +157,13 @@ impl Flow {
         }
     }
 
-    /// A message that is acknowledged.
-    pub(super) fn pop_done(&mut self) -> Option<Outgoing> {
-        let &(message, work) = self.messages.front()?;
+    /// What is done.
+    pub(super) fn pop_done(&mut self) -> Option<Item> {
+        let &(_, work) = self.items.front()?;
         if self.posted == 0 || !is_before(work, self.retired) {
             return None;
         }
-        self.posted -= 1;
-        self.messages.pop_front();
-        Some(message)
+        self.remove(0)
     }
 
     /// The queue pair is gone, and all work with it.
@@ -112,20 +171,50 @@ impl Flow {
         self.posted = 0;
         self.retired = self.next;
         self.signalled = self.next;
+        for (item, _) in &mut self.items {
+            if let Item::Move(it) = item {
+                it.posted = 0;
+            }
+        }
     }
 
-    /// A message that the peer has: it expects these numbers next.
-    pub(super) fn pop_known(&mut self, expected: [u32; 2]) -> Option<Outgoing> {
-        let known =
-            |message: &Outgoing| is_before(message.sequence, expected[message.kind as usize]);
-        let at = self.messages.iter().position(|(message, _)| known(message))?;
-        self.messages.remove(at).map(|(message, _)| message)
+    /// Takes the operation out that `to_post` answers: it cannot be.
+    pub(super) fn refuse(&mut self) -> Option<Move> {
+        let &(Item::Move(it), _) = self.items.get(self.posted)? else { return None };
+        self.remove(self.posted).map(|_| it)
     }
 
-    /// Any message: the peer has gone.
-    pub(super) fn pop_any(&mut self) -> Option<Outgoing> {
-        self.posted = self.posted.saturating_sub(1);
-        self.messages.pop_front().map(|(message, _)| message)
+    /// Takes the operation out that work `number` was for, before `fail`.
+    pub(super) fn take_failed(&mut self, number: u32) -> Option<Move> {
+        let is_it = |at: usize, it: &Move, last: u32| {
+            let begun = it.posted > 0 && !is_before(number, it.first);
+            begun && (at >= self.posted || !is_before(last, number))
+        };
+        let mut all = self.items.iter().take(self.posted + 1).enumerate();
+        let found = all.find_map(|(at, (item, last))| match item {
+            Item::Move(it) if is_it(at, it, *last) => Some((at, *it)),
+            _ => None,
+        });
+        let (at, it) = found?;
+        self.remove(at).map(|_| it)
+    }
+
+    /// What is done, as the peer expects these numbers next: messages that it has, and writes
+    /// before the last of these.
+    pub(super) fn pop_known(&mut self, expected: [u32; 2]) -> Option<Item> {
+        let known = |item: &Item| match item {
+            Item::Message(it) => is_before(it.sequence, expected[it.kind as usize]),
+            Item::Move(_) => false,
+        };
+        let last = self.items.iter().rposition(|(item, _)| known(item))?;
+        let mut before = self.items.iter().take(last + 1);
+        let at = before.position(|(item, _)| known(item) || is(item, Direction::Write))?;
+        self.remove(at)
+    }
+
+    /// Anything: the peer has gone.
+    pub(super) fn pop_any(&mut self) -> Option<Item> {
+        self.remove(0)
     }
 }
 
@@ -134,8 +223,71 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn message(sequence: u32) -> Outgoing {
-        Outgoing { slot: sequence, len: 1, kind: Kind::Data, sequence }
+    fn message(sequence: u32) -> Item {
+        Item::Message(Outgoing { slot: sequence, len: 1, kind: Kind::Data, sequence })
+    }
+
+    fn number(item: Item) -> u32 {
+        match item {
+            Item::Message(it) => it.sequence,
+            Item::Move(_) => panic!("an operation"),
+        }
+    }
+
+    fn operation(direction: Direction, len: usize) -> Item {
+        let there = AddrHandle::from_bits(1);
+        Item::Move(Move { direction, here: (0, 0), there, len, posted: 0, first: 0 })
+    }
+
+    #[test]
+    fn an_operation_is_done_with_its_last_piece_and_begun_anew_after_a_failure() {
+        let mut flow = Flow::default();
+        flow.push(operation(Direction::Write, 10));
+        flow.push(message(0));
+        for _ in 0..2 {
+            for _ in 0..2 {
+                assert!(matches!(flow.to_post(), Some(Item::Move(_))));
+                let (work, _) = flow.begin(false);
+                flow.is_begun(work, 5);
+            }
+            let (last, _) = flow.begin(false);
+            flow.is_posted(last);
+            flow.done(last.wrapping_sub(2));
+            assert_eq!(flow.pop_done(), None, "half of it");
+            flow.fail();
+        }
+        assert_eq!(flow.pop_known([0, 0]), None);
+        assert!(matches!(flow.pop_known([1, 0]), Some(Item::Move(_))), "it came before");
+        assert_eq!((flow.pop_known([1, 0]).map(number), flow.len()), (Some(0), 0));
+        flow.push(operation(Direction::Read, 10));
+        flow.push(message(1));
+        assert!(flow.has_reads());
+        assert_eq!(flow.pop_known([2, 0]).map(number), Some(1), "what a read brings may be lost");
+        assert_eq!((flow.pop_known([2, 0]), flow.moves()), (None, 1));
+    }
+
+    #[test]
+    fn an_operation_that_is_refused_leaves_the_others() {
+        let mut flow = Flow::default();
+        flow.push(message(0));
+        flow.push(operation(Direction::Write, 8));
+        flow.push(operation(Direction::Read, 8));
+        flow.push(message(1));
+        let (first, _) = flow.begin(false);
+        flow.is_posted(first);
+        let (whole, _) = flow.begin(false);
+        flow.is_begun(whole, 8);
+        let (half, _) = flow.begin(false);
+        flow.is_begun(half, 4);
+        assert_eq!(flow.take_failed(first), None, "that is a message");
+        assert_eq!(flow.take_failed(half).map(|it| it.direction), Some(Direction::Read));
+        assert_eq!(flow.take_failed(whole).map(|it| it.direction), Some(Direction::Write));
+        flow.fail();
+        assert_eq!((flow.pop_any().map(number), flow.moves()), (Some(0), 0));
+        assert_eq!(flow.pop_any().map(number), Some(1));
+        flow.push(operation(Direction::Read, 8));
+        assert!(flow.refuse().is_some() && flow.refuse().is_none() && flow.len() == 0);
+        assert!(!flow.has_reads());
     }
 
     fn post_all(flow: &mut Flow, signalled: &mut Vec<u32>) {
@@ -155,7 +307,7 @@ mod tests {
         assert_eq!(signalled, [0, 1, 2, 3, 4, 5, 6, 7, 15, 23, 31, 39]);
         assert!(!flow.is_silent());
         flow.done(15);
-        let done: Vec<u32> = std::iter::from_fn(|| flow.pop_done()).map(|m| m.sequence).collect();
+        let done: Vec<u32> = std::iter::from_fn(|| flow.pop_done()).map(number).collect();
         assert_eq!(done, (0..16).collect::<Vec<_>>());
         flow.push(message(40));
         post_all(&mut flow, &mut signalled);
@@ -188,12 +340,12 @@ mod tests {
                         pushed = pushed.wrapping_add(1);
                     }),
                     1 => while let Some(next) = flow.to_post() {
-                        let (number, told) = flow.begin(false);
-                        flow.is_posted(number);
-                        wire.push_back((number, next.sequence, told));
+                        let (work, told) = flow.begin(false);
+                        flow.is_posted(work);
+                        wire.push_back((work, number(next), told));
                     },
                     2 => for _ in 0..count {
-                        let Some((number, sequence, told)) = wire.pop_front() else { break };
+                        let Some((work, sequence, told)) = wire.pop_front() else { break };
                         if sequence == expected {
                             expected = expected.wrapping_add(1);
                             got += 1;
@@ -201,9 +353,9 @@ mod tests {
                             prop_assert!(is_before(sequence, expected), "a gap");
                         }
                         if told && count % 3 > 0 {
-                            flow.done(number);
+                            flow.done(work);
                             while let Some(done) = flow.pop_done() {
-                                prop_assert_eq!(done.sequence, start.wrapping_add(acknowledged));
+                                prop_assert_eq!(number(done), start.wrapping_add(acknowledged));
                                 acknowledged += 1;
                             }
                         }
@@ -214,7 +366,7 @@ mod tests {
                         // It may hear an old hello, which says less.
                         let heard = expected.wrapping_sub((count % 3).min(got));
                         while let Some(known) = flow.pop_known([heard, 0]) {
-                            prop_assert_eq!(known.sequence, start.wrapping_add(acknowledged));
+                            prop_assert_eq!(number(known), start.wrapping_add(acknowledged));
                             acknowledged += 1;
                         }
                     }

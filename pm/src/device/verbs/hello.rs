@@ -8,7 +8,7 @@ use super::pair::Station;
 /// Bytes of a hello.
 pub(super) const LENGTH: usize = 128;
 /// "SCPMVER" and the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"SCPMVER\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"SCPMVER\x02");
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub(super) struct Hello {
     /// What it has consumed, and where it wants to be told what the other has.
     pub(super) consumed: u64,
     pub(super) credit: (u64, u32),
+    /// Where its table of locked regions can be read.
+    pub(super) table: (u64, u32),
 }
 
 impl Hello {
@@ -43,6 +45,8 @@ impl Hello {
         bytes.extend(gid);
         bytes.extend(lid.to_le_bytes());
         bytes.extend([mtu, u8::from(ready)]);
+        bytes.extend(self.table.0.to_le_bytes());
+        bytes.extend(self.table.1.to_le_bytes());
         let mut all = [0; LENGTH];
         all[..bytes.len()].copy_from_slice(&bytes);
         all
@@ -53,7 +57,7 @@ impl Hello {
         let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
         let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        if long(0)? != MAGIC || bytes[99] > 1 || bytes[100..] != [0; LENGTH - 100] {
+        if long(0)? != MAGIC || bytes[99] > 1 || bytes[112..] != [0; LENGTH - 112] {
             return None;
         }
         Some(Hello {
@@ -72,6 +76,7 @@ impl Hello {
             expected: [word(68)?, word(72)?],
             consumed: long(32)?,
             credit: (long(40)?, word(76)?),
+            table: (long(100)?, word(108)?),
         })
     }
 }
@@ -95,6 +100,7 @@ mod tests {
             expected: [u32::MAX, 1],
             consumed: 1 << 33,
             credit: (0x7fff_0000_0000, 99),
+            table: (0x7ffe_0000_0000, 98),
         };
         let bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes), Some(hello));
@@ -108,7 +114,7 @@ mod tests {
             let mut bytes = bytes;
             bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
             bytes[99] &= 1;
-            bytes[100..].fill(0);
+            bytes[112..].fill(0);
             let hello = Hello::decode(&bytes).unwrap();
             prop_assert_eq!(&hello.encode()[..], &bytes[..]);
         }

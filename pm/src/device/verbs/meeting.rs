@@ -88,15 +88,17 @@ impl Engine {
         pair.fail();
         self.receive(lanes);
         self.pairs.remove(&pair.number());
-        self.peers[node as usize].flow.fail();
+        let peer = &mut self.peers[node as usize];
+        peer.flow.fail();
+        peer.asked = None;
     }
 
     /// Both ends are wired.
     fn open(&mut self, lanes: &Lanes, node: u32) {
         debug::say(debug::INFO, || format!("verbs: connected with node {node}"));
         let known = self.peers[node as usize].known;
-        while let Some(message) = self.peers[node as usize].flow.pop_known(known) {
-            self.free(lanes, node, message);
+        while let Some(item) = self.peers[node as usize].flow.pop_known(known) {
+            self.is_over(lanes, node, item, true);
         }
         self.tell(lanes, node);
         self.transmit(lanes, node);
@@ -117,6 +119,7 @@ impl Engine {
             expected: peer.expected,
             consumed: u64::from(control) << 32 | u64::from(data),
             credit: (at, self.credits.rkey),
+            table: self.regions.table(),
         };
         let to = self.addresses.get(node as usize, self.identity.channel as usize, 0);
         let Some(to) = to.as_deref().and_then(decode) else { return };
@@ -166,6 +169,7 @@ impl Engine {
         peer.station = hello.station;
         peer.known = hello.expected;
         peer.credit = hello.credit;
+        peer.table = hello.table;
         let told = hello.consumed;
         let later = |known: u64, shift: u32| {
             let (known, told) = ((known >> shift) as u32, (told >> shift) as u32);

@@ -12,6 +12,7 @@
 //! | `connection.rs`, `hello.rs` | how two processes come to a pair of queue pairs; pure |
 //! | `flow.rs` | what is under way to one peer; pure |
 //! | `engine.rs`, `arrivals.rs`, `meeting.rs` | progress: what is sent, what comes, who is met |
+//! | `regions.rs` | locked regions: pinned, and listed for peers |
 //! | `progress.rs` | the thread that makes progress while the application computes |
 //! | `attach.rs`, `adopt.rs` | what goes to a process; what the owner does after its end |
 
@@ -36,6 +37,8 @@ pub(crate) mod open;
 mod pair;
 mod progress;
 mod receive;
+mod regions;
+mod remote;
 mod select;
 mod send;
 mod state;
@@ -47,6 +50,7 @@ use crate::device::ethernet::lanes::Lanes;
 use crate::device::ethernet::layout::Record;
 use crate::device::ethernet::slab::Slab;
 use crate::error::{Error, Result};
+use crate::remote::{Direction, Number, Operation, Region};
 use crate::segment::from_errno;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 use crate::watch::Served;
@@ -55,6 +59,8 @@ use choice::Chosen;
 use engine::{Engine, Identity, Pass};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 pub use open::probe;
+use regions::Regions;
+pub(crate) use remote::OPTIONS;
 pub(crate) use state::is_saved_context;
 use std::io::Write;
 use std::net::UdpSocket;
@@ -72,6 +78,7 @@ pub(crate) struct Endpoint {
     window: u32,
     /// What each peer says that it has consumed.
     credits: Arc<Buffers>,
+    regions: Arc<Regions>,
     lanes: Lanes,
     served: Served<Engine>,
     send: send::Sender,
@@ -106,6 +113,7 @@ impl Endpoint {
             mtu: geometry.mtu,
             window: engine.window(),
             credits: engine.credits(),
+            regions: engine.regions.clone(),
             lanes: Lanes::new(&geometry, arrivals::entries(geometry.nodes)),
             served: Served::new(engine),
             send: send::Sender::new(&geometry),
@@ -174,6 +182,8 @@ impl Endpoint {
         if ring {
             self.select.ring();
         }
+        // For those who found the engine taken.
+        self.serve(Pass::Send);
     }
 
     /// Gives it up: what was sent goes out, for a bounded time; the rest is the owner's.
@@ -308,7 +318,7 @@ impl Verbs {
             (Some(owner), Err(_)) => owner.measures(),
             (None, Err(_)) => (0, 0, 0),
         };
-        ContextConfig { kind: Self::KIND, number: self.number, nodes, mtu, size, option: 0 }
+        ContextConfig { kind: Self::KIND, number: self.number, nodes, mtu, size, option: OPTIONS }
     }
 }
 
@@ -413,5 +423,27 @@ impl Transport for Verbs {
             Ok(endpoint) => endpoint.dump(out),
             Err(_) => writeln!(out, "  not bound"),
         }
+    }
+    fn options(&self) -> u64 {
+        OPTIONS
+    }
+    fn ways(&self, node: Option<u32>) -> Result<u32> {
+        let endpoint = self.endpoint()?;
+        node.map_or(Ok(()), |node| endpoint.check_peer(node))?;
+        Ok(1)
+    }
+    fn publish_region(&self, _way: usize, region: &Region) -> Result<()> {
+        self.endpoint()?.publish_region(region)
+    }
+    fn withdraw_region(&self, _way: usize, number: Number) {
+        if let Ok(endpoint) = self.endpoint() {
+            endpoint.withdraw_region(number);
+        }
+    }
+    fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
+        self.endpoint()?.remote(node, operation)
+    }
+    fn is_remote_done(&self, direction: Direction) -> Result<()> {
+        self.endpoint()?.is_remote_done(direction)
     }
 }

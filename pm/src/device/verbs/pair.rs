@@ -6,9 +6,9 @@
 
 use super::adapter::Adapter;
 use super::bindings::{
-    self, ACCESS_REMOTE_WRITE, OPCODE_SEND, OPCODE_WRITE, PairAttr, PairCap, PairInit, Piece,
-    Route, SEND_INLINE, SEND_SIGNALED, STATE_ERR, STATE_INIT, STATE_RESET, STATE_RTR, STATE_RTS,
-    SendRequest, TYPE_RC, mask,
+    self, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, OPCODE_READ, OPCODE_SEND, OPCODE_WRITE,
+    PairAttr, PairCap, PairInit, Piece, Route, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, STATE_ERR,
+    STATE_INIT, STATE_RESET, STATE_RTR, STATE_RTS, SendRequest, TYPE_RC, mask,
 };
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -44,10 +44,19 @@ pub(super) struct Station {
 pub(super) struct Work {
     /// Comes back with its completion.
     pub(super) id: u64,
-    /// Where it is written by RDMA: address and key. None: it is a message.
-    pub(super) to: Option<(u64, u32)>,
+    pub(super) what: What,
     pub(super) piece: Piece,
     pub(super) signalled: bool,
+    /// Not before what earlier work reads is here.
+    pub(super) fenced: bool,
+}
+
+/// What is done. Addresses are the peer's, each with its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    Send,
+    Write(u64, u32),
+    Read(u64, u32),
 }
 
 /// An own queue pair.
@@ -125,7 +134,7 @@ impl Pair {
             qp_state: STATE_INIT,
             pkey_index: chosen.partition as u16,
             port_num: chosen.port.number,
-            qp_access_flags: ACCESS_REMOTE_WRITE as u32,
+            qp_access_flags: (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ) as u32,
             ..PairAttr::default()
         };
         self.modify(&mut attr, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS)
@@ -159,7 +168,7 @@ impl Pair {
             path_mtu: u32::from(to.mtu.min(self.station().mtu).clamp(1, 5)),
             dest_qp_num: to.number,
             rq_psn: to.psn,
-            max_dest_rd_atomic: 1,
+            max_dest_rd_atomic: self.adapter.reads,
             min_rnr_timer: RNR_TIMER,
             route,
             ..PairAttr::default()
@@ -172,7 +181,7 @@ impl Pair {
             timeout: TIMEOUT,
             retry_cnt: RETRIES,
             rnr_retry: RNR_RETRIES,
-            max_rd_atomic: 1,
+            max_rd_atomic: self.adapter.reads,
             ..PairAttr::default()
         };
         let which = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN;
@@ -192,16 +201,22 @@ impl Pair {
     #[inline]
     pub(super) unsafe fn send(&self, work: Work) -> bool {
         let (mut piece, mut bad) = (work.piece, null_mut());
-        let inline = piece.length <= self.inline;
-        let (remote_addr, rkey) = work.to.unwrap_or_default();
+        let (opcode, remote_addr, rkey) = match work.what {
+            What::Send => (OPCODE_SEND, 0, 0),
+            What::Write(addr, rkey) => (OPCODE_WRITE, addr, rkey),
+            What::Read(addr, rkey) => (OPCODE_READ, addr, rkey),
+        };
+        let inline = piece.length <= self.inline && opcode != OPCODE_READ;
+        let flags =
+            [(work.signalled, SEND_SIGNALED), (inline, SEND_INLINE), (work.fenced, SEND_FENCE)];
+        let flags = flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum();
         let mut request = SendRequest {
             wr_id: work.id,
             next: null_mut(),
             sg_list: &raw mut piece,
             num_sge: i32::from(piece.length > 0),
-            opcode: if work.to.is_some() { OPCODE_WRITE } else { OPCODE_SEND },
-            send_flags: if work.signalled { SEND_SIGNALED } else { 0 }
-                | if inline { SEND_INLINE } else { 0 },
+            opcode,
+            send_flags: flags,
             imm_data: 0,
             remote_addr,
             rkey,

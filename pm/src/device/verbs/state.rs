@@ -42,7 +42,8 @@ impl Endpoint {
         self.serve_surely();
         let waiting = self.lanes.submitted.len() as u64;
         let send = waiting + self.lanes.outstanding.load(Ordering::Acquire);
-        QueueStatus { receive: self.waiting(), send: send as usize, read: 0 }
+        let read = self.served.enter().moves[1] as usize;
+        QueueStatus { receive: self.waiting(), send: send as usize, read }
     }
 
     pub(crate) fn reset(&self) {
