@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use score_proto::frame;
 use score_proto::message::{JobSpec, Level, Up};
@@ -18,7 +18,7 @@ use super::peers::Peers;
 use super::relay::{Out, SHEPHERD};
 use super::session::Lane;
 use super::store::Wish;
-use super::{Daemon, Owner, directory, host_name, random};
+use super::{Daemon, Owner, SWEEP, directory, host_name, random};
 use crate::cluster::Share;
 use crate::job::check;
 use crate::job::life::{Action, Bid, Event, Job};
@@ -432,6 +432,10 @@ impl Daemon {
             }
             _ => {}
         };
+        let sweeps = self.swept.is_none_or(|last| last.elapsed() > SWEEP);
+        if sweeps {
+            self.swept = Some(Instant::now());
+        }
         let start = Start {
             no_namespace: self.setting.no_namespace,
             registry: self.poll.registry(),
@@ -440,6 +444,7 @@ impl Daemon {
             family: self.family.clone(),
             store: &self.store,
             cgroups: &self.cgroups,
+            sweeps,
             announce: &mut announce,
         };
         member.begin(begin, start);

@@ -83,6 +83,8 @@ pub struct Start<'a> {
     pub store: &'a Store<Post>,
     /// Where groups for jobs of several users are made.
     pub cgroups: &'a Cgroups,
+    /// Whether it is time to remove what earlier jobs have left.
+    pub sweeps: bool,
     /// Who is told where the directory will be, before it is there.
     pub announce: &'a mut dyn FnMut(&str),
 }
@@ -165,6 +167,7 @@ impl Member {
 
     /// Begins the job here; what comes of it is reported.
     pub fn begin(&mut self, begin: &Begin, start: Start<'_>) {
+        let sweeps = start.sweeps;
         match self.try_begin(begin, start) {
             Ok(()) => {
                 self.relay.reported(SHEPHERD, Report::Ready);
@@ -172,7 +175,7 @@ impl Member {
                 // several users that was done when this daemon started; on one disk the first
                 // host does it.
                 let is_others = self.shares_disk && self.relay.placement().own != 0;
-                let is_mine = begin.owner.is_none() && !is_others;
+                let is_mine = begin.owner.is_none() && !is_others && sweeps;
                 let mine = self.directory.as_ref().filter(|_| is_mine);
                 let faults = mine.map(JobDirectory::remove_leftovers);
                 for fault in faults.unwrap_or_default() {

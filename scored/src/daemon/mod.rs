@@ -71,6 +71,8 @@ const FIRST: usize = 8;
 
 /// How often it is looked at which links may be silent for long.
 const CALM: Duration = Duration::from_secs(1);
+/// From one look for what earlier jobs have left to the next, at least.
+const SWEEP: Duration = Duration::from_secs(10);
 /// How long only switches may be served, one after the other.
 const NOW_AND_THEN: Duration = Duration::from_millis(50);
 /// How long daemons of other hosts may take to go.
@@ -210,6 +212,8 @@ struct Daemon {
     /// Connections that were dropped before they were anybody's.
     strangers: u64,
     ending: bool,
+    /// When it was looked last for what earlier jobs have left.
+    swept: Option<Instant>,
     cgroups: Cgroups,
     /// Where every user is served.
     service: Option<Service>,
@@ -248,6 +252,7 @@ impl Daemon {
             watching: BTreeMap::new(),
             strangers: 0,
             ending: false,
+            swept: None,
             cgroups: Cgroups::default(),
             service: None,
         })

@@ -23,6 +23,7 @@ mod work;
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,6 +42,7 @@ use crate::sys::{descriptor, process, user};
 pub use limits::Counts;
 pub use networks::{raw_links, secret_of};
 use reports::Reports;
+use switch::Switch;
 use work::Work;
 
 const LINK: Token = Token(0);
@@ -49,6 +51,8 @@ const INPUT: Token = Token(2);
 const NETWORKS: Token = Token(3);
 /// The job runs again.
 const RUN: Token = Token(4);
+/// Orders to stop and to run, as long as there is no thread that hears them.
+const SWITCH: Token = Token(5);
 const FIRST: usize = 8;
 
 /// Exit code of a shepherd that could not become the user; it has said why.
@@ -95,9 +99,9 @@ pub fn run(setting: Setting) -> io::Result<()> {
     let poll = Poll::new()?;
     let mut reports = Reports::new(Link::new(setting.control)?);
     reports.register(poll.registry(), LINK)?;
-    // Before the right to it is gone; for the thread that switches.
-    let _ = prompt::take(Heirs::Same);
     if let Some(owner) = &setting.owner {
+        // Before the right to it is gone; for the thread that switches.
+        let _ = prompt::take(Heirs::Same);
         if let Err(reason) = user::become_owner(owner) {
             reports.add(Report::Lost { code: 1, reason });
             reports.flush(poll.registry());
@@ -114,7 +118,9 @@ pub fn run(setting: Setting) -> io::Result<()> {
     )?;
     poll.registry().register(&mut SourceFd(&child.as_raw_fd()), CHILD, Interest::READABLE)?;
     let sight = sight::Sight::new()?;
-    let gate = switch::start(setting.switch, poll.registry(), RUN, sight.clone())?;
+    let now = setting.owner.is_some();
+    let tokens = (RUN, SWITCH);
+    let switch = Switch::new(setting.switch, poll.registry(), tokens, sight.clone(), now)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let ground = work::Ground {
         directory: setting.directory,
@@ -125,17 +131,20 @@ pub fn run(setting: Setting) -> io::Result<()> {
         multi_user: setting.owner.is_some(),
         raw: setting.raw.map(Asker::new).transpose()?,
     };
-    Shepherd { poll, child, work: Work::new(ground, reports, gate, sight) }.live()
+    let work = Work::new(ground, reports, switch.gate(), sight);
+    // The kernel closes and frees faster, and this process ends with it.
+    ManuallyDrop::new(Shepherd { poll, child, switch, work }).live()
 }
 
 struct Shepherd {
     poll: Poll,
     child: SignalFd,
+    switch: Switch,
     work: Work,
 }
 
 impl Shepherd {
-    fn live(mut self) -> io::Result<()> {
+    fn live(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
         loop {
             let timeout = self.timeout();
@@ -150,6 +159,7 @@ impl Shepherd {
                     CHILD => reap = true,
                     // A turn is all that it needs.
                     RUN => {}
+                    SWITCH => self.switch.hear(self.poll.registry())?,
                     NETWORKS => self.work.serve_networks(),
                     INPUT => self.work.input.mark(event.is_write_closed() || event.is_error()),
                     Token(number) if number % 2 == 0 => {
@@ -163,6 +173,7 @@ impl Shepherd {
                 // scored has gone: nobody is left to run for.
                 return ending::reclaim(Duration::from_secs(2));
             }
+            self.switch.look(self.poll.registry())?;
             let now = Instant::now();
             self.work.turn(self.poll.registry(), now);
             if reap {

@@ -241,9 +241,7 @@ impl Scout {
             };
             let ready = |at: usize| sources.get(at).and_then(PollFd::any).unwrap_or(false);
             let (signalled, said) = (ready(0), ready(1));
-            if signalled && let Some(signal) = self.signals.read_signal()? {
-                return Ok(News::Signal(signal.ssi_signo as i32));
-            }
+            // The session's end before that of the shell, which may be a consequence.
             if said && let Some(socket) = &mut self.socket {
                 let mut chunk = [0; 16 * 1024];
                 match socket.read(&mut chunk) {
@@ -254,6 +252,10 @@ impl Scout {
                         return Ok(News::Lost);
                     }
                 }
+                continue;
+            }
+            if signalled && let Some(signal) = self.signals.read_signal()? {
+                return Ok(News::Signal(signal.ssi_signo as i32));
             }
         }
     }

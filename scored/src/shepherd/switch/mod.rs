@@ -1,51 +1,54 @@
 //! Stopping and continuing the job on this host, in a thread that does nothing else: among busy
 //! processes the shepherd's own loop would be late. See docs/time-sharing.md.
 //!
+//! Most jobs are never stopped, and a thread costs a tenth of a short one: where it can have its
+//! right to be prompt later, too, it is started when there is something for it to do.
+//!
 //! | file | what |
 //! |---|---|
+//! | `dormant.rs` | the socket, as long as there is no thread |
 //! | `gate.rs` | what thread and loop share: whether the job is stopped |
 //! | `members.rs` | which processes there are, and their stops |
 //! | `thread.rs` | the thread |
 //! | `turn.rs` | when it looks next whether all processes are idle |
 
+mod dormant;
 mod gate;
 mod members;
 mod thread;
 mod turn;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use mio::{Registry, Token, Waker};
+use score_proto::frame::Decoder;
+use score_proto::order::Order;
 
 use super::sight::Sight;
-use crate::sys::{prompt, stop};
+use crate::sys::prompt;
+pub use dormant::Switch;
 pub use gate::Gate;
 
 /// Stack of the thread.
 const STACK: usize = 256 * 1024;
 
-/// Starts the thread, which hears `Order::Stop` and `Order::Run` on a socket of its own and answers
-/// with `Report::Stopped`. In between it looks at `sight`. It keeps the scheduling class of its
-/// caller, who becomes normal again. `token`: as what the loop is woken that has asked for it by
-/// [`Gate::wake_me`].
+/// Starts the thread, which hears `Order::Stop` and `Order::Run` on a socket of its own, after
+/// `first`, and answers with `Report::Stopped`. In between it looks at `sight`. It keeps the
+/// scheduling class of its caller, who becomes normal again.
 ///
 /// # Errors
-/// As pthread_create(3), timer_create(2).
-pub fn start(
-    socket: OwnedFd,
-    registry: &Registry,
-    token: Token,
+/// As pthread_create(3).
+fn start(
+    heard: (UnixStream, Decoder, Option<Order>),
+    gate: &Arc<Gate>,
     sight: Sight,
-) -> io::Result<Arc<Gate>> {
-    stop::ignore_stops_of_children()?;
-    let gate = Arc::new(Gate::new(Waker::new(registry, token)?));
-    let theirs = Arc::clone(&gate);
+) -> io::Result<()> {
+    let theirs = Arc::clone(gate);
     let made = std::thread::Builder::new()
         .name("switch".to_owned())
         .stack_size(STACK)
-        .spawn(move || thread::run(socket, &theirs, sight));
+        .spawn(move || thread::run(heard, &theirs, sight));
     prompt::leave();
-    made.map(|_| gate)
+    made.map(drop)
 }

@@ -1,7 +1,7 @@
 //! The thread that switches.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -24,20 +24,20 @@ const TICK: Duration = Duration::from_millis(2);
 /// Pauses between looks at processes that are no children.
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// Hears orders, and carries them out, until nobody gives any.
-pub fn run(socket: OwnedFd, gate: &Gate, sight: Sight) {
+/// Hears orders, and carries them out, until nobody gives any: what has been heard already, the
+/// first one, and what comes.
+pub fn run(heard: (UnixStream, Decoder, Option<Order>), gate: &Gate, sight: Sight) {
     // Only who is it already may do this: what it starts is none.
     if prompt::take(Heirs::Normal).is_ok() {
         prompt::keep_to_one();
     }
     // A thread without timer would wait for ever for a process in a debugger's hands.
     let Ok(ticks) = Ticks::new() else { return };
-    let stream = UnixStream::from(socket);
-    let (decoder, members) = (Decoder::default(), Members::new());
-    let turn = Turn::new();
+    let (stream, decoder, first) = heard;
+    let (members, turn) = (Members::new(), Turn::new());
     let mut switch = Switch { stream, decoder, ticks, members, sight, turn, end: None };
     // It ends with its socket: the shepherd's loop sees the end of its own, and ends all.
-    let _ = switch.serve(gate);
+    let _ = switch.serve(first, gate);
 }
 
 struct Switch {
@@ -60,9 +60,14 @@ enum Task {
 }
 
 impl Switch {
-    fn serve(&mut self, gate: &Gate) -> io::Result<()> {
+    fn serve(&mut self, first: Option<Order>, gate: &Gate) -> io::Result<()> {
+        let mut first = first.map(Task::Ordered);
         loop {
-            match self.hear(gate)? {
+            let task = match first.take() {
+                Some(first) => first,
+                None => self.hear(gate)?,
+            };
+            match task {
                 Task::Ended(switch) | Task::Ordered(Order::Stop { switch, .. }) => {
                     self.end = None;
                     self.stop(switch, gate)?;
