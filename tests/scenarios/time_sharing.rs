@@ -298,6 +298,34 @@ fn a_pipeline_loses_nothing_under_slices() {
     }
 }
 
+#[test]
+fn remote_memory_between_hosts_loses_nothing_under_slices_and_a_suspension() {
+    let scene = Scene::new();
+    let Some(built) = scene.program("remote") else { return };
+    let hosts = ["b", "a"];
+    let database = "b address=127.0.0.1 cores=1 group=all\na address=127.0.0.2 cores=1 group=all\n";
+    let Some(cluster) = Cluster::start_as(&scene, &hosts, database, &["-ts", "10"]) else {
+        return;
+    };
+    let program = scene.dir().join("remote");
+    std::fs::copy(built, &program).unwrap();
+    let words = ["-scored=all,nodes=2x1", program.to_str().unwrap(), "200"];
+    let jobs = [ALICE, BOB].map(|uid| {
+        let job = cluster.command(uid, "scrun", "a").args(&words);
+        job.watchdog(Duration::from_secs(240)).start()
+    });
+    // One of them is suspended for longer than any time-out of the network.
+    sleep(Duration::from_millis(500));
+    jobs[0].signal(Signal::SIGTSTP);
+    sleep(Duration::from_secs(2));
+    jobs[0].signal(Signal::SIGCONT);
+    for job in jobs {
+        let outcome = job.wait();
+        assert_eq!(outcome.code, 0, "{outcome}");
+        assert_eq!(outcome.text().matches("all right").count(), 2, "{outcome}");
+    }
+}
+
 /// What each of two nodes has written: the lines of both are merged, and each has written the same.
 fn halves(bytes: &[u8]) -> [Vec<u8>; 2] {
     let mut halves = [Vec::new(), Vec::new()];

@@ -40,6 +40,7 @@ pub fn ethernet(bench: &Bench) -> Rows {
         rows.extend(bandwidth(bench, mtu)?);
     }
     rows.extend(raw_bandwidth(bench)?);
+    rows.extend(remote(bench)?);
     rows.extend(trunk(bench)?);
     rows.extend(composite(bench)?);
     Ok(rows)
@@ -166,6 +167,31 @@ fn raw_bandwidth(bench: &Bench) -> Rows {
         }
     }
     Ok(rows)
+}
+
+/// Remote memory beside messages of the same device (issue 5, "How fast").
+fn remote(bench: &Bench) -> Rows {
+    const AIM: f64 = 0.97;
+    let cores = cores(bench);
+    let mut all = Vec::new();
+    for (mtu, wire, name) in [
+        ("1500", "pm-udp", "MTU 1500, UDP"),
+        ("9000", "pm-udp", "MTU 9000, UDP"),
+        ("1500", "pm-packet", "MTU 1500, AF_PACKET"),
+        ("1500", "pm-xdp", "MTU 1500, AF_XDP"),
+    ] {
+        let ours = |what| vec![what, "-mtu", mtu, "-cores", &cores, wire];
+        let contenders =
+            [("messages", ours("bandwidth")), ("pmWrite", ours("write")), ("pmRead", ours("read"))];
+        let mut rows = contest(bench, "ethernet remote memory", name, &contenders)?;
+        if let [messages, moved @ ..] = &mut rows[..] {
+            for row in moved {
+                row.beside.push(Comparison::of(row, messages, Some(AIM)));
+            }
+        }
+        all.extend(rows);
+    }
+    Ok(all)
 }
 
 /// Two links beside one, each limited.

@@ -3,7 +3,7 @@
 
 use crate::end::DEVICE;
 use crate::hosts::{self, ADDRESSES, Hosts};
-use crate::node::{Node, Opened};
+use crate::node::{AREA, Node, Opened};
 use crate::pass::{End, PATIENCE, SIZE};
 use crate::{Result, tcp};
 use nix::time::{ClockId, clock_gettime};
@@ -127,7 +127,27 @@ fn device(hosts: &Hosts, name: &str, wire: &str) -> Result<()> {
         near.try_receive()?;
         take(&far, &near, count)
     })?;
+    let areas = [near.area()?, far.area()?];
+    let moves = |write: bool| {
+        let mut at = 0;
+        least(|| {
+            at = if at + 2 * BULK > AREA { 0 } else { at + BULK };
+            if !near.begin(write, areas, at as u64, BULK)? {
+                return Err("there is no room".into());
+            }
+            let end = Instant::now() + PATIENCE;
+            while !near.has_moved(write)? {
+                far.try_receive()?;
+                if Instant::now() > end {
+                    return Err("nothing is done".into());
+                }
+            }
+            Ok(())
+        })
+    };
+    let [write, read] = [moves(true)?, moves(false)?].map(|time| time / BULK as f64 * 1024.0);
     say(name, message, poll, bulk / (count * len) as f64);
+    println!("{name} pmWrite KiB {write:.0} pmRead KiB {read:.0}");
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! ```text
 //! score-wires latency [OPTIONS] [WIRE...]     ns one way of 8 bytes: median, lowest 5 %
 //! score-wires bandwidth [OPTIONS] [WIRE...]   Gbit/s of payload
+//! score-wires write|read [OPTIONS] [WIRE...]  Gbit/s of remote memory, over the device
 //! score-wires cost [WIRE...]                  processor ns of a message, an empty poll and a KiB
 //! score-wires composite [-cores A,B]          ns of a message over plain and composite contexts:
 //!                                             one way (as above), and of one thread
@@ -71,9 +72,14 @@ fn run(words: &[String]) -> Result<()> {
     let named = |wire: &&str| rest.is_empty() || rest.iter().any(|one| one == wire);
     let wires: Vec<&str> = WIRES.into_iter().filter(named).collect();
     match (command.as_str(), rest) {
-        ("latency" | "bandwidth", _) => {
+        ("latency" | "bandwidth" | "write" | "read", _) => {
             for wire in wires {
-                if command == "bandwidth" && wire == "tcp" {
+                let has = match command.as_str() {
+                    "latency" => true,
+                    "bandwidth" => wire != "tcp",
+                    _ => wire.starts_with(end::DEVICE),
+                };
+                if !has {
                     continue;
                 }
                 let figure = measure(&hosts, &options, command, wire)?;

@@ -6,7 +6,7 @@
 use crate::Result;
 use crate::end::{exchange, say};
 use crate::pass::{PATIENCE, Rounds, SIZE};
-use score_pm::{Context, ContextRef, Device, Error};
+use score_pm::{AddrHandle, Context, ContextRef, Device, Error};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -213,6 +213,96 @@ impl Node {
     }
 }
 
+/// Remote memory: what is written and read goes round over this much, in pieces.
+pub const AREA: usize = 4 << 20;
+const PIECE: usize = 1 << 20;
+
+impl Node {
+    /// Locks memory.
+    pub fn area(&self) -> Result<AddrHandle> {
+        let area: &'static mut [u8] = Box::leak(vec![7u8; AREA].into_boxed_slice());
+        Ok(self.end.lock_memory(None, area.as_ptr().addr(), AREA)?)
+    }
+
+    /// Begins to move so many bytes, at the same place of both areas. False: there is no room.
+    pub fn begin(&self, write: bool, areas: [AddrHandle; 2], at: u64, len: usize) -> Result<bool> {
+        let [own, there] = areas.map(|area| area + at % AREA as u64);
+        let moved = match write {
+            true => self.end.write(self.peer, there, own, len),
+            false => self.end.read(self.peer, there, own, len),
+        };
+        match moved {
+            Ok(()) => Ok(true),
+            Err(Error::NoBuffers) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether nothing is under way.
+    pub fn has_moved(&self, write: bool) -> Result<bool> {
+        match if write { self.end.is_write_done() } else { self.end.is_read_done() } {
+            Ok(()) => Ok(true),
+            Err(Error::Busy) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Locks memory, and tells and hears handles: own, and the other's.
+    fn areas(&self) -> Result<[AddrHandle; 2]> {
+        let own = self.area()?;
+        let bytes = own.bits().to_ne_bytes();
+        // SAFETY: as many bytes are reserved.
+        let tell = |at: *mut u8| unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), 8) };
+        tell(self.end.get_send_buffer(self.peer, 8)?);
+        self.end.send()?;
+        let mut until = Instant::now() + PATIENCE;
+        loop {
+            match self.end.receive() {
+                Ok((at, _)) => {
+                    // SAFETY: the other says 8 bytes, aligned.
+                    let bits = unsafe { at.cast::<u64>().read() };
+                    self.end.release_receive_buffer()?;
+                    return Ok([own, AddrHandle::from_bits(bits)]);
+                }
+                Err(Error::NoBuffers) => self.must_not_wait(&mut until)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Gbit/s of pmWrite or pmRead, by the one who calls it.
+    fn moves(&self, write: bool, time: Duration) -> Result<f64> {
+        let areas = self.areas()?;
+        self.move_for(write, areas, WARM_UP)?;
+        let begin = Instant::now();
+        let bytes = self.move_for(write, areas, time)?;
+        let rate = bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64;
+        self.send(1)?;
+        Ok(rate)
+    }
+
+    fn move_for(&self, write: bool, areas: [AddrHandle; 2], time: Duration) -> Result<u64> {
+        let (begin, mut at) = (Instant::now(), 0u64);
+        while begin.elapsed() < time {
+            if self.begin(write, areas, at, PIECE)? {
+                at += PIECE as u64;
+            }
+        }
+        let mut until = Instant::now() + PATIENCE;
+        while !self.has_moved(write)? {
+            self.must_not_wait(&mut until)?;
+        }
+        Ok(at)
+    }
+
+    /// The other one, who only polls.
+    fn is_moved(&self) -> Result<()> {
+        self.areas()?;
+        self.receive()?.ok_or_else(|| self.nothing_came())?;
+        Ok(())
+    }
+}
+
 /// Measures (node 0) or serves.
 pub fn run(
     what: &str,
@@ -229,6 +319,8 @@ pub fn run(
         ("latency", _) => node.echo(),
         ("bandwidth", 0) => say(&format!("{:.3}", node.sink(time)?)),
         ("bandwidth", _) => node.source(),
+        ("write" | "read", 0) => say(&format!("{:.3}", node.moves(what == "write", time)?)),
+        ("write" | "read", _) => node.is_moved(),
         _ => Err(format!("end: {what}?").into()),
     }
 }

@@ -1,0 +1,111 @@
+/*
+ * Two nodes write to and read from each other's memory, round after round, and check every word:
+ *   remote ROUNDS
+ * In each round a node writes a pattern to the other and says so by a message, behind which the
+ * pattern must be there; then it reads its own pattern back. Each node says when all was right.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <sc.h>
+#include <score.h>
+
+#define WORDS (64 * 1024)
+#define BYTES (WORDS * sizeof(uint64_t))
+
+static uint64_t mine[WORDS], theirs[WORDS], back[WORDS];
+
+static void must(const char *what, int cc) {
+    if (cc != PM_SUCCESS) {
+        fprintf(stderr, "node %d: %s: %s\n", score_self_node, what, pmErrorString(cc));
+        (void)sc_exit(3);
+    }
+}
+
+static void put(int node, const void *what, size_t length) {
+    caddr_t buffer;
+    int cc;
+
+    while ((cc = pmGetSendBuffer(score_pmnet[0], node, &buffer, length)) == ENOBUFS) {
+    }
+    must("pmGetSendBuffer", cc);
+    memcpy(buffer, what, length);
+    must("pmSend", pmSend(score_pmnet[0]));
+}
+
+static void take(void *what, size_t length) {
+    caddr_t buffer;
+    size_t came;
+    int cc;
+
+    while ((cc = pmReceive(score_pmnet[0], &buffer, &came)) == ENOBUFS) {
+    }
+    must("pmReceive", cc);
+    must("a message's length", came == length ? PM_SUCCESS : EINVAL);
+    memcpy(what, buffer, length);
+    must("pmReleaseReceiveBuffer", pmReleaseReceiveBuffer(score_pmnet[0]));
+}
+
+static uint64_t word(int node, uint64_t round, uint64_t at) {
+    return (round << 32 | (uint64_t)node << 24) + at;
+}
+
+static void look(const uint64_t *words, int node, uint64_t round, const char *what) {
+    for (uint64_t i = 0; i < WORDS; i++) {
+        if (words[i] != word(node, round, i)) {
+            fprintf(stderr, "round %d: word %d is not what was %s\n", (int)round, (int)i, what);
+            (void)sc_exit(4);
+        }
+    }
+}
+
+static pmAddrHandle lock(int node, uint64_t *words) {
+    pmAddrHandle handle;
+
+    must("pmMLock", pmMLock(score_pmnet[0], node, (caddr_t)words, BYTES, &handle));
+    return handle;
+}
+
+static void done(int (*is_done)(pmContext *), const char *what) {
+    int cc;
+
+    while ((cc = is_done(score_pmnet[0])) == EBUSY) {
+    }
+    must(what, cc);
+}
+
+int main(int argc, char **argv) {
+    pmAddrHandle from, into, there;
+    uint64_t rounds = argc > 1 ? (uint64_t)atoi(argv[1]) : 1, round, told;
+    int self, peer;
+
+    score_initialize(argc, argv);
+    self = score_self_node;
+    peer = 1 - self;
+    from = lock(peer, mine);
+    into = lock(peer, back);
+    there = lock(peer, theirs);
+    put(peer, &there, sizeof there);
+    take(&there, sizeof there);
+    for (round = 1; round <= rounds; round++) {
+        for (uint64_t i = 0; i < WORDS; i++) {
+            mine[i] = word(self, round, i);
+        }
+        must("pmWrite", pmWrite(score_pmnet[0], peer, there, from, BYTES));
+        put(peer, &round, sizeof round);
+        take(&told, sizeof told);
+        look(theirs, peer, told, "written");
+        must("pmRead", pmRead(score_pmnet[0], peer, there, into, BYTES));
+        done(pmIsReadDone, "pmIsReadDone");
+        done(pmIsWriteDone, "pmIsWriteDone");
+        look(back, self, round, "read");
+        /* Neither begins anew before both have looked. */
+        put(peer, &round, sizeof round);
+        take(&told, sizeof told);
+    }
+    printf("all right\n");
+    return 0;
+}
