@@ -1,10 +1,11 @@
-//! PM over RDMA hardware between two processes of this host, to be run beside perftest (docs/verbs.md
-//! has the command line). Prints one figure a line, those that are named or all:
+//! PM over RDMA hardware between two processes of this host, to be run beside perftest;
+//! docs/verbs.md has the command line. Prints one figure a line, those that are named or all:
 //!
 //! latency NS       of 8 bytes one way, median
 //! messages MIB     a second, of the longest messages
 //! writes MIB       a second, of remote writes of 64 KiB
-#![allow(unsafe_code)]
+// UNSAFETY: writes to and reads from buffers that PM hands out, and inherits a descriptor.
+#![expect(unsafe_code)]
 
 use score_pm::{AddrHandle, Context, ContextRef, Device, Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
