@@ -35,6 +35,16 @@ fn role() {
             send_surely(&node.end, 0, b"seen");
             assert_eq!(receive_surely(&node.end), b"end");
         }
+        "asks and leaves" => {
+            let region = Region::new(&node.end);
+            let there = handle(&receive_surely(&node.end));
+            node.end.read(0, there, region.handle, LEN).unwrap();
+            let Node { end, ethernet, .. } = node;
+            (0..2).for_each(|other| end.remove_node(other).unwrap());
+            drop(end);
+            ethernet.detach().unwrap();
+            std::thread::sleep(Duration::from_secs(60));
+        }
         "sleeps" => {
             let region = Region::new(&node.end);
             region.tell(&node.end);
@@ -187,6 +197,23 @@ fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
     }
     let (sent, received) = hosts.sums();
     assert_eq!(sent, received);
+}
+
+#[test]
+fn what_a_node_that_left_had_asked_for_is_no_operation_under_way() {
+    let _dog = Watchdog::new(300);
+    let hosts = Hosts::new(&[1, 1], &[]);
+    let here = hosts.give(0).join();
+    let region = Region::new(&here.end);
+    let child = hosts.start(1, "asks and leaves");
+    send_surely(&here.end, 1, &region.handle.bits().to_ne_bytes());
+    let until = Instant::now() + Duration::from_secs(60);
+    let counters = || hosts.hosts[1].ethernet.counters(1).unwrap();
+    while counters().door & 2 == 0 || counters().remote > 0 {
+        let _ = receive(&here.end);
+        assert!(Instant::now() < until, "{:?}", counters());
+    }
+    drop(child);
 }
 
 #[test]

@@ -201,15 +201,13 @@ impl Endpoint {
             let delivered = engine.pass(&self.lanes, Pass::All);
             let wait = engine.wait();
             let now = engine.now();
-            if engine.remote.transfers.is_sending() {
-                let flown = engine.remote.flown();
-                if std::mem::replace(&mut seen, flown) != flown {
-                    end = now + PATIENCE;
-                }
-            } else if engine.machine.is_done() && wait.is_none() && !delivered {
-                return;
+            let sending = engine.remote.transfers.is_sending();
+            let flown = engine.remote.flown();
+            if sending && std::mem::replace(&mut seen, flown) != flown {
+                end = now + PATIENCE;
             }
-            if now >= end {
+            let done = engine.machine.is_done() && wait.is_none() && !delivered && !sending;
+            if done || now >= end {
                 return engine.give_up_operations(&self.lanes);
             }
             let wait = Duration::from_nanos(wait.unwrap_or(0)).min(Duration::from_millis(5));
