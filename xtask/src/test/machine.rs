@@ -1,4 +1,5 @@
-//! Tests of pm that need an RDMA device or another kernel, in the virtual machine of `vm`.
+//! Tests of pm that need an RDMA device or another kernel, and what needs all cgroups in version 2,
+//! in the virtual machine of `vm`.
 
 use std::process::{Command, Stdio};
 
@@ -13,6 +14,8 @@ const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// What is done after them, and which of them runs again then.
 const TAKE_AWAY: &[&str] = &["rdma", "link", "delete", "rxe0"];
 const AGAIN: usize = 2;
+/// A service there, and a job of a user that exceeds its memorylimit.
+const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
 /// Seconds that all of it may take, on a machine that has much else to do.
 const LIMIT: &str = "600";
 /// MiB of memory: contexts of 64 nodes in one process.
@@ -38,6 +41,19 @@ pub fn run(tally: &mut Tally) -> Result<(), String> {
         command.args([program, ONE_AT_A_TIME, "--"]);
     }
     command.args(TAKE_AWAY).args(["--", &programs[AGAIN], ONE_AT_A_TIME]);
+    let passed = tally.count(&mut command);
+    passed.and(memory_limit(tally))
+}
+
+/// What needs all cgroups in version 2, in a boot of its own.
+fn memory_limit(tally: &mut Tally) -> Result<(), String> {
+    let release = run::build_release()?;
+    let me = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(me);
+    command.args(["vm", "-limit", LIMIT, "-memory", MEMORY]);
+    // Each is called once, so that it is there.
+    command.arg(release.join("scored")).args(["-makekey", "/tmp/key", "--"]);
+    command.arg(release.join("scrun")).args(["-version", "--", "sh", "-c", MEMORY_LIMIT]);
     tally.count(&mut command)
 }
 
