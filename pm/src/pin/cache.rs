@@ -80,7 +80,7 @@ impl<R: Registrar> Cache<R> {
     /// Nothing pinned yet. NoMemory: not even the log.
     pub fn new(registrar: R, options: Options) -> Result<Cache<R>> {
         let watch = watch::of_process()?;
-        let read = watch.now().ok_or(Error::Invalid)?;
+        let read = watch.start_of_reading().ok_or(Error::Invalid)?;
         let regions = Regions::new(options.limit);
         let inner = Mutex::new(Inner { registrar, regions, read, counts: Counts::default() });
         Ok(Cache { watch, inner })

@@ -67,6 +67,11 @@ impl Log {
         Log { word: AtomicU64::new(FIRST * 2), entries: std::array::from_fn(entry) }
     }
 
+    /// Where a reader begins that has seen nothing of what is being written at this moment.
+    pub(super) fn start(&self) -> Seen {
+        Seen(self.word().0 & !BUSY)
+    }
+
     /// The word as it is: to be compared with what was seen.
     #[inline(always)]
     pub(super) fn word(&self) -> Seen {
@@ -160,6 +165,19 @@ mod tests {
 
     fn span(page: usize) -> Span {
         Span::pages(page * 4096, 1).unwrap()
+    }
+
+    #[test]
+    fn a_reader_that_begins_while_the_writer_is_busy_is_told_what_is_written_then() {
+        let log = Log::new();
+        log.begin();
+        let mut seen = log.start();
+        assert_ne!(log.word(), seen, "not up to date");
+        log.push(0, span(7));
+        log.end(1);
+        let mut news = Vec::new();
+        log.catch_up(&mut seen, |one| news.push(one));
+        assert_eq!(news, [News::Changed(span(7))]);
     }
 
     #[test]

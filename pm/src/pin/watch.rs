@@ -88,6 +88,12 @@ impl Watch {
         (!read.watched.is_nothing()).then_some(read)
     }
 
+    /// Where a cache begins to read. None: as `now`.
+    pub(super) fn start_of_reading(&self) -> Option<Read> {
+        let read = Read { watched: self.logs.watched.start(), own: self.logs.own.start() };
+        (!read.watched.is_nothing()).then_some(read)
+    }
+
     /// Tells all that has happened since `read`.
     pub(super) fn catch_up(&self, read: &mut Read, mut tell: impl FnMut(News)) {
         self.logs.watched.catch_up(&mut read.watched, &mut tell);

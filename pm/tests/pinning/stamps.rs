@@ -84,7 +84,11 @@ pub fn is_true(cache: &Cache<Stamps>, at: usize, pages: usize) -> bool {
     let (start, stamps) = &*lock.registration;
     let noted = &stamps[(at - start) / PAGE..][..pages];
     let there = (0..pages).map(|page| read_safely(at + page * PAGE).unwrap());
-    let same = there.eq(noted.iter().copied());
+    let there: Vec<u64> = there.collect();
+    let same = there == noted;
+    if !same {
+        println!("at {at:#x}: pinned as {noted:?} of a region at {start:#x}, now {there:?}");
+    }
     cache.unlock(lock.id).unwrap();
     same
 }
@@ -129,10 +133,13 @@ pub fn change(arena: usize, random: &mut Random) -> Option<()> {
                 // Several mappings: one of the other ways has split it.
                 return Some(());
             }
-            if moved != old {
-                map(at, pages, PRIVATE | libc::MAP_FIXED_NOREPLACE, -1)?;
-                unmap(moved as usize, 2 * pages);
+            if moved == old {
+                // It has grown where it was: these are the same pages, and their stamps stay.
+                unmap(at + size, pages);
+                return Some(());
             }
+            map(at, pages, PRIVATE | libc::MAP_FIXED_NOREPLACE, -1)?;
+            unmap(moved as usize, 2 * pages);
         }
         way => {
             let advice = if way == 3 { libc::MADV_DONTNEED } else { libc::MADV_FREE };

@@ -33,7 +33,8 @@ pub(super) enum Event {
     /// The own queue pair has failed.
     Failed,
     Tick,
-    /// The peer's process has ended, by membership.
+    /// The peer's process has ended, by membership: nobody is met any more. But who brings home
+    /// what it has sent may come.
     Gone,
 }
 
@@ -76,6 +77,8 @@ pub(super) struct Connection {
     /// When the next hello is due, and how long after that another.
     due: u64,
     wait: u64,
+    /// The peer's process has ended: whatever comes of it, others begin.
+    passive: bool,
 }
 
 impl Connection {
@@ -102,7 +105,9 @@ impl Connection {
 
     /// What was to be done cannot be: there is no queue pair. It is tried again later.
     pub(super) fn give_up(&mut self, now: u64) {
-        if self.state != State::Gone {
+        if self.passive && self.state != State::Gone {
+            self.state = State::Idle;
+        } else if self.state != State::Gone {
             self.state = State::Without;
             self.wait = (self.wait * 2).clamp(FIRST, MOST);
             self.due = now.saturating_add(self.wait);
@@ -111,7 +116,8 @@ impl Connection {
 
     /// When `Tick` is due. None: nothing is.
     pub(super) fn due(&self) -> Option<u64> {
-        matches!(self.state, State::Made | State::Wired | State::Without).then_some(self.due)
+        let is_due = matches!(self.state, State::Made | State::Wired | State::Without);
+        (is_due && !self.passive).then_some(self.due)
     }
 
     pub(super) fn handle(&mut self, event: Event, now: u64) -> Vec<Action> {
@@ -122,9 +128,13 @@ impl Connection {
                 if !matches!(state, State::Idle | State::Without) {
                     actions.push(Action::Drop);
                 }
-                self.state = State::Gone;
+                (self.state, self.passive) = (State::Idle, true);
             }
-            (Event::Wanted, State::Idle) => {
+            (Event::Failed, State::Made | State::Wired | State::Ready) if self.passive => {
+                actions.push(Action::Drop);
+                self.state = State::Idle;
+            }
+            (Event::Wanted, State::Idle) if !self.passive => {
                 self.make(now, &mut actions);
                 self.say(now, &mut actions);
             }
@@ -287,18 +297,19 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_has_gone_is_never_talked_to_again() {
+    fn a_peer_that_has_gone_is_not_talked_to_but_who_brings_home_what_it_sent_is_answered() {
         let mut world = World::new();
         world.event(0, Event::Wanted);
         world.settle();
         world.event(0, Event::Gone);
+        world.event(0, Event::Wanted);
         assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
-        world.event(1, Event::Failed);
-        world.now += MOST;
-        world.event(1, Event::Tick);
-        let (to, claim) = world.under_way.pop().unwrap();
-        world.event(to, Event::Heard(claim));
-        assert!(world.pairs[0].is_none() && world.under_way.is_empty());
+        assert!(world.under_way.is_empty());
+        (world.ends[1], world.pairs[1], world.heard[1]) = (Connection::default(), None, 0);
+        world.event(1, Event::Wanted);
+        world.settle();
+        world.event(0, Event::Failed);
+        assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
     }
 
     #[test]

@@ -159,9 +159,7 @@ impl Engine {
         if !ours || to != own || from == own || from as usize >= self.peers.len() {
             return;
         }
-        if self.slab.is_gone(from as usize) {
-            return;
-        }
+        // Of a node that has gone: the owner of its host, who brings home what it has sent.
         let peer = &mut self.peers[from as usize];
         if !peer.connection.is_news(hello.claim) {
             return;

@@ -165,7 +165,8 @@ impl Transfers {
     /// Whether a message to `node` has to wait for operations: then [`Self::park`] takes it.
     #[inline]
     pub(super) fn must_wait(&self, node: u32) -> bool {
-        self.operations > 0
+        // A message that waited for the last operation may wait for its turn still.
+        self.operations + self.parked > 0
             && self.peers.get(&node).is_some_and(|peer| peer.origin.holds_messages())
     }
 

@@ -170,6 +170,12 @@ fn run(steps: &[Step]) -> (Node, Node, usize) {
     (a, b, count)
 }
 
+#[test]
+fn a_message_does_not_overtake_one_that_waited_for_a_read_that_has_just_ended() {
+    use Step::*;
+    run(&[Read(0, 0, 1), Send(true), Receive(true), Message, Send(false), Receive(false), Message]);
+}
+
 proptest! {
     #[test]
     fn what_operations_do_to_the_target_is_as_if_they_were_done_one_after_the_other(
