@@ -464,8 +464,9 @@ int pmIsWriteDone(pmContext *pmc);
 int pmIsReadDone(pmContext *pmc);
 
 /*
- * Ours: memory that processes of the same host copy into and out of directly, at any address;
- * whole pages of zeroes. Nothing else is special about it. A child of fork shares it.
+ * Ours: memory that PM and processes of the same host copy into and out of directly, at any
+ * address; whole pages of zeroes. Nothing but pmFree may unmap or protect it. A child of fork
+ * shares it.
  *   len IN   at least so many bytes
  *   addrp OUT
  * EINVAL len is 0; ENOMEM.

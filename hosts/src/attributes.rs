@@ -12,6 +12,10 @@ pub enum Takes {
     Number,
     /// `yes` or `no`.
     Yes,
+    /// One whole number from the first to the second.
+    Within(u32, u32),
+    /// One number of 16 bits, hexadecimal.
+    Key,
     /// Any words.
     Words,
 }
@@ -29,7 +33,7 @@ const fn row(name: &'static str, takes: Takes) -> Known {
     Known { name, takes }
 }
 
-use Takes::{Count, Number, Word, Words, Yes};
+use Takes::{Count, Key, Number, Within, Word, Words, Yes};
 
 /// Of hosts. `smp` and `msgbserv` are what SCore 5 called `cores` and `msgb`; `address` and
 /// `bintype` are ours.
@@ -48,7 +52,8 @@ pub const HOST: &[Known] = &[
     row("bintype", Word),
 ];
 
-/// Of networks, and of a host's end of a network. `address`, `links` and `trusted` are ours.
+/// Of networks, and of a host's end of a network. `address`, `links` and `trusted` are ours, and
+/// those of RDMA adapters.
 pub const NETWORK: &[Known] = &[
     row("type", Word),
     row("channel", Word),
@@ -72,7 +77,15 @@ pub const NETWORK: &[Known] = &[
     row("address", Words),
     row("links", Words),
     row("trusted", Yes),
+    row("device", Word),
+    row("port", Within(1, 255)),
+    row("gid", Within(0, 255)),
+    row("partition", Key),
+    row("level", Within(0, 15)),
 ];
+
+/// How an RDMA adapter is addressed: for networks of type verbs only.
+pub const ADDRESSING: &[&str] = &["device", "port", "gid", "partition", "level"];
 
 /// Devices that `type` names.
 pub const DEVICES: &[&str] = &["ethernet", "agent-udp", "shmem", "verbs"];
@@ -105,12 +118,18 @@ pub fn check(takes: Takes, value: &str) -> Result<(), String> {
         Count => digits && value.parse::<u32>().is_ok_and(|number| number > 0),
         Number => value.parse::<f64>().is_ok_and(|number| number.is_finite() && number >= 0.0),
         Yes => matches!(value, "yes" | "no"),
+        Within(least, most) => {
+            digits && value.parse::<u32>().is_ok_and(|number| (least..=most).contains(&number))
+        }
+        Key => u16::from_str_radix(value.strip_prefix("0x").unwrap_or(value), 16).is_ok(),
     };
     let expected = match takes {
-        Count => "a whole number above 0",
-        Number => "a number",
-        Yes => "yes or no",
-        Word | Words => "a word",
+        Count => "a whole number above 0".to_owned(),
+        Number => "a number".to_owned(),
+        Yes => "yes or no".to_owned(),
+        Within(least, most) => format!("a whole number from {least} to {most}"),
+        Key => "a hexadecimal number such as 0x8001".to_owned(),
+        Word | Words => "a word".to_owned(),
     };
     if good { Ok(()) } else { Err(format!("{expected} is expected")) }
 }

@@ -86,6 +86,7 @@ fn name(member: &NetworkMember) -> &'static CStr {
     match member.device {
         NetworkDevice::Shmem => c"shmem",
         NetworkDevice::Ethernet => c"ethernet",
+        NetworkDevice::Verbs => c"verbs",
     }
 }
 
@@ -93,6 +94,7 @@ fn name(member: &NetworkMember) -> &'static CStr {
 mod tests {
     use super::*;
     use score_proto::message::{NetworkSet, Reach};
+    use score_proto::nodeset::NodeSet;
 
     fn welcome(num_node: u32, networks: Vec<NetworkSet>) -> Welcome {
         Welcome {
@@ -115,9 +117,23 @@ mod tests {
     fn sets_that_reach_every_node_once_are_accepted() {
         assert_eq!(check(&welcome(1, Vec::new())), Ok(0));
         assert_eq!(check(&welcome(4, vec![NetworkSet::one_host(4)])), Ok(1));
-        for (first, local, members) in [(0, 2, 2), (3, 4, 2), (7, 2, 2), (4, 1, 1)] {
-            let set = || NetworkSet::many_hosts(9, first, local);
-            assert_eq!(check(&welcome(9, vec![set()])), Ok(members), "{first} {local}");
+        for (own, by_verbs, members) in [
+            (0..2, 0..0, 2),
+            (3..7, 0..0, 2),
+            (7..9, 0..7, 2),
+            (4..5, 0..0, 1),
+            (4..5, 5..9, 2),
+            (3..6, 1..3, 3),
+        ] {
+            let others = |node: &u32| !own.contains(node);
+            let (near, far): (NodeSet, NodeSet) = (
+                (0..9).filter(others).filter(|node| by_verbs.contains(node)).collect(),
+                (0..9).filter(others).filter(|node| !by_verbs.contains(node)).collect(),
+            );
+            let ways = [(NetworkDevice::Verbs, near), (NetworkDevice::Ethernet, far)];
+            let ways = ways.into_iter().filter(|(_, nodes)| !nodes.is_empty()).collect::<Vec<_>>();
+            let set = || NetworkSet::many_hosts(own.clone(), &ways);
+            assert_eq!(check(&welcome(9, vec![set()])), Ok(members), "{own:?} {by_verbs:?}");
             assert_eq!(check(&welcome(9, vec![set(), set()])), Ok(2 * members));
         }
     }

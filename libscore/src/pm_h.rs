@@ -60,6 +60,7 @@ unsafe extern "C" {
         len: usize,
         handle: *mut u64,
     ) -> c_int;
+    pub fn pmMUnlock(context: *mut pmContext, node: c_int, addr: *mut u8, len: usize) -> c_int;
     pub fn pmWrite(
         context: *mut pmContext,
         node: c_int,

@@ -11,7 +11,7 @@ mod remote;
 mod short;
 
 use crate::config::{ContextConfig, QueueStatus};
-use crate::device::{Body, Owner, Transport, ethernet, on, refuse_kind, shmem, verbs};
+use crate::device::{Body, Owner, Transport, network, on, refuse_kind, shmem};
 use crate::error::{Error, Result};
 pub use crate::handle::ContextRef;
 use crate::handle::{free_page, new_page};
@@ -174,9 +174,9 @@ impl Context {
         match kind {
             "shmem" => ContextRef::new(Body::Shmem(shmem::open::attach(fd)?), Origin::Attached),
             "ethernet" | "agent-udp" => {
-                ContextRef::new(Body::Ethernet(ethernet::open::attach(fd)?), Origin::Attached)
+                ContextRef::new(Body::Ethernet(network::attach(&fd)?), Origin::Attached)
             }
-            "verbs" => ContextRef::new(Body::Verbs(verbs::open::attach(fd)?), Origin::Attached),
+            "verbs" => ContextRef::new(Body::Verbs(network::attach(&fd)?), Origin::Attached),
             "composite" => Err(Error::Invalid),
             other => Err(refuse_kind(other)),
         }

@@ -58,8 +58,13 @@ pub use device::ethernet::reliability;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub use device::verbs::probe as verbs_probe;
+/// Whether RDMA can be used here, or why not: for owners that have another way.
 #[cfg(not(loom))]
-pub use device::{Device, type_list};
+pub mod rdma {
+    pub use crate::device::verbs::{Unusable, Usable, try_out};
+}
+#[cfg(not(loom))]
+pub use device::{DEVICE_TYPES, Device, type_list};
 pub use error::{Error, Result};
 #[cfg(not(loom))]
 pub use idle::{IdleCallback, set_idle_word};

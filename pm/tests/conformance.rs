@@ -370,32 +370,37 @@ fn a_source_that_is_new_is_heard_while_another_floods() {
 
 #[test]
 fn no_flood_of_one_node_keeps_another_from_being_heard() {
-    // The nodes' parity decides which device reaches them in a composite of both.
-    for (flooder, quiet) in [(1, 2), (2, 1), (1, 3)] {
-        on_every_kind(4, |bed| {
-            for round in 0..20u32 {
-                let flood = || while send(&bed.ends[flooder], 0, b"flood").is_ok() {};
-                flood();
-                send_surely(&bed.ends[quiet], 0, &round.to_le_bytes());
-                // On its way a packet may be late or lost, however many messages come first. From
-                // when it is there the turn alone counts. Every other round the receiver reads
-                // meanwhile, and no count holds.
-                let reads = round % 2 == 1 && !bed.is_immediate();
-                let end = Instant::now() + Duration::from_secs(60);
-                while !reads && bed.ends[quiet].is_send_done() == Err(Error::Busy) {
-                    let _ = bed.ends[0].queue_status();
-                    flood();
-                    assert!(Instant::now() < end, "{}: not there after 60 s", bed.kind);
-                }
-                let mut before = 0;
-                while receive_surely(&bed.ends[0]) != round.to_le_bytes() {
-                    before += 1;
-                    flood();
-                    assert!(reads || before <= 4096, "{}: {before} came first", bed.kind);
-                    assert!(Instant::now() < end, "{}: not heard for 60 s", bed.kind);
-                }
-            }
-        });
+    let _dog = Watchdog::new(300);
+    for kind in kinds() {
+        // The nodes' parity decides which device reaches them in a composite of both.
+        let pairs: &[_] = if kind.contains("both") { &[(1, 2), (2, 1), (1, 3)] } else { &[(1, 2)] };
+        pairs.iter().for_each(|&(flooder, quiet)| is_heard(&Bed::new(kind, 4), flooder, quiet));
+    }
+}
+
+/// Node 0 hears `quiet`, however much `flooder` sends it.
+fn is_heard(bed: &Bed, flooder: usize, quiet: usize) {
+    for round in 0..if in_machine() { 6 } else { 20u32 } {
+        let flood = || while send(&bed.ends[flooder], 0, b"flood").is_ok() {};
+        flood();
+        send_surely(&bed.ends[quiet], 0, &round.to_le_bytes());
+        // On its way a packet may be late or lost, however many messages come first. From
+        // when it is there the turn alone counts. Every other round the receiver reads
+        // meanwhile, and no count holds.
+        let reads = round % 2 == 1 && !bed.is_immediate();
+        let end = Instant::now() + Duration::from_secs(60);
+        while !reads && bed.ends[quiet].is_send_done() == Err(Error::Busy) {
+            let _ = bed.ends[0].queue_status();
+            flood();
+            assert!(Instant::now() < end, "{}: not there after 60 s", bed.kind);
+        }
+        let mut before = 0;
+        while receive_surely(&bed.ends[0]) != round.to_le_bytes() {
+            before += 1;
+            flood();
+            assert!(reads || before <= 4096, "{}: {before} came first", bed.kind);
+            assert!(Instant::now() < end, "{}: not heard for 60 s", bed.kind);
+        }
     }
 }
 
@@ -419,7 +424,7 @@ fn a_cold_source_is_found_within_few_polls() {
 #[test]
 fn threads_share_a_context_and_lose_nothing() {
     // Seven threads that spin keep the two emulated processors of the virtual machine from work.
-    let each: u64 = if kinds() == EVERY { 5_000 } else { 150 };
+    let each: u64 = if in_machine() { 30 } else { 5_000 };
     on_every_kind(2, |bed| {
         let busy = AtomicU32::new(0);
         let got: Vec<AtomicU32> = (0..4 * each).map(|_| AtomicU32::new(0)).collect();
@@ -555,8 +560,12 @@ fn an_armed_receiver_is_rung_once_and_never_for_nothing() {
         assert!(!is_readable(end, 0));
         end.before_select().unwrap();
         assert_eq!(receive_surely(end), b"not armed");
+        let is_silent = || (0..9).any(|_| receive(end).is_err() && !is_readable(end, 0));
         assert_eq!(receive(end), Err(Error::NoBuffers));
-        assert!(!is_readable(end, 0));
+        if bed.is_immediate() {
+            assert!(!is_readable(end, 0));
+        }
+        assert!(is_silent());
         for _ in 0..3 {
             send(&bed.ends[1], 0, b"ring").unwrap();
             send(&bed.ends[2], 0, b"ring").unwrap();
@@ -568,7 +577,7 @@ fn an_armed_receiver_is_rung_once_and_never_for_nothing() {
             if bed.is_immediate() {
                 assert!(!is_readable(end, 0), "the poll that finds nothing silences the bell");
             }
-            assert!((0..9).any(|_| receive(end).is_err() && !is_readable(end, 0)));
+            assert!(is_silent());
         }
         end.after_select().unwrap();
         send(&bed.ends[1], 0, b"quiet").unwrap();

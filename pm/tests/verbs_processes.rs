@@ -8,7 +8,9 @@ mod bed;
 
 use bed::*;
 use score_pm::*;
+use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,13 +26,10 @@ struct Nodes {
     end: ContextRef,
 }
 
-fn in_machine() -> bool {
-    std::env::var_os("SCORE_VM").is_some()
-}
-
 impl Nodes {
-    fn new(count: usize) -> Nodes {
-        let device = Device::open("verbs", &["-nodes", &count.to_string()]).unwrap();
+    fn new(adapter: &str, count: usize) -> Nodes {
+        let options = ["-nodes", &count.to_string(), "-device", adapter];
+        let device = Device::open("verbs", &options).unwrap();
         let opened: Vec<_> = (0..count).map(|k| device.open_context(k).unwrap()).collect();
         for (k, context) in opened.iter().enumerate() {
             context.bind_channel(0, k as u32).unwrap();
@@ -89,6 +88,9 @@ impl Drop for Process {
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let _dog = Watchdog::new(300);
+    if let Some(adapter) = role.strip_prefix("limited ") {
+        return limited(adapter);
+    }
     let fd: i32 = std::env::var(FD).unwrap().parse().unwrap();
     // SAFETY: inherited for this purpose.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -117,27 +119,6 @@ fn echo(end: &Context, receive: impl Fn(&Context) -> Vec<u8>) {
     }
 }
 
-/// Figure 3.4 of the manual.
-fn blocking_receive(end: &Context) -> Vec<u8> {
-    let mut fds = [-1];
-    end.get_fds(&mut fds).unwrap();
-    end.before_select().unwrap();
-    loop {
-        match receive(end) {
-            Ok(message) => {
-                end.after_select().unwrap();
-                return message;
-            }
-            Err(Error::NoBuffers) => {}
-            Err(error) => panic!("{error}"),
-        }
-        let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, as said.
-        let count = unsafe { libc::poll(&mut poll, 1, 60_000) };
-        assert!(count == 1, "not woken within 60 s");
-    }
-}
-
 fn exchange(end: &Context, node: u32, count: usize) {
     for i in 0..count {
         let message = vec![i as u8; 1 + i * 677 % 4000];
@@ -148,126 +129,225 @@ fn exchange(end: &Context, node: u32, count: usize) {
 
 #[test]
 fn processes_exchange_messages_polling_and_sleeping() {
-    if !in_machine() {
-        return;
-    }
-    let _dog = Watchdog::new(120);
-    let nodes = Nodes::new(3);
-    let others = [nodes.start(1, "echo"), nodes.start(2, "blocking echo")];
-    for (node, process) in (1..).zip(others) {
-        exchange(&nodes.end, node, 50);
-        std::thread::sleep(Duration::from_millis(50));
-        exchange(&nodes.end, node, 3);
-        send_surely(&nodes.end, node, b"end");
-        assert_eq!(receive_surely(&nodes.end), b"end");
-        process.ends_well();
+    for adapter in adapters() {
+        let _dog = Watchdog::new(120);
+        let nodes = Nodes::new(adapter, 3);
+        let others = [nodes.start(1, "echo"), nodes.start(2, "blocking echo")];
+        for (node, process) in (1..).zip(others) {
+            exchange(&nodes.end, node, 50);
+            std::thread::sleep(Duration::from_millis(50));
+            exchange(&nodes.end, node, 3);
+            send_surely(&nodes.end, node, b"end");
+            assert_eq!(receive_surely(&nodes.end), b"end");
+            process.ends_well();
+        }
     }
 }
 
 #[test]
 fn what_a_process_sent_before_it_died_arrives_whole_and_in_order() {
-    if !in_machine() {
-        return;
-    }
-    let _dog = Watchdog::new(120);
-    let nodes = Nodes::new(2);
-    let mut process = nodes.start(1, "last words");
-    // Nobody receives for a while: much of it still lies there when its process is gone.
-    let mut got = 0u32;
-    while got < MANY / 2 {
-        assert_eq!(receive_surely(&nodes.end), got.to_le_bytes());
-        got += 1;
-    }
-    let mut left = Vec::new();
-    while process.0.try_wait().unwrap().is_none() {
-        left.extend(receive(&nodes.end));
-    }
-    nodes.device.mark_exited(1).unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        nodes.device.serve().unwrap();
-        left.extend(receive(&nodes.end));
-        if left.len() == (MANY - got) as usize {
-            break;
+    for adapter in adapters() {
+        let _dog = Watchdog::new(120);
+        let nodes = Nodes::new(adapter, 2);
+        let mut process = nodes.start(1, "last words");
+        // Nobody receives for a while: much of it still lies there when its process is gone.
+        let mut got = 0u32;
+        while got < MANY / 2 {
+            assert_eq!(receive_surely(&nodes.end), got.to_le_bytes());
+            got += 1;
         }
-        assert!(Instant::now() < end, "{} of {} came", left.len(), MANY - got);
+        let mut left = Vec::new();
+        while process.0.try_wait().unwrap().is_none() {
+            left.extend(receive(&nodes.end));
+        }
+        nodes.device.mark_exited(1).unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            nodes.device.serve().unwrap();
+            left.extend(receive(&nodes.end));
+            if left.len() == (MANY - got) as usize {
+                break;
+            }
+            assert!(Instant::now() < end, "{} of {} came", left.len(), MANY - got);
+        }
+        for message in left {
+            assert_eq!(message, got.to_le_bytes());
+            got += 1;
+        }
+        while !nodes.device.is_quiet().unwrap() {
+            nodes.device.serve().unwrap();
+            assert!(Instant::now() < end, "never quiet");
+        }
+        assert_eq!(receive(&nodes.end), Err(Error::NoBuffers));
     }
-    for message in left {
-        assert_eq!(message, got.to_le_bytes());
-        got += 1;
-    }
-    while !nodes.device.is_quiet().unwrap() {
-        nodes.device.serve().unwrap();
-        assert!(Instant::now() < end, "never quiet");
-    }
-    assert_eq!(receive(&nodes.end), Err(Error::NoBuffers));
 }
 
 #[test]
 fn messages_to_a_process_that_was_killed_wait_until_it_is_said_to_be_gone_and_are_dropped() {
-    if !in_machine() {
-        return;
-    }
-    let _dog = Watchdog::new(120);
-    let nodes = Nodes::new(3);
-    let mut victim = nodes.start(1, "echo");
-    let other = nodes.start(2, "echo");
-    exchange(&nodes.end, 1, 3);
-    exchange(&nodes.end, 2, 3);
-    victim.kill();
-    let mut sent = 6;
-    for _ in 0..10 {
-        send_surely(&nodes.end, 1, b"nobody hears this");
+    for adapter in adapters() {
+        let _dog = Watchdog::new(120);
+        let nodes = Nodes::new(adapter, 3);
+        let mut victim = nodes.start(1, "echo");
+        let other = nodes.start(2, "echo");
+        exchange(&nodes.end, 1, 3);
+        exchange(&nodes.end, 2, 3);
+        victim.kill();
+        let mut sent = 6;
+        for _ in 0..10 {
+            send_surely(&nodes.end, 1, b"nobody hears this");
+            sent += 1;
+        }
+        // The queue pair fails; until the owner says more, that is all that there is to say.
+        for _ in 0..20 {
+            assert_eq!(nodes.end.is_send_done(), Err(Error::Busy));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        exchange(&nodes.end, 2, 3);
+        sent += 3;
+        nodes.device.mark_exited(1).unwrap();
+        nodes.settle();
+        send_surely(&nodes.end, 1, b"dropped");
         sent += 1;
+        let here = nodes.device.counters(0).unwrap();
+        assert_eq!(here.sent, sent);
+        let (there, beyond) =
+            (nodes.device.counters(1).unwrap(), nodes.device.counters(2).unwrap());
+        let received = here.received + there.received + beyond.received;
+        assert_eq!(received, here.sent + there.sent + beyond.sent, "each is counted once");
+        send_surely(&nodes.end, 2, b"end");
+        assert_eq!(receive_surely(&nodes.end), b"end");
+        other.ends_well();
     }
-    // The queue pair fails; until the owner says more, that is all that there is to say.
-    for _ in 0..20 {
-        assert_eq!(nodes.end.is_send_done(), Err(Error::Busy));
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    exchange(&nodes.end, 2, 3);
-    sent += 3;
-    nodes.device.mark_exited(1).unwrap();
-    nodes.settle();
-    send_surely(&nodes.end, 1, b"dropped");
-    sent += 1;
-    let here = nodes.device.counters(0).unwrap();
-    assert_eq!(here.sent, sent);
-    let (there, beyond) = (nodes.device.counters(1).unwrap(), nodes.device.counters(2).unwrap());
-    let received = here.received + there.received + beyond.received;
-    assert_eq!(received, here.sent + there.sent + beyond.sent, "each is counted once");
-    send_surely(&nodes.end, 2, b"end");
-    assert_eq!(receive_surely(&nodes.end), b"end");
-    other.ends_well();
 }
 
-/// Says a word to the network of the virtual machine.
-fn link(words: &str) {
-    let words: Vec<&str> = words.split(' ').collect();
+/// Says a word to the link of an adapter of the virtual machine.
+fn link(adapter: &str, state: &str) {
+    let wire = if adapter == "siw0" { "wire1" } else { "wire0" };
+    let words = ["link", "set", wire, state];
     assert!(Command::new("ip").args(words).status().unwrap().success());
 }
 
 #[test]
 fn traffic_goes_on_after_a_port_was_down_and_nothing_is_lost() {
-    if !in_machine() {
-        return;
+    for adapter in adapters() {
+        let _dog = Watchdog::new(120);
+        let nodes = Nodes::new(adapter, 2);
+        let other = nodes.start(1, "echo");
+        exchange(&nodes.end, 1, 5);
+        link(adapter, "down");
+        for i in 0..20u32 {
+            send_surely(&nodes.end, 1, &i.to_le_bytes());
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(nodes.end.is_send_done(), Err(Error::Busy));
+        link(adapter, "up");
+        for i in 0..20u32 {
+            assert_eq!(receive_surely(&nodes.end), i.to_le_bytes());
+        }
+        exchange(&nodes.end, 1, 5);
+        send_surely(&nodes.end, 1, b"end");
+        assert_eq!(receive_surely(&nodes.end), b"end");
+        other.ends_well();
     }
-    let _dog = Watchdog::new(120);
-    let nodes = Nodes::new(2);
-    let other = nodes.start(1, "echo");
-    exchange(&nodes.end, 1, 5);
-    link("link set wire0 down");
-    for i in 0..20u32 {
-        send_surely(&nodes.end, 1, &i.to_le_bytes());
+}
+
+/// A cgroup that limits what adapters give its processes.
+struct Limits(PathBuf);
+
+impl Limits {
+    /// With this process in it.
+    fn new() -> Limits {
+        let all = PathBuf::from("/tmp/cgroups");
+        fs::create_dir_all(&all).unwrap();
+        if !all.join("cgroup.procs").exists() {
+            let words = ["-t", "cgroup2", "cgroup"];
+            assert!(Command::new("mount").args(words).arg(&all).status().unwrap().success());
+        }
+        fs::write(all.join("cgroup.subtree_control"), "+rdma").unwrap();
+        let own = all.join(format!("limited-{}", std::process::id()));
+        fs::create_dir(&own).unwrap();
+        fs::write(own.join("cgroup.procs"), "0").unwrap();
+        Limits(own)
     }
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(nodes.end.is_send_done(), Err(Error::Busy));
-    link("link set wire0 up");
-    for i in 0..20u32 {
-        assert_eq!(receive_surely(&nodes.end), i.to_le_bytes());
+
+    /// So many objects more than there are: queues, queue pairs, registrations.
+    fn allow(&self, adapter: &str, more: u32) {
+        let now = fs::read_to_string(self.0.join("rdma.current")).unwrap();
+        let line = now.lines().find(|line| line.starts_with(adapter)).unwrap();
+        let count: u32 = line.split_once("hca_object=").unwrap().1.trim().parse().unwrap();
+        let line = format!("{adapter} hca_object={}", count + more);
+        fs::write(self.0.join("rdma.max"), line).unwrap();
     }
-    exchange(&nodes.end, 1, 5);
-    send_surely(&nodes.end, 1, b"end");
-    assert_eq!(receive_surely(&nodes.end), b"end");
-    other.ends_well();
+}
+
+impl Drop for Limits {
+    fn drop(&mut self) {
+        let _ = fs::write("/tmp/cgroups/cgroup.procs", "0");
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// An adapter that gives little: the first peer is met, the second when there is more.
+fn limited(adapter: &str) {
+    let limits = Limits::new();
+    let options = ["-nodes", "3", "-device", adapter];
+    let device = Device::open("verbs", &options).unwrap();
+    let opened: Vec<_> = (0..3).map(|k| device.open_context(k).unwrap()).collect();
+    let attach = |(k, context): (usize, &ContextRef)| {
+        context.bind_channel(0, k as u32).unwrap();
+        Context::attach("verbs", context.create_attach_fd().unwrap())
+    };
+    let ends: Vec<_> = opened.iter().enumerate().map(|it| attach(it).unwrap()).collect();
+    // Of both ends: buffers, and a queue pair.
+    limits.allow(adapter, 4);
+    for i in 0..5u32 {
+        send_surely(&ends[0], 1, &i.to_le_bytes());
+        assert_eq!(receive_surely(&ends[1]), i.to_le_bytes());
+    }
+    for i in 0..5u32 {
+        send_surely(&ends[0], 2, &i.to_le_bytes());
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(ends[0].is_send_done(), Err(Error::Busy));
+    send_surely(&ends[1], 0, b"others go on");
+    assert_eq!(receive_surely(&ends[0]), b"others go on");
+    limits.allow(adapter, 50);
+    for i in 0..5u32 {
+        assert_eq!(receive_surely(&ends[2]), i.to_le_bytes());
+    }
+    limits.allow(adapter, 3);
+    let second = Device::open("verbs", &options).unwrap();
+    let context = second.open_context(0).unwrap();
+    context.bind_channel(0, 0).unwrap();
+    let refused = Context::attach("verbs", context.create_attach_fd().unwrap());
+    assert_eq!(refused.map(drop), Err(Error::NoMemory));
+    limits.allow(adapter, 1000);
+}
+
+#[test]
+fn an_adapter_that_has_nothing_more_to_give_is_named_and_what_was_sent_waits() {
+    for adapter in adapters() {
+        let _dog = Watchdog::new(120);
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, format!("limited {adapter}"))
+            .env("PM_DEBUG", "0")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{told}");
+        let lines: Vec<&str> = told.lines().filter(|line| line.contains("cgroup")).collect();
+        let [meeting @ .., opening] = &lines[..] else { panic!("{told}") };
+        // Each end says so at most once.
+        assert!((1..=3).contains(&meeting.len()), "{told}");
+        let name = format!("RDMA adapter {adapter} ");
+        let why = "(the limit of its cgroup: rdma.max)";
+        for line in meeting {
+            assert!(line.contains("cannot be met: ") && line.ends_with("; it is tried again"));
+            assert!(line.contains(&name) && line.contains(why), "{told}");
+        }
+        assert!(opening.contains(&name) && opening.ends_with(why), "{told}");
+    }
 }

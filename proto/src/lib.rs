@@ -21,7 +21,7 @@ pub mod sight;
 pub mod wire;
 
 /// Version of everything in this crate. Peers of different versions refuse each other by name.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// The largest number of nodes of a parallel process (manual 2.2.4, `PM_MAX_NODE`).
 pub const MAX_NODES: u32 = 1 << 20;

@@ -7,9 +7,12 @@
 
 mod spec;
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::listing::JobLine;
+use crate::nodeset::NodeSet;
 use crate::order::Limit;
 use crate::shape::Shape;
 use crate::sight::Figures;
@@ -383,6 +386,8 @@ pub enum NetworkDevice {
     Shmem,
     /// Processes of any hosts.
     Ethernet,
+    /// Processes of hosts with RDMA hardware.
+    Verbs,
 }
 
 /// Consecutive nodes that a context knows by consecutive numbers.
@@ -403,25 +408,24 @@ impl NetworkSet {
         Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, reach }] }
     }
 
-    /// The host with nodes `first` to `first + local` of `nodes` by shared memory, where it has
-    /// more than one; all others by the ethernet device, which knows every node by its own number.
-    pub fn many_hosts(nodes: u32, first: u32, local: u32) -> Self {
-        let same = |first, count| Reach { first, count, there: first };
-        let end = first.saturating_add(local);
-        if local <= 1 {
-            let reach = vec![same(0, nodes)];
-            return Self {
-                members: vec![NetworkMember { device: NetworkDevice::Ethernet, reach }],
-            };
+    /// The `own` host's nodes by shared memory, where it has more than one; those of others by
+    /// devices that know every node by its own number.
+    pub fn many_hosts(own: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
+        let mut members = Vec::new();
+        if own.len() > 1 {
+            let reach = vec![Reach { first: own.start, count: own.len() as u32, there: 0 }];
+            members.push(NetworkMember { device: NetworkDevice::Shmem, reach });
         }
-        let here = vec![Reach { first, count: local, there: 0 }];
-        let others = [same(0, first), same(end, nodes.saturating_sub(end))];
-        let others = others.into_iter().filter(|reach| reach.count > 0).collect();
-        Self {
-            members: vec![
-                NetworkMember { device: NetworkDevice::Shmem, reach: here },
-                NetworkMember { device: NetworkDevice::Ethernet, reach: others },
-            ],
+        for (device, nodes) in others {
+            let mut nodes = nodes.clone();
+            if members.is_empty() {
+                nodes.insert_range(own.clone());
+            }
+            let reach =
+                |Range { start, end }| Reach { first: start, count: end - start, there: start };
+            let reach = nodes.ranges().map(reach).collect();
+            members.push(NetworkMember { device: *device, reach });
         }
+        Self { members }
     }
 }

@@ -18,6 +18,16 @@ pub const UDP: &str = "agent-udp";
 pub const RAW: &str = "ethernet";
 /// Shared memory: for jobs of one host.
 pub const SHMEM: &str = "shmem";
+/// RDMA hardware; UDP to hosts that have none.
+pub const VERBS: &str = "verbs";
+/// RDMA where hosts have the hardware for it and nobody has to say how it is addressed, else UDP.
+pub const AUTO: &str = "auto";
+
+/// How a host's RDMA adapter is addressed: attributes of `scorehosts.db`, options of the device.
+pub const ADDRESSING: [&str; 5] = ["device", "port", "gid", "partition", "level"];
+
+/// What every host is on, whether anybody says so or not.
+const BARE: [&str; 4] = [UDP, RAW, VERBS, AUTO];
 
 /// A network as one host is on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +41,8 @@ pub struct HostNetwork {
     /// The interfaces, or addresses, of this host; several make a trunk. None: that of the address
     /// at which its daemon is reached.
     pub links: Vec<String>,
+    /// Of [`ADDRESSING`], what was said, with values.
+    pub addressing: Vec<(String, String)>,
 }
 
 /// What reaches other hosts by a network.
@@ -40,6 +52,10 @@ pub enum NetworkWire {
     Udp,
     /// Ethernet frames of our own where that is allowed, else UDP.
     Raw,
+    /// RDMA, and UDP to hosts that have none.
+    Verbs,
+    /// The same, where that needs no more to be said.
+    Auto,
     /// Nothing here: a device of this name is not built.
     Unbuilt(String),
 }
@@ -50,9 +66,17 @@ impl HostNetwork {
         let wire = match device {
             UDP => NetworkWire::Udp,
             RAW => NetworkWire::Raw,
+            VERBS => NetworkWire::Verbs,
+            AUTO => NetworkWire::Auto,
             other => NetworkWire::Unbuilt(other.to_owned()),
         };
-        Self { name: name.to_owned(), wire, trusted, links }
+        Self { name: name.to_owned(), wire, trusted, links, addressing: Vec::new() }
+    }
+
+    /// The same with an adapter that is addressed so.
+    #[must_use]
+    pub fn addressed(self, addressing: Vec<(String, String)>) -> Self {
+        Self { addressing, ..self }
     }
 
     /// Its device.
@@ -60,6 +84,8 @@ impl HostNetwork {
         match &self.wire {
             NetworkWire::Udp => UDP,
             NetworkWire::Raw => RAW,
+            NetworkWire::Verbs => VERBS,
+            NetworkWire::Auto => AUTO,
             NetworkWire::Unbuilt(device) => device,
         }
     }
@@ -70,8 +96,8 @@ impl HostSpec {
     pub fn network(&self, name: &str) -> Option<Cow<'_, HostNetwork>> {
         let described = self.networks.iter().find(|network| network.name == name);
         let bare = || {
-            let bare = [UDP, RAW].contains(&name);
-            bare.then(|| Cow::Owned(HostNetwork::new(name, name, false, Vec::new())))
+            BARE.contains(&name)
+                .then(|| Cow::Owned(HostNetwork::new(name, name, false, Vec::new())))
         };
         described.map(Cow::Borrowed).or_else(bare)
     }
@@ -79,7 +105,7 @@ impl HostSpec {
     /// The networks that it is on, as users may name them.
     fn names(&self) -> impl Iterator<Item = &str> {
         let described = self.networks.iter().map(|network| network.name.as_str());
-        described.chain([UDP, RAW])
+        described.chain(BARE)
     }
 }
 
@@ -111,9 +137,14 @@ pub fn choose(hosts: &[HostSpec], named: &[String], least: u32) -> Result<Vec<St
         return Ok(vec![SHMEM.to_owned(); sets]);
     }
     let common = common(hosts);
-    // Where nobody has described the networks, UDP gets everywhere, as often as it is wanted.
-    if common.is_empty() || hosts.iter().all(|host| host.kind == HostKind::Virtual) {
+    // Virtual hosts are to show what a network does, and have no hardware of their own.
+    if hosts.iter().all(|host| host.kind == HostKind::Virtual) {
         return Ok(vec![UDP.to_owned(); sets]);
+    }
+    // Where nobody has described the networks, UDP gets everywhere, as often as it is wanted; and
+    // who has bought faster hardware wants it to be used.
+    if common.is_empty() {
+        return Ok(vec![AUTO.to_owned(); sets]);
     }
     if common.len() < sets {
         let (count, list) = (common.len(), common.join(", "));
@@ -170,7 +201,7 @@ fn check(hosts: &[HostSpec], name: &str) -> Result<(), String> {
             NetworkWire::Unbuilt(device) => {
                 return Err(format!("network {name}: PM has no device {device} here"));
             }
-            NetworkWire::Udp | NetworkWire::Raw => {}
+            NetworkWire::Udp | NetworkWire::Raw | NetworkWire::Verbs | NetworkWire::Auto => {}
         }
         let count = network.links.len();
         if count > usize::from(MAX_LINKS) {
@@ -230,9 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_nobody_has_described_have_udp_and_one_host_has_shared_memory() {
+    fn hosts_that_nobody_has_described_have_what_is_there_and_one_host_has_shared_memory() {
         let plain = [host("a", &[]), host("b", &[("x", UDP, 1)])];
-        assert_eq!(choose(&plain, &[], 3), Ok(vec![UDP.to_owned(); 3]));
+        assert_eq!(choose(&plain, &[], 3), Ok(vec![AUTO.to_owned(); 3]));
+        assert_eq!(choose(&plain, &named("verbs+auto"), 1), Ok(named("verbs+auto")));
+        let mut of_one_machine = plain.clone();
+        of_one_machine.iter_mut().for_each(|host| host.kind = HostKind::Virtual);
+        assert_eq!(choose(&of_one_machine, &[], 2), Ok(vec![UDP.to_owned(); 2]));
         assert_eq!(choose(&plain[..1], &[], 2), Ok(vec![SHMEM.to_owned(); 2]));
         assert_eq!(choose(&plain[..1], &named("shmem+ethernet"), 2), Ok(named("shmem+ethernet")));
         let links = |name| plain[0].network(name).map(|network| network.links.clone());
@@ -245,7 +280,12 @@ mod tests {
         let wide = [host("a", &[("t", RAW, 9)]), host("b", &[("t", RAW, 9)])];
         let one = [host("", &[])];
         for (hosts, words, sets, parts) in [
-            (&pair()[..], "fats", 1, &["\"fats\"", "agent-udp, ethernet, fast, mine, old"][..]),
+            (
+                &pair()[..],
+                "fats",
+                1,
+                &["\"fats\"", "agent-udp, auto, ethernet, fast, mine, old"][..],
+            ),
             (&pair(), "mine", 1, &["host a", "not on", "\"mine\""]),
             (&pair(), "old", 1, &["old", "no device myrinet"]),
             (&pair(), "fast", 3, &["3 network sets", "1 network named", "fast+fast"]),
@@ -255,7 +295,7 @@ mod tests {
             (&odd, "t", 1, &["host a has 2 links", "host b 1"]),
             (&odd, "", 1, &["host a has 2 links"]),
             (&wide, "t", 1, &["9 links, 8"]),
-            (&one, "t", 1, &["unknown network \"t\"", "agent-udp, ethernet, shmem"]),
+            (&one, "t", 1, &["unknown network \"t\"", "agent-udp, auto, ethernet, shmem, verbs"]),
             (&one, "", 17, &["17 network sets: 16"]),
         ] {
             let line = choose(hosts, &named(words), sets).unwrap_err();

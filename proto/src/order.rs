@@ -34,6 +34,24 @@ pub enum Until {
         /// Larger than all before.
         switch: u64,
     },
+    /// It does not run yet: it takes turns with other jobs of its one host, whose daemon has each
+    /// run as by [`Until::Passed`], one after the other, and tells only when the last one stops.
+    Turns(Turns),
+}
+
+/// How a job takes turns with others. All of them are told, each its own place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turns {
+    /// The number by which the first turn stops; each further turn has the next one.
+    pub switch: u64,
+    /// How long a turn is, in microseconds.
+    pub us: u32,
+    /// How many there are in all.
+    pub turns: u32,
+    /// How many jobs take part.
+    pub of: u8,
+    /// The job's place among them, counted from 0.
+    pub at: u8,
 }
 
 /// Towards the shepherds.

@@ -10,12 +10,18 @@ use mio::{Interest, Registry, Token};
 use score_proto::frame::{self, Decoder, FrameError};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Bytes taken from the socket at once.
-const READ_BYTES: usize = 64 * 1024;
+/// Bytes taken from a socket or a pipe at once.
+pub const READ_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    /// One for all links: a daemon may have thousands.
+    /// One for all links: a daemon may have thousands. And for all that a shepherd reads, whose
+    /// pages it has from its daemon then.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// Room to read into, of `READ_BYTES`. Not from within itself.
+pub fn with_scratch<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| read(scratch))
 }
 
 /// One end of a connection, with what has not been decoded or sent yet.
@@ -148,7 +154,7 @@ impl Link {
                 return Ok(None);
             }
             let (stream, decoder) = (&mut self.stream, &mut self.decoder);
-            let read = SCRATCH.with_borrow_mut(|scratch| {
+            let read = with_scratch(|scratch| {
                 let count = stream.read(scratch)?;
                 decoder.push(&scratch[..count]);
                 Ok::<usize, io::Error>(count)

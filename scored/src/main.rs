@@ -26,7 +26,10 @@ fn main() -> ExitCode {
         Ok(Command::Daemon(setting)) => daemon::run_host(setting),
         Ok(Command::Service(setting)) => daemon::service::run(&setting),
         Ok(Command::Console(setting)) => console::run(&setting).map_err(std::io::Error::other),
-        Ok(Command::Shepherd(setting)) => shepherd::run(setting),
+        Ok(Command::Shepherd(setting)) => {
+            // A fork of a daemon has this from there.
+            sys::process::default_and_block_signals().and_then(|()| shepherd::run(setting))
+        }
         Ok(Command::Opener(opening)) => raw::run(opening),
         Ok(Command::Try(setting)) => start::trial::run(&setting).map_err(std::io::Error::other),
         Ok(Command::Greet(greeting)) => {

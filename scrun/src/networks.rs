@@ -38,8 +38,12 @@ pub fn of_host(host: &Host, links: u32) -> Vec<HostNetwork> {
         return of_virtual_host(links);
     }
     let ends = host.ends.iter();
-    ends.map(|end| HostNetwork::new(&end.network, &end.device, end.trusted, end.links.clone()))
-        .collect()
+    ends.map(of_end).collect()
+}
+
+fn of_end(end: &End) -> HostNetwork {
+    let network = HostNetwork::new(&end.network, &end.device, end.trusted, end.links.clone());
+    network.addressed(end.addressing.clone())
 }
 
 /// The way back, for a host of a scout session.
@@ -49,6 +53,7 @@ pub fn ends(networks: &[HostNetwork]) -> Vec<End> {
         device: network.device().to_owned(),
         trusted: network.trusted,
         links: network.links.clone(),
+        addressing: network.addressing.clone(),
     };
     networks.iter().map(end).collect()
 }

@@ -1,4 +1,5 @@
-/* Programs that cannot go on, and programs that only look like it. deadlock WHAT */
+/* Programs that cannot go on, and programs that only look like it. deadlock [pin] WHAT
+ * With "pin" each process keeps memory locked meanwhile. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -293,9 +294,17 @@ static void alive(void) {
         printf("node %d went on\n", me);
 }
 
+static void pin(void) {
+    static char memory[1 << 16];
+    pmAddrHandle handle;
+    check(pmMLock(NET, PM_NODE_ANY, memory, sizeof memory, &handle) == PM_SUCCESS, "pmMLock");
+}
+
 int main(int argc, char **argv) {
     score_initialize(argc, argv);
     what = argc > 1 ? argv[argc - 1] : "";
+    if (argc > 2 && strcmp(argv[1], "pin") == 0)
+        pin();
     alive();
     return 0;
 }

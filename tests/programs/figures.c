@@ -2,8 +2,9 @@
  * Something to look at for monitors:
  *   figures SECONDS
  * Each even node sends 100 messages of 1 to 100 bytes to the odd one behind it, which takes them.
- * Then, for so long, the even nodes compute and the odd ones wait for a message that does not come:
- * their idle flag is set. User monitor 0 shows 10 more than the node, user monitor 1 shows 200.
+ * Then the odd nodes wait, for so long since they began, for a message that does not come: their
+ * idle flag is set. The even ones compute a second longer, lest these be called deadlocked at the
+ * end. User monitor 0 shows 10 more than the node, user monitor 1 shows 200.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -46,18 +47,20 @@ static void give(int length) {
 
 int main(int argc, char **argv) {
     int taken = 0;
-    double until;
+    double began, until;
 
     score_initialize(argc, argv);
     sc_set_monitor(0, (unsigned char)(10 + score_self_node));
     sc_set_monitor(1, 200);
-    until = now() + (argc > 1 ? atof(argv[1]) : 1);
+    began = now();
+    until = began + (argc > 1 ? atof(argv[1]) : 1);
     if (score_self_node % 2 == 0) {
         if (score_self_node + 1 < score_num_node) {
             for (taken = 1; taken <= MESSAGES; taken++) {
                 give(taken);
             }
         }
+        until += 1 + now() - began;
         while (now() < until) {
         }
     } else {

@@ -1,8 +1,9 @@
 /*
  * Two nodes write to and read from each other's memory, round after round, and check every word:
- *   remote ROUNDS
+ *   remote ROUNDS [WORDS]
  * In each round a node writes a pattern to the other and says so by a message, behind which the
- * pattern must be there; then it reads its own pattern back. Each node says when all was right.
+ * pattern must be there; then it reads its own pattern back. Node 0 says when a round begins, and
+ * each node when all was right.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -13,10 +14,9 @@
 #include <sc.h>
 #include <score.h>
 
-#define WORDS (64 * 1024)
-#define BYTES (WORDS * sizeof(uint64_t))
+#define MOST (64 * 1024)
 
-static uint64_t mine[WORDS], theirs[WORDS], back[WORDS];
+static uint64_t mine[MOST], theirs[MOST], back[MOST], words = MOST;
 
 static void must(const char *what, int cc) {
     if (cc != PM_SUCCESS) {
@@ -53,19 +53,19 @@ static uint64_t word(int node, uint64_t round, uint64_t at) {
     return (round << 32 | (uint64_t)node << 24) + at;
 }
 
-static void look(const uint64_t *words, int node, uint64_t round, const char *what) {
-    for (uint64_t i = 0; i < WORDS; i++) {
-        if (words[i] != word(node, round, i)) {
+static void look(const uint64_t *area, int node, uint64_t round, const char *what) {
+    for (uint64_t i = 0; i < words; i++) {
+        if (area[i] != word(node, round, i)) {
             fprintf(stderr, "round %d: word %d is not what was %s\n", (int)round, (int)i, what);
             (void)sc_exit(4);
         }
     }
 }
 
-static pmAddrHandle lock(int node, uint64_t *words) {
+static pmAddrHandle lock(int node, uint64_t *area) {
     pmAddrHandle handle;
 
-    must("pmMLock", pmMLock(score_pmnet[0], node, (caddr_t)words, BYTES, &handle));
+    must("pmMLock", pmMLock(score_pmnet[0], node, (caddr_t)area, words * sizeof *area, &handle));
     return handle;
 }
 
@@ -83,6 +83,10 @@ int main(int argc, char **argv) {
     int self, peer;
 
     score_initialize(argc, argv);
+    if (argc > 2) {
+        words = (uint64_t)atoi(argv[2]);
+        must("WORDS", words >= 1 && words <= MOST ? PM_SUCCESS : EINVAL);
+    }
     self = score_self_node;
     peer = 1 - self;
     from = lock(peer, mine);
@@ -91,14 +95,18 @@ int main(int argc, char **argv) {
     put(peer, &there, sizeof there);
     take(&there, sizeof there);
     for (round = 1; round <= rounds; round++) {
-        for (uint64_t i = 0; i < WORDS; i++) {
+        for (uint64_t i = 0; i < words; i++) {
             mine[i] = word(self, round, i);
         }
-        must("pmWrite", pmWrite(score_pmnet[0], peer, there, from, BYTES));
+        if (self == 0) {
+            printf("round %d\n", (int)round);
+            (void)fflush(stdout);
+        }
+        must("pmWrite", pmWrite(score_pmnet[0], peer, there, from, words * sizeof *mine));
         put(peer, &round, sizeof round);
         take(&told, sizeof told);
         look(theirs, peer, told, "written");
-        must("pmRead", pmRead(score_pmnet[0], peer, there, into, BYTES));
+        must("pmRead", pmRead(score_pmnet[0], peer, there, into, words * sizeof *mine));
         done(pmIsReadDone, "pmIsReadDone");
         done(pmIsWriteDone, "pmIsWriteDone");
         look(back, self, round, "read");

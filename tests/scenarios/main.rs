@@ -39,6 +39,7 @@ mod pmtest;
 mod probe;
 mod program_errors;
 mod programs_travel;
+mod rdma_jobs;
 mod redirects;
 mod remote_hosts;
 mod remote_jobs;

@@ -164,7 +164,11 @@ fn number_of(cluster: &Cluster<'_>) -> String {
 
 fn is_settled(line: &Value) -> bool {
     let load = |node: usize| line["processes"][node]["load"].as_f64();
-    load(0).is_some_and(|load| load > 0.95) && load(1).is_some_and(|load| load < 0.05)
+    // Looked at twice a second: the first time a process may just be about to become its program.
+    let memory = line["processes"][0]["memory_kib"].as_u64();
+    load(0).is_some_and(|load| load > 0.95)
+        && load(1).is_some_and(|load| load < 0.05)
+        && memory.is_some_and(|kib| kib > 100)
 }
 
 /// One idle and one busy process, on two hosts.

@@ -165,8 +165,14 @@ fn a_network_that_is_wrong_is_named_with_those_there_are_and_nothing_runs() {
     let Some(program) = scene.program("two_networks") else { return };
     let program = program.to_str().unwrap();
     for (options, says) in [
-        ("network=fats", &["\"fats\"", "unknown", "agent-udp, ethernet, fast, old, slow"][..]),
-        ("network=slow+fast", &["host b", "not on", "\"fast\"", "agent-udp, ethernet, slow"]),
+        (
+            "network=fats",
+            &["\"fats\"", "unknown", "agent-udp, auto, ethernet, fast, old, slow"][..],
+        ),
+        (
+            "network=slow+fast",
+            &["host b", "not on", "\"fast\"", "agent-udp, auto, ethernet, slow, verbs"],
+        ),
         ("network=old+old", &["old", "myrinet2k"]),
         ("network=slow", &["2 network sets", "NUM_NETS(2)", "1 network named"]),
         ("nodes=2x1", &["2 network sets", "NUM_NETS(2)", "share 1 (slow)"]),
@@ -178,7 +184,7 @@ fn a_network_that_is_wrong_is_named_with_those_there_are_and_nothing_runs() {
         let _ = outcome.says(says);
     }
     let outcome = scene.scrun(&["-nodes=2,network=fast+fast", program]).run().expect(2);
-    let _ = outcome.says(&["unknown network \"fast\"", "agent-udp, ethernet, shmem"]);
+    let _ = outcome.says(&["unknown network \"fast\"", "agent-udp, auto, ethernet, shmem, verbs"]);
     let outcome = scene.scrun(&["-group=local:2,network=net0", program]).run().expect(2);
     let _ = outcome.says(&["unknown network \"net0\""]);
 }

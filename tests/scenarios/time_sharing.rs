@@ -74,6 +74,37 @@ fn jobs_on_the_same_processor_never_run_at_once_whatever_they_ignore() {
 }
 
 #[test]
+fn jobs_that_take_turns_go_on_when_the_shepherd_of_one_is_killed() {
+    let scene = Scene::new();
+    let Some(program) = turns(&scene) else { return };
+    let Some(mut cluster) = cluster(&scene, 1, "10") else { return };
+    let program = program.to_str().unwrap();
+    let mut victim = cluster.scrun(BOB, "a", "nodes=1", "echo up; while :; do :; done").start();
+    victim.wait_for("up", 1);
+    let shepherd = scene.processes().into_iter().find(|one| one.is_shepherd()).unwrap();
+    let others = [ALICE, ALICE].map(|uid| {
+        let mut job = start(&cluster, uid, "nodes=1", &[program, "3"]);
+        job.wait_for("up", 1);
+        job
+    });
+    // They take turns by now, whether they do already without being asked or not.
+    sleep(Duration::from_secs(1));
+    shepherd.signal(Signal::SIGKILL);
+    assert_ne!(victim.wait().code, 0);
+    let [one, other] = others.map(Running::wait);
+    assert_in_turns(&stretches(&one), &stretches(&other));
+    cluster.strike("a", Signal::SIGTERM);
+    cluster.until_logged("a", " stops of jobs");
+    let log = cluster.log("a");
+    let told = log.lines().find(|line| line.contains(" stops of jobs")).unwrap();
+    let words: Vec<&str> = told.split_whitespace().collect();
+    // "N stops of jobs, M of them in turns"
+    let behind = words.iter().position(|word| *word == "jobs,").unwrap();
+    let in_turns: u64 = words[behind + 1].parse().expect(told);
+    assert!(in_turns > 10, "{told}");
+}
+
+#[test]
 fn who_has_stopped_itself_is_left_so() {
     let scene = Scene::new();
     let Some(program) = turns(&scene) else { return };
@@ -166,13 +197,13 @@ fn a_suspended_job_stands_still_while_others_take_turns() {
 }
 
 /// Waits until such a process is found stopped several times on end, so that no slice is over
-/// between.
+/// between. A shell that waits for a child of vfork(2) that is stopped stands still, too.
 fn stands_still(scene: &Scene, which: impl Fn(&score_tests::process::Process) -> bool) {
     let begin = Instant::now();
     let mut times = 0;
     while times < 40 {
         let all: Vec<_> = scene.processes().into_iter().filter(|one| which(one)).collect();
-        let still = !all.is_empty() && all.iter().all(|one| one.state == 'T');
+        let still = !all.is_empty() && all.iter().all(|one| matches!(one.state, 'T' | 'D'));
         times = if still { times + 1 } else { 0 };
         assert!(begin.elapsed() < PATIENCE, "it runs: {all:#?}");
         sleep(Duration::from_millis(5));

@@ -18,6 +18,9 @@ use crate::{binaries, skip};
 /// machines that run several scenarios at once get some more before it counts as broken.
 pub const GRACE: Duration = Duration::from_secs(20);
 
+/// A variable that the first process of the virtual machine sets.
+pub const VIRTUAL: &str = "SCORE_VM";
+
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Helper programs that have been compiled by this test program.
@@ -105,6 +108,10 @@ impl Scene {
     /// The helper program `tests/programs/NAME.c`, compiled by scorecc; `None`, and a skip, where
     /// there is no C compiler.
     pub fn program(&self, name: &str) -> Option<PathBuf> {
+        // In the virtual machine it is compiled already.
+        if std::env::var_os(VIRTUAL).is_some() {
+            return Some(binaries::program(name));
+        }
         if !have("gcc") {
             skip(name, "gcc is not installed");
             return None;

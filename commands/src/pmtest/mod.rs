@@ -7,6 +7,7 @@ pub mod floor;
 pub mod measure;
 pub mod options;
 pub mod pairs;
+pub mod pins;
 pub mod rma;
 
 use std::ffi::c_int;
@@ -25,7 +26,7 @@ use crate::station::Place;
 
 /// What `-help` prints.
 pub const USAGE: &str = "\
-usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate|-rma] [-size N[,N...]] [-json]
+usage: scrun -nodes=2 pmtest [-latency|-bandwidth|-rate|-rma|-pin] [-size N[,N...]] [-json]
 
 Measures between nodes 0 and 1; everything when nothing is chosen.
   -latency     time one way; on one host beside the floor, a cache line bounced between the
@@ -36,6 +37,9 @@ Measures between nodes 0 and 1; everything when nothing is chosen.
   -rate        messages per second in one direction
   -rma         remote memory: a put of 8 bytes beside the floor; bytes per second of pmWrite and
                pmRead beside memcpy and process_vm_writev
+  -area MIB    the memory that -rma goes round over, on each side (128)
+  -pin         bytes per second of transfers that lock their memory before and unlock it after,
+               where the pin-down cache has it and where it has not
   -size N,...  bytes per message
   -json        an array with one object per size
   -rounds N    rounds in which floor and messages take turns (20)
@@ -96,6 +100,9 @@ pub fn run(place: Place, options: &Options) -> Result<String, Refusal> {
     if options.rma {
         return remote(&channel, place, options);
     }
+    if options.pin {
+        return pinned(&channel, place, options);
+    }
     let core = if options.unpinned { None } else { pin(place.node as usize) };
     let figures = measured(&channel, place, options, mtu, &sizes)?;
     if options.json {
@@ -112,14 +119,17 @@ pub fn run(place: Place, options: &Options) -> Result<String, Refusal> {
 
 /// `-rma`: the part of nodes 0 and 1.
 fn remote(channel: &Channel, place: Place, options: &Options) -> Result<String, Refusal> {
-    let sizes = rma::sizes(&options.sizes)
-        .map_err(|size| (format!("-size {size}: 67108864 bytes at most with -rma"), 2))?;
+    let area = options.area << 20;
+    let most = area / 2;
+    let sizes = rma::sizes(&options.sizes, most)
+        .map_err(|size| (format!("-size {size}: {most} bytes at most with -rma"), 2))?;
     if !options.unpinned {
         pin(place.node as usize);
     }
     let first = place.node == 0;
     let mut floor = greeted(channel, place, options)?;
-    let mut rma = Rma::new(channel, first).map_err(|error| (rma::explain(&error), 1))?;
+    let mut rma =
+        Rma::new(channel, first, area).map_err(|error| (rma::explain("-rma", &error), 1))?;
     let mut lines = Vec::new();
     for size in sizes {
         lines.push(rma.measure(size, floor.as_mut(), options.rounds).map_err(broken)?);
@@ -130,6 +140,21 @@ fn remote(channel: &Channel, place: Place, options: &Options) -> Result<String, 
         return Ok(format!("{:#}\n", serde_json::Value::from(lines)));
     }
     Ok(rma::table(&lines))
+}
+
+/// `-pin`: the part of nodes 0 and 1.
+fn pinned(channel: &Channel, place: Place, options: &Options) -> Result<String, Refusal> {
+    let sizes = if options.sizes.is_empty() { &pins::SIZES[..] } else { &options.sizes };
+    let first = place.node == 0;
+    greeted(channel, place, options)?;
+    let lines = pins::run(channel, first, sizes, options.rounds);
+    let lines = lines.map_err(|error| (rma::explain("-pin", &error), 1))?;
+    released(channel, place, options)?;
+    if options.json {
+        let lines: Vec<_> = lines.iter().map(pins::json).collect();
+        return Ok(format!("{:#}\n", serde_json::Value::from(lines)));
+    }
+    Ok(pins::table(&lines))
 }
 
 fn measured(

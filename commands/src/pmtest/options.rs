@@ -41,6 +41,10 @@ pub struct Options {
     pub unpinned: bool,
     /// Remote memory.
     pub rma: bool,
+    /// MiB of each memory area that remote memory is measured on.
+    pub area: usize,
+    /// Transfers that lock and unlock their memory.
+    pub pin: bool,
     /// The latency of a bare ring instead of PM's.
     pub bare: bool,
     /// Print how to use it.
@@ -70,6 +74,8 @@ pub enum OptionError {
 /// Sizes that are measured when none is named.
 const SIZES: [usize; 6] = [8, 64, 256, 1024, 4096, 8192];
 const ROUNDS: u32 = 20;
+/// Source and destination go round over 256 MiB together.
+const AREA: usize = 128;
 
 impl Options {
     /// Reads the arguments, without the program's own name.
@@ -89,6 +95,8 @@ impl Options {
             alone: None,
             unpinned: false,
             rma: false,
+            area: AREA,
+            pin: false,
             bare: false,
             help: false,
         };
@@ -102,6 +110,8 @@ impl Options {
                 "-json" => options.json = true,
                 "-pairs" => options.pairs = true,
                 "-rma" => options.rma = true,
+                "-area" => options.area = one::<u16>("-area", words.next())?.into(),
+                "-pin" => options.pin = true,
                 "-bare" => options.bare = true,
                 "-nopin" => options.unpinned = true,
                 "-help" => options.help = true,
@@ -126,6 +136,12 @@ impl Options {
         if self.bare && (self.bandwidth || self.rate || self.pairs) {
             return Err(OptionError::Exclusive("-bare", "-bandwidth, -rate, -pairs"));
         }
+        if self.pin && (any || self.bare || self.pairs || self.rma) {
+            return Err(OptionError::Exclusive(
+                "-pin",
+                "-latency, -bandwidth, -rate, -bare, -pairs, -rma",
+            ));
+        }
         if self.rma && (any || self.bare || self.pairs) {
             return Err(OptionError::Exclusive(
                 "-rma",
@@ -134,7 +150,7 @@ impl Options {
         }
         if self.bare {
             self.latency = true;
-        } else if !any && !self.rma {
+        } else if !any && !self.rma && !self.pin {
             (self.latency, self.bandwidth, self.rate) = (true, true, true);
         }
         Ok(self)
@@ -223,6 +239,8 @@ mod tests {
             (&["-silent", "loud"], "\"loud\""),
             (&["-pairs", "-rate"], "exclude"),
             (&["-rma", "-rate"], "exclude"),
+            (&["-pin", "-rma"], "exclude"),
+            (&["-rma", "-area", "0"], "\"0\""),
         ] {
             let message = parse(words).unwrap_err().to_string();
             assert!(message.contains(part), "{words:?}: {message}");

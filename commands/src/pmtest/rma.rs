@@ -25,8 +25,6 @@ type IsDone = unsafe extern "C" fn(*mut pmContext) -> c_int;
 
 /// Sizes that are measured when none is named.
 pub const SIZES: [usize; 7] = [8, 64, 1024, 4096, 65_536, 1 << 20, 4 << 20];
-/// Source and destination of a copy, which go round over all of it: 256 MiB together.
-const AREA: usize = 128 << 20;
 /// Bytes in a batch, and copies at most.
 const BATCH_BYTES: usize = 64 << 20;
 const BATCH: usize = 20_000;
@@ -83,6 +81,8 @@ pub struct Rma<'a> {
     channel: &'a Channel,
     context: *mut pmContext,
     first: bool,
+    /// Bytes of each area.
+    area: usize,
     ours: Area,
     other: Area,
     /// Destination of memcpy.
@@ -93,11 +93,11 @@ pub struct Rma<'a> {
     trips: u64,
 }
 
-fn plain() -> Result<*mut u8, PmError> {
+fn plain(area: usize) -> Result<*mut u8, PmError> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     // SAFETY: asks for new memory anywhere.
-    let at = unsafe { libc::mmap(null_mut(), AREA, prot, flags, -1, 0) };
+    let at = unsafe { libc::mmap(null_mut(), area, prot, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         check("mmap", libc::ENOMEM)?
     }
@@ -109,24 +109,34 @@ impl<'a> Rma<'a> {
     ///
     /// # Errors
     /// A PM function failed: ENOSYS where the network has no remote memory.
-    pub fn new(channel: &'a Channel, first: bool) -> Result<Self, PmError> {
+    pub fn new(channel: &'a Channel, first: bool, area: usize) -> Result<Self, PmError> {
         let context = channel.as_ptr();
         let mut at = null_mut();
         // SAFETY: PM checks the context; the place is valid for the call.
-        check("pmAlloc", unsafe { pmAlloc(context, AREA, &raw mut at) })?;
+        check("pmAlloc", unsafe { pmAlloc(context, area, &raw mut at) })?;
         // SAFETY: that many bytes were just allocated.
-        unsafe { at.write_bytes(1, AREA) };
+        unsafe { at.write_bytes(1, area) };
         let lock = |at: *mut u8| {
             let mut here = 0;
             let peer = c_int::from(first);
             // SAFETY: as above.
-            check("pmMLock", unsafe { pmMLock(context, peer, at, AREA, &raw mut here) })?;
+            check("pmMLock", unsafe { pmMLock(context, peer, at, area, &raw mut here) })?;
             Ok(Area { at, here, there: 0, far: 0 })
         };
-        let (ours, other) = (lock(at)?, lock(plain()?)?);
-        let third = if first { plain()? } else { null_mut() };
-        let mut rma =
-            Self { channel, context, first, ours, other, third, pid: None, turn: 0, trips: 0 };
+        let (ours, other) = (lock(at)?, lock(plain(area)?)?);
+        let third = if first { plain(area)? } else { null_mut() };
+        let mut rma = Self {
+            channel,
+            context,
+            first,
+            area,
+            ours,
+            other,
+            third,
+            pid: None,
+            turn: 0,
+            trips: 0,
+        };
         rma.introduce()?;
         Ok(rma)
     }
@@ -182,7 +192,7 @@ impl<'a> Rma<'a> {
 
     /// Bytes per second of one batch: node 0 moves, node 1 answers when it has been told.
     fn batch(&mut self, way: Way, size: usize) -> Result<f64, PmError> {
-        let count = (BATCH_BYTES / size).clamp(1, BATCH);
+        let count = (BATCH_BYTES.min(self.area) / size).clamp(1, BATCH);
         let mut word = [0; 8];
         if !self.first {
             self.channel.receive(&mut word)?;
@@ -192,7 +202,7 @@ impl<'a> Rma<'a> {
         let start = Instant::now();
         let mut moved = true;
         for _ in 0..count {
-            self.turn = if self.turn + 2 * size > AREA { 0 } else { self.turn + size };
+            self.turn = if self.turn + 2 * size > self.area { 0 } else { self.turn + size };
             moved &= self.one(way, self.turn, size)?;
         }
         self.finish(way)?;
@@ -349,12 +359,12 @@ fn await_word(word: &AtomicU64, value: u64) {
 /// Why a size cannot be measured.
 ///
 /// # Errors
-/// The size: it is more than half of an area.
-pub fn sizes(named: &[usize]) -> Result<Vec<usize>, usize> {
+/// The size: it is more than `most`.
+pub fn sizes(named: &[usize], most: usize) -> Result<Vec<usize>, usize> {
     if named.is_empty() {
-        return Ok(SIZES.to_vec());
+        return Ok(SIZES.into_iter().filter(|size| *size <= most).collect());
     }
-    match named.iter().find(|size| **size > AREA / 2) {
+    match named.iter().find(|size| **size > most) {
         Some(size) => Err(*size),
         None => Ok(named.to_vec()),
     }
@@ -420,10 +430,10 @@ pub fn table(lines: &[RmaFigures]) -> String {
 }
 
 /// Answers why there are no figures, in words for the user.
-pub fn explain(error: &PmError) -> String {
+pub fn explain(option: &str, error: &PmError) -> String {
     if error.is(libc::ENOSYS) {
         let why = io::Error::from_raw_os_error(libc::ENOSYS);
-        return format!("-rma: the network between nodes 0 and 1 has no remote memory ({why})");
+        return format!("{option}: the network between nodes 0 and 1 has no remote memory ({why})");
     }
     error.to_string()
 }
@@ -445,7 +455,8 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_are_named() {
-        assert_eq!(sizes(&[]).unwrap(), SIZES);
-        assert_eq!(sizes(&[8, AREA]), Err(AREA));
+        assert_eq!(sizes(&[], 64 << 20).unwrap(), SIZES);
+        assert_eq!(sizes(&[], 1024).unwrap(), [8, 64, 1024]);
+        assert_eq!(sizes(&[8, 1025], 1024), Err(1025));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use score_pm::{Context, Device, Error, Result};
 
-use crate::{NAMES, answer, array, in_out, int, name, natural, out, text};
+use crate::{answer, array, in_out, int, name, natural, out, text};
 
 /// `pmDeviceConfig`.
 #[repr(C)]
@@ -56,14 +56,15 @@ unsafe extern "C" fn pmGetTypeList(types: *mut *mut c_char, ntypesp: *mut c_int)
         // SAFETY: the rule of the crate.
         let ntypes = unsafe { in_out(ntypesp) }?;
         let room = natural(*ntypes)? as usize;
-        *ntypes = int(NAMES.len());
-        if room < NAMES.len() {
+        let list = score_pm::type_list();
+        *ntypes = int(list.len());
+        if room < list.len() {
             return Err(Error::NoSpace);
         }
         // SAFETY: the rule of the crate.
-        let types = unsafe { array(types, NAMES.len()) }?;
-        for (entry, name) in types.iter_mut().zip(NAMES.iter()) {
-            *entry = name.as_ptr().cast_mut();
+        let types = unsafe { array(types, list.len()) }?;
+        for (entry, kind) in types.iter_mut().zip(list) {
+            *entry = name(kind).cast_mut();
         }
         Ok(())
     })

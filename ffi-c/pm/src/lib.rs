@@ -97,7 +97,7 @@ fn int(count: usize) -> c_int {
 /// The C strings of the device names, for ever.
 static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
     let name = |name: &&str| CString::new(*name).expect("device names have no NUL");
-    score_pm::type_list().iter().map(name).collect()
+    score_pm::DEVICE_TYPES.iter().map(name).collect()
 });
 
 /// The C string of a device name.
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn every_device_name_is_a_c_string() {
-        for kind in score_pm::type_list() {
+        for kind in &score_pm::DEVICE_TYPES {
             // SAFETY: a string that never goes.
             assert_eq!(unsafe { CStr::from_ptr(name(kind)) }.to_str(), Ok(*kind));
         }

@@ -2,7 +2,7 @@
 
 use super::record::{Attribute, Record, wrong};
 use super::{Host, Network};
-use crate::attributes::{self, DEAD, DEVICES, HOST, Known, NETWORK, Takes};
+use crate::attributes::{self, ADDRESSING, DEAD, DEVICES, HOST, Known, NETWORK, Takes};
 use crate::fault::{Fault, listed};
 use crate::near::nearest;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -106,11 +106,24 @@ fn network(record: &Record) -> Result<Network, Fault> {
         };
         return Err(word.fault(&word.text, what));
     }
+    only_verbs_has_adapters(record, &device)?;
     if record.defect {
         let what = "a network cannot be marked as out of order";
         return Err(record.word.fault(&record.word.text, what));
     }
     Ok(Network { name: record.name.clone(), device, settings, ends: BTreeMap::new() })
+}
+
+fn only_verbs_has_adapters(record: &Record, device: &str) -> Result<(), Fault> {
+    let other = DEVICES.contains(&device) && device != "verbs";
+    let is_odd = |name: &str| other && ADDRESSING.contains(&name);
+    match record.attributes.iter().find(|given| is_odd(&given.name)) {
+        Some(given) => {
+            let what = "it addresses an RDMA adapter: it is for networks of type verbs";
+            Err(given.word.fault(&given.word.text, what))
+        }
+        None => Ok(()),
+    }
 }
 
 /// A `NETWORK/HOST` record.
@@ -129,6 +142,7 @@ fn end(record: &Record, networks: &mut [Network], hosts: &HashSet<&str>) -> Resu
             return Err(given.word.fault(&given.word.text, what));
         }
     }
+    only_verbs_has_adapters(record, &network.device)?;
     network.ends.insert(host.to_owned(), values(record, NETWORK)?);
     Ok(())
 }

@@ -5,6 +5,7 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+use crate::attributes;
 use crate::fault::{Fault, listed};
 use crate::near::nearest;
 use crate::preprocess;
@@ -67,6 +68,8 @@ pub struct End {
     pub trusted: bool,
     /// Interfaces of this host, else addresses; none when the route decides.
     pub links: Vec<String>,
+    /// How its RDMA adapter is addressed ([`attributes::ADDRESSING`]), as far as that is said.
+    pub addressing: Vec<(String, String)>,
 }
 
 impl Host {
@@ -125,11 +128,16 @@ impl Network {
             [] => self.setting(host, "address"),
             links => links,
         };
+        let said = |name: &&str| {
+            let value = self.setting(host, name).first()?;
+            Some(((*name).to_owned(), value.clone()))
+        };
         End {
             network: self.name.clone(),
             device: self.device.clone(),
             trusted: self.is_trusted(),
             links: links.to_vec(),
+            addressing: attributes::ADDRESSING.iter().filter_map(said).collect(),
         }
     }
 }

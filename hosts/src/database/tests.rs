@@ -85,6 +85,21 @@ fn networks_have_settings_for_all_and_for_one_host() {
 }
 
 #[test]
+fn an_rdma_adapter_is_addressed_for_all_and_for_one_host() {
+    let text = "ib type=verbs device=mlx5_0 port=1 partition=0x8001 level=2\n\
+                ib/b device=mlx5_1 gid=3\na network=ib\nb network=ib\nc network=verbs\n";
+    let database = parse(text).unwrap();
+    let said = |host: &str| {
+        let end = &database.host(host).unwrap().ends[0];
+        let pairs = end.addressing.iter().map(|(name, value)| format!("{name}={value}"));
+        format!("{} {}", end.device, pairs.collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(said("a"), "verbs device=mlx5_0 port=1 partition=0x8001 level=2");
+    assert_eq!(said("b"), "verbs device=mlx5_1 port=1 gid=3 partition=0x8001 level=2");
+    assert_eq!(said("c"), "verbs ");
+}
+
+#[test]
 fn the_names_of_score_5_are_understood() {
     let text = "myrinet type=myrinet2k -firmware:file=/opt/score/mcp\n\
                 shmem0 type=shmem -node=0\n\
@@ -163,6 +178,11 @@ fn what_is_wrong_is_named_with_file_line_word_and_remedy() {
         ("n type=ethernet\na\nn/b mtu=1", "db:3: b: no host of this file; did you mean 'a'?"),
         ("n type=ethernet\na\nm/a mtu=1", "db:3: m: no network of this file; did you mean 'n'?"),
         ("n type=ethernet\na\nn/a trusted=yes", "db:3: trusted=yes: it is for the whole network"),
+        ("n type=verbs port=0", "db:1: port=0: a whole number from 1 to 255 is expected"),
+        ("n type=verbs level=16", "db:1: level=16: a whole number from 0 to 15 is expected"),
+        ("n type=verbs partition=red", "db:1: partition=red: a hexadecimal number such as 0x8001"),
+        ("n type=ethernet device=x", "db:1: device=x: it addresses an RDMA adapter"),
+        ("n type=ethernet\na\nn/a port=2", "db:3: port=2: it addresses an RDMA adapter"),
         ("a\n#define X\nb Y\u{7f}", "db:3: control character 0x7f"),
     ] {
         let error = parse(text).unwrap_err();

@@ -17,12 +17,9 @@ impl Body {
                 Ok(Body::Shmem(shmem::Shmem::opened(number, *channels.geometry())))
             }
             OwnerKind::Ethernet(channels) => {
-                Ok(Body::Ethernet(ethernet::Ethernet::opened(number, channels)))
+                Ok(Body::Ethernet(ethernet::Bound::opened(number, channels)))
             }
-            OwnerKind::Verbs(channels) => {
-                channels.check()?;
-                Ok(Body::Verbs(verbs::Verbs::opened(number, channels)))
-            }
+            OwnerKind::Verbs(channels) => Ok(Body::Verbs(verbs::Bound::opened(number, channels))),
             OwnerKind::Composite(options) => {
                 composite::Composite::new(number, options.nodes).map(Body::Composite)
             }

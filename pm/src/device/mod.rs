@@ -1,5 +1,5 @@
 //! Devices: the ways that messages take. Learn one, read all: every device's folder has the same
-//! files.
+//! files; those of ethernet and verbs are in `network/`, but for what makes them differ.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -26,12 +26,13 @@
 pub(crate) mod composite;
 #[doc(hidden)]
 pub mod ethernet;
+pub(crate) mod network;
 pub(crate) mod shmem;
 pub(crate) mod verbs;
 
 mod open;
 pub(crate) mod passing;
-pub use open::{Device, type_list};
+pub use open::{DEVICE_TYPES, Device, type_list};
 pub(crate) use open::{Owner, OwnerKind, refuse_kind};
 
 use crate::config::QueueStatus;
@@ -39,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::remote::{Arena, Direction, Number, Operation, Region};
 use composite::{Composite, Member};
 use ethernet::Ethernet;
+use network::Bound;
 use shmem::Shmem;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
@@ -160,8 +162,8 @@ pub(crate) trait Transport {
 #[expect(clippy::large_enum_variant)]
 pub(crate) enum Body {
     Shmem(Shmem),
-    Ethernet(Ethernet),
-    Verbs(Verbs),
+    Ethernet(Bound<Ethernet>),
+    Verbs(Bound<Verbs>),
     Composite(Composite),
 }
 
@@ -182,8 +184,8 @@ impl Body {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Body::Shmem(_) => Shmem::KIND,
-            Body::Ethernet(_) => Ethernet::KIND,
-            Body::Verbs(_) => Verbs::KIND,
+            Body::Ethernet(_) => <Bound<Ethernet>>::KIND,
+            Body::Verbs(_) => <Bound<Verbs>>::KIND,
             Body::Composite(_) => Composite::KIND,
         }
     }
@@ -191,8 +193,8 @@ impl Body {
     pub(crate) fn capabilities(&self) -> Capabilities {
         match self {
             Body::Shmem(_) => Shmem::CAPABILITIES,
-            Body::Ethernet(_) => Ethernet::CAPABILITIES,
-            Body::Verbs(_) => Verbs::CAPABILITIES,
+            Body::Ethernet(_) => <Bound<Ethernet>>::CAPABILITIES,
+            Body::Verbs(_) => <Bound<Verbs>>::CAPABILITIES,
             Body::Composite(_) => Composite::CAPABILITIES,
         }
     }
@@ -229,6 +231,6 @@ impl Body {
 /// See the crate's function of this name.
 pub(crate) fn is_saved_context(bytes: &[u8]) -> bool {
     shmem::state::State::parse(bytes).is_ok()
-        || ethernet::is_saved_context(bytes)
-        || verbs::is_saved_context(bytes)
+        || network::is_saved_context::<Ethernet>(bytes)
+        || network::is_saved_context::<Verbs>(bytes)
 }

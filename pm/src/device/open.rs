@@ -20,9 +20,12 @@ const DEAD: [(&str, &str); 5] = [
     ("infiniband-fj", "ethernet"),
     ("ethernet-hxb", "ethernet"),
 ];
-/// The types that carry messages on this machine (`pmGetTypeList`).
+/// The types of devices that are built.
+pub const DEVICE_TYPES: [&str; 4] = ["composite", "shmem", "ethernet", "verbs"];
+
+/// Those that carry messages on this machine (`pmGetTypeList`): verbs where there is an adapter.
 pub fn type_list() -> &'static [&'static str] {
-    &["composite", "shmem", "ethernet"]
+    if verbs::probe().is_ok() { &DEVICE_TYPES } else { &DEVICE_TYPES[..DEVICE_TYPES.len() - 1] }
 }
 
 /// NoDevice, with the reason under PM_DEBUG.
@@ -112,14 +115,14 @@ impl Device {
             "ethernet" | "agent-udp" => {
                 let options = ethernet::config::Options::parse(kind, options)?;
                 role::become_owner()?;
-                let channels = Arc::new(ethernet::open::Channels::new(options)?);
+                let channels = Arc::new(ethernet::open::Channels::new(&options)?);
                 let contexts = channels.contexts();
                 (OwnerKind::Ethernet(channels), contexts)
             }
             "verbs" => {
                 let options = verbs::config::Options::parse(options)?;
                 role::become_owner()?;
-                let channels = Arc::new(verbs::open::Channels::new(options)?);
+                let channels = Arc::new(verbs::open::Channels::new(&options)?);
                 let contexts = channels.contexts();
                 (OwnerKind::Verbs(channels), contexts)
             }
@@ -137,7 +140,7 @@ impl Device {
     ) -> Result<Device> {
         let options = ethernet::config::Options::parse("ethernet", options)?;
         role::become_owner()?;
-        let channels = Arc::new(ethernet::open::Channels::given(options, links)?);
+        let channels = Arc::new(ethernet::open::Channels::given(&options, links)?);
         let contexts = channels.contexts();
         Ok(Device::of(OwnerKind::Ethernet(channels), contexts))
     }

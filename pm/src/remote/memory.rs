@@ -85,6 +85,17 @@ pub(crate) fn let_go(addr: usize, len: usize) {
     }
 }
 
+/// Does `copy` if all of it is ours: nobody frees it meanwhile. False: it is not, and nothing was
+/// done.
+pub(crate) fn if_ours(addr: usize, len: usize, copy: impl FnOnce()) -> bool {
+    let mut blocks = blocks();
+    let ours = around(&mut blocks, addr, len).is_some();
+    if ours {
+        copy();
+    }
+    ours
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +107,9 @@ mod tests {
         let addr = allocate(None, 5000).unwrap();
         assert!(hold(addr + 100, 5000));
         assert!(!hold(addr, 8193) && !hold(addr - 1, 2));
+        let mut copied = 0;
+        assert!(if_ours(addr, 8192, || copied += 1) && !if_ours(addr, 8193, || copied += 1));
+        assert_eq!(copied, 1);
         assert_eq!(free(addr), Err(Error::Busy));
         let_go(addr + 100, 5000);
         assert_eq!(free(addr + 1), Err(Error::Invalid));

@@ -1,17 +1,32 @@
 //! Copies between locked memory of this process and buffers of a device, by whichever thread makes
-//! progress. The user may unmap what is locked at any time, so no instruction touches it: the
+//! progress. Memory of PM's own allocator is copied directly: nobody else unmaps it, and it is not
+//! freed meanwhile. Any other the user may unmap at any time, so no instruction touches it: the
 //! kernel copies, and what is not mapped, or must not be written, is an error.
+//!
+//! The kernel copies to or from a file in memory that stays in the cache, from where or to where
+//! we copy the parts. That takes half the time of process_vm_readv and process_vm_writev to the
+//! parts, which pin each page of the user's and are refused in some containers: they serve where
+//! no file can be made. No byte lies at nearly the same place of its page in the file as at the
+//! user's: a copy whose target is a few bytes ahead of its source, by the last 12 bits of the
+//! addresses, takes up to ten times as long on some processors.
 
-// UNSAFETY: system calls that take addresses.
+// UNSAFETY: system calls that take addresses, and copies between buffers.
 #![expect(unsafe_code)]
 
+use super::memory;
 use crate::debug;
+use memmap2::{MmapOptions, MmapRaw};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit};
+use std::cell::OnceCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// The most parts of one copy.
 pub(crate) const PARTS: usize = 64;
+/// Bytes that go by the file at a time: at least a part.
+const ROOM: usize = 128 << 10;
+const PAGE: usize = 4096;
 
 /// A piece of a device's buffers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,13 +41,11 @@ impl Part {
     }
 }
 
-/// Copies with process_vm_readv and process_vm_writev on this process; where these are refused
-/// (seccomp) by way of a file in memory, which takes two copies.
-#[derive(Default)]
+/// See the [module](self).
 pub(crate) struct Copier {
     pid: i32,
-    /// The file, once the calls have been refused.
-    scratch: Option<OwnedFd>,
+    /// Made when it is first needed. None inside: it cannot be.
+    scratch: OnceCell<Option<Scratch>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,16 +55,36 @@ enum Way {
     Scatter,
 }
 
+impl Way {
+    /// Copies between the parts and memory that is theirs, one after the other.
+    ///
+    /// # Safety
+    /// All of it is mapped, may be written where bytes go, and is apart.
+    unsafe fn copy(self, parts: &[Part], mut other: *mut u8) {
+        for part in parts {
+            let own = part.at as *mut u8;
+            // SAFETY: the caller's word.
+            unsafe {
+                match self {
+                    Way::Gather => own.copy_from_nonoverlapping(other, part.len),
+                    Way::Scatter => other.copy_from_nonoverlapping(own, part.len),
+                }
+                other = other.add(part.len);
+            }
+        }
+    }
+}
+
 impl Copier {
     pub(crate) fn new() -> Copier {
-        Copier { pid: std::process::id() as i32, scratch: None }
+        Copier { pid: std::process::id() as i32, scratch: OnceCell::new() }
     }
 
     /// Copies what lies at `from` to the parts, one after the other.
     ///
     /// # Safety
     /// The parts, at most [`PARTS`], are the caller's to write.
-    pub(crate) unsafe fn gather(&mut self, from: usize, parts: &[Part]) -> io::Result<()> {
+    pub(crate) unsafe fn gather(&self, from: usize, parts: &[Part]) -> io::Result<()> {
         self.copy(Way::Gather, from, parts)
     }
 
@@ -60,25 +93,33 @@ impl Copier {
     /// # Safety
     /// The parts, at most [`PARTS`], may be read; whoever uses the memory at `to` expects it to
     /// change.
-    pub(crate) unsafe fn scatter(&mut self, parts: &[Part], to: usize) -> io::Result<()> {
+    pub(crate) unsafe fn scatter(&self, parts: &[Part], to: usize) -> io::Result<()> {
         self.copy(Way::Scatter, to, parts)
     }
 
-    fn copy(&mut self, way: Way, user: usize, parts: &[Part]) -> io::Result<()> {
-        if self.scratch.is_none() {
-            match self.by_kernel(way, user, parts) {
-                Err(error) if is_refused(&error) => self.make_scratch(&error)?,
-                done => return done,
-            }
+    fn copy(&self, way: Way, user: usize, parts: &[Part]) -> io::Result<()> {
+        let len = parts.iter().map(|part| part.len).sum();
+        // SAFETY: memory that is ours, and stays; the callers answer for the parts.
+        if memory::if_ours(user, len, || unsafe { way.copy(parts, user as *mut u8) }) {
+            return Ok(());
         }
-        let Some(scratch) = &self.scratch else { return Err(io::ErrorKind::Unsupported.into()) };
-        let mut at = user;
-        for part in parts {
-            match way {
-                Way::Gather => pass(scratch, at, part.at, part.len)?,
-                Way::Scatter => pass(scratch, part.at, at, part.len)?,
+        let Some(scratch) = self.scratch.get_or_init(Scratch::new) else {
+            return self.by_kernel(way, user, parts);
+        };
+        let (mut at, mut rest) = (user, parts);
+        while !rest.is_empty() {
+            let mut len = 0;
+            let fits = |part: &&Part| {
+                len += part.len;
+                len <= ROOM
+            };
+            let count = rest.iter().take_while(fits).count();
+            let (some, more) = rest.split_at(count);
+            if some.is_empty() {
+                return Err(io::ErrorKind::InvalidInput.into());
             }
-            at = at.wrapping_add(part.len);
+            at = scratch.pass(way, at, some)?;
+            rest = more;
         }
         Ok(())
     }
@@ -105,36 +146,64 @@ impl Copier {
             Err(_) => Err(io::Error::last_os_error()),
         }
     }
+}
 
-    #[cold]
-    fn make_scratch(&mut self, why: &io::Error) -> io::Result<()> {
-        debug::say(debug::INFO, || {
-            format!("process_vm_readv or process_vm_writev: {why}; remote memory is copied twice")
-        });
-        let file = memfd_create(c"score-pm-scratch", MFdFlags::MFD_CLOEXEC);
-        self.scratch = Some(file.map_err(io::Error::from)?);
-        Ok(())
+/// A file in memory, mapped.
+struct Scratch {
+    file: OwnedFd,
+    map: MmapRaw,
+}
+
+impl Scratch {
+    fn new() -> Option<Scratch> {
+        let make = || -> io::Result<Scratch> {
+            let size = ROOM + PAGE;
+            // To exceed that limit is a signal.
+            if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(most, _)| most < size as u64) {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            let file = memfd_create(c"score-pm-scratch", MFdFlags::MFD_CLOEXEC)?;
+            nix::unistd::ftruncate(&file, size as i64)?;
+            let map = MmapOptions::new().len(size).map_raw(&file)?;
+            Ok(Scratch { file, map })
+        };
+        let made = make();
+        if let Err(why) = &made {
+            debug::say(debug::INFO, || {
+                format!("a file in memory: {why}; remote memory is copied by process_vm_readv")
+            });
+        }
+        made.ok()
     }
-}
 
-fn is_refused(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EACCES))
-}
-
-/// Copies by way of the file's first bytes. Memory that is not mapped is an error on both ends.
-fn pass(scratch: &OwnedFd, from: usize, to: usize, len: usize) -> io::Result<()> {
-    let fd = scratch.as_raw_fd();
-    // SAFETY: the kernel checks the addresses, and only reads there.
-    whole(len, |done| unsafe {
-        let from = from.wrapping_add(done) as *const libc::c_void;
-        libc::pwrite(fd, from, len - done, done as i64)
-    })?;
-    // SAFETY: the kernel checks the addresses; the callers of `gather` and `scatter` answer for
-    // what is there.
-    whole(len, |done| unsafe {
-        let to = to.wrapping_add(done) as *mut libc::c_void;
-        libc::pread(fd, to, len - done, done as i64)
-    })
+    /// Copies between the parts, [`ROOM`] bytes at most, and where `user` is; answers where that
+    /// ends.
+    fn pass(&self, way: Way, user: usize, parts: &[Part]) -> io::Result<usize> {
+        let len: usize = parts.iter().map(|part| part.len).sum();
+        // As far as can be from the same place in a page.
+        let begin = (user % PAGE + PAGE / 2) % PAGE;
+        let fd = self.file.as_raw_fd();
+        if way == Way::Gather {
+            // SAFETY: the kernel checks the addresses, and only reads there.
+            whole(len, |done| unsafe {
+                let from = user.wrapping_add(done) as *const libc::c_void;
+                libc::pwrite(fd, from, len - done, (begin + done) as i64)
+            })?;
+        }
+        assert!(begin + len <= self.map.len());
+        // SAFETY: inside the map, which nobody else uses; the callers of `gather` and `scatter`
+        // answer for the parts.
+        unsafe { way.copy(parts, self.map.as_mut_ptr().add(begin)) };
+        if way == Way::Scatter {
+            // SAFETY: the kernel checks the addresses; the caller of `scatter` answers for what is
+            // there.
+            whole(len, |done| unsafe {
+                let to = user.wrapping_add(done) as *mut libc::c_void;
+                libc::pread(fd, to, len - done, (begin + done) as i64)
+            })?;
+        }
+        Ok(user.wrapping_add(len))
+    }
 }
 
 /// Repeats a call that may do less than all.
@@ -167,9 +236,9 @@ mod tests {
 
     #[test]
     fn parts_are_copied_one_after_the_other_and_what_is_not_mapped_is_an_error() {
-        let scratch = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap();
-        let other = Copier { pid: 0, scratch: Some(scratch) };
-        for mut copier in [Copier::new(), other] {
+        let without = Copier::new();
+        assert!(without.scratch.set(None).is_ok());
+        for copier in [Copier::new(), without] {
             let text: Vec<u8> = (0..5000).map(|i| i as u8).collect();
             let mut buffers = [vec![0; 1390], vec![0; 3], vec![0; 3607]];
             let all = parts(&mut buffers);
@@ -180,6 +249,15 @@ mod tests {
             // SAFETY: as above.
             unsafe { copier.scatter(&all, copy.as_mut_ptr().addr() + 1).unwrap() };
             assert_eq!((copy[0], &copy[1..5001], copy[5001]), (9, &text[..], 9));
+            let ours = memory::allocate(None, 5000).unwrap();
+            // SAFETY: as above.
+            unsafe {
+                copier.scatter(&all, ours).unwrap();
+                buffers.iter_mut().for_each(|buffer| buffer.fill(0));
+                copier.gather(ours, &all).unwrap();
+            }
+            assert_eq!(buffers.concat(), text);
+            memory::free(ours).unwrap();
             // SAFETY: there is nothing.
             let failed = unsafe { [copier.gather(16, &all), copier.scatter(&all, 16)] };
             for error in failed {

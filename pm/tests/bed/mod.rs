@@ -16,18 +16,32 @@ pub const KINDS: [&str; 2] = ["shmem", "composite"];
 /// reorder packets.
 pub const EVERY: [&str; 6] = ["shmem", "composite", "ethernet", "both", "lossy", "both lossy"];
 
-/// The kinds in the virtual machine that has an RDMA adapter: the others are tried elsewhere. On
-/// composites as in `both`.
-pub const IN_MACHINE: [&str; 2] = ["verbs", "both verbs"];
+/// The kinds in the virtual machine that has RDMA adapters: the others are tried elsewhere. On
+/// composites as in `both`. `iwarp`: the adapter siw0, else rxe0.
+pub const IN_MACHINE: [&str; 4] = ["verbs", "both verbs", "iwarp", "both iwarp"];
+
+/// Whether this is the virtual machine.
+pub fn in_machine() -> bool {
+    std::env::var_os("SCORE_VM").is_some()
+}
+
+/// The adapters of the virtual machine: it may be without soft iWARP. None elsewhere.
+pub fn adapters() -> &'static [&'static str] {
+    match (in_machine(), std::path::Path::new("/sys/class/infiniband/siw0").exists()) {
+        (false, _) => &[],
+        (true, false) => &["rxe0"],
+        (true, true) => &["rxe0", "siw0"],
+    }
+}
 
 /// The kinds that the suite runs on here.
 pub fn kinds() -> &'static [&'static str] {
-    if std::env::var_os("SCORE_VM").is_some() { &IN_MACHINE } else { &EVERY }
+    if in_machine() { &IN_MACHINE[..2 * adapters().len()] } else { &EVERY }
 }
 
 /// As many times as `count`, or less where all is slow: in the virtual machine.
 pub fn times(count: usize) -> usize {
-    if kinds() == EVERY { count } else { count / 10 }
+    if in_machine() { count / 10 } else { count }
 }
 
 const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.03,reorder=0.05,seed=11"];
@@ -63,16 +77,21 @@ fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>,
 pub fn network(kind: &str) -> &'static str {
     match kind {
         "shmem" | "composite" => "shmem",
-        "verbs" | "both verbs" => "verbs",
+        "verbs" | "both verbs" | "iwarp" | "both iwarp" => "verbs",
         _ => "ethernet",
     }
 }
 
 impl Bed {
     pub fn new(kind: &'static str, nodes: usize) -> Bed {
-        let loss = if kind.contains("lossy") { &LOSS[..] } else { &[] };
+        let options = match kind {
+            kind if kind.contains("lossy") => &LOSS[..],
+            kind if kind.contains("verbs") => &["-device", "rxe0"],
+            kind if kind.contains("iwarp") => &["-device", "siw0"],
+            _ => &[],
+        };
         let network = network(kind);
-        let (device, opened, attached) = open(network, nodes, loss);
+        let (device, opened, attached) = open(network, nodes, options);
         let second = kind.contains("both").then(|| open("shmem", nodes, &[]));
         let composite = Device::open("composite", &["-nodes", &nodes.to_string()]).unwrap();
         let join = |(k, member): (usize, &ContextRef)| {
@@ -85,7 +104,7 @@ impl Bed {
             end
         };
         let ends = match kind {
-            "composite" | "both" | "both lossy" | "both verbs" => {
+            "composite" | "both" | "both lossy" | "both verbs" | "both iwarp" => {
                 attached.iter().enumerate().map(join).collect()
             }
             _ => attached.clone(),
@@ -103,7 +122,8 @@ impl Bed {
     pub fn end_kind(&self) -> &'static str {
         match self.kind {
             "lossy" => "ethernet",
-            "both" | "both lossy" | "both verbs" => "composite",
+            "both" | "both lossy" | "both verbs" | "both iwarp" => "composite",
+            "iwarp" => "verbs",
             kind => kind,
         }
     }
@@ -189,7 +209,7 @@ pub fn on_every_kind(nodes: usize, test: impl Fn(&Bed)) {
 /// As `on_every_kind`, for what is promised within one host alone.
 pub fn on_local_kinds(nodes: usize, test: impl Fn(&Bed)) {
     let _dog = Watchdog::new(300);
-    for kind in KINDS.iter().filter(|_| kinds() == EVERY) {
+    for kind in KINDS.iter().filter(|_| !in_machine()) {
         test(&Bed::new(kind, nodes));
     }
 }
@@ -246,6 +266,37 @@ pub fn take_surely(context: &Context) -> (*mut u8, usize) {
             Err(error) => panic!("receive: {error}"),
         }
         assert!(Instant::now() < end, "no message for 60 s");
+    }
+}
+
+/// Asleep until a message comes: figure 3.4 of the manual.
+pub fn blocking_receive(end: &Context) -> Vec<u8> {
+    let mut fds = [-1];
+    end.get_fds(&mut fds).unwrap();
+    end.before_select().unwrap();
+    loop {
+        match receive(end) {
+            Err(Error::NoBuffers) => {}
+            came => {
+                end.after_select().unwrap();
+                return came.unwrap();
+            }
+        }
+        let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, as said.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1, "not woken within 60 s");
+    }
+}
+
+/// Asks again while it is under way or there is no room.
+pub fn until(mut done: impl FnMut() -> Result<()>) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        match done() {
+            Err(Error::Busy | Error::NoBuffers) => std::thread::yield_now(),
+            other => return other,
+        }
+        assert!(Instant::now() < end, "not done after 60 s");
     }
 }
 

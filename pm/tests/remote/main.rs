@@ -233,6 +233,29 @@ fn memory_that_is_unmapped_and_mapped_again_under_traffic_does_no_harm() {
     }
 }
 
+/// Of PM's own memory, which is copied directly: whoever copies finds all of it or an error.
+#[test]
+fn memory_of_the_allocator_that_is_freed_under_way_does_no_harm() {
+    const LEN: usize = 1 << 20;
+    everywhere(2, |bed| {
+        let a = Memory::new(bed, 0, Kind::Ours, LEN);
+        for round in 0..10 {
+            let b = Memory::new(bed, 1, Kind::Ours, LEN);
+            surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, LEN));
+            for _ in 0..round {
+                let _ = bed.ends[1].receive();
+            }
+            drop(b);
+            let _ = done(bed, 0);
+        }
+        let b = Memory::new(bed, 1, Kind::Ours, LEN);
+        a.fill(5);
+        surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, LEN));
+        assert_eq!(done(bed, 0), Ok(()));
+        b.is_filled_but(5, 0..0);
+    });
+}
+
 /// Now and then a page is not mapped, or cannot be written, for a short time.
 fn change(at: usize, pages: usize, stop: &std::sync::atomic::AtomicBool) {
     let mut page = 0;

@@ -12,6 +12,7 @@
 //! back under a new one.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use score_proto::nodeset::NodeSet;
 use score_proto::peer::{Beat, HostId, Incarnation, Join, Lost, Member, Peer, Place, SERVER};
@@ -183,7 +184,7 @@ impl Cluster {
             found.avoid = Some(without.min(found.avoid.unwrap_or(HostId::MAX)));
         }
         if same && orphaned {
-            self.suspect_below(host, now);
+            self.suspect_below(host, self.setting.times.silence, now);
         }
         self.place(host);
     }
@@ -264,12 +265,13 @@ impl Cluster {
         self.log(format!("host {name} is lost: {reason}"));
         let until = now + self.setting.times.grace;
         self.hosts[host as usize].standing = Standing::Suspect { until, reason };
-        self.suspect_below(host, now);
+        self.suspect_below(host, self.setting.times.silence, now);
     }
 
-    /// Who has this host above it has lost its parent, or soon will: each dials for itself.
-    fn suspect_below(&mut self, host: HostId, now: Time) {
-        let until = now + self.setting.times.silence + self.setting.times.grace;
+    /// Who has this host above it has lost its parent, or soon will, after so long: each dials for
+    /// itself.
+    fn suspect_below(&mut self, host: HostId, notice: Duration, now: Time) {
+        let until = now + notice + self.setting.times.grace;
         let name = self.name(host).to_owned();
         let mut below = vec![false; self.hosts.len()];
         below[host as usize] = true;
@@ -296,7 +298,9 @@ impl Cluster {
         found.ended.push_back(incarnation);
         self.actions.push(Action::Down { host, incarnation, reason: text.clone() });
         self.lose_host(host, &text, now);
-        self.suspect_below(host, now);
+        // A daemon that hangs and was replaced may have sent a beat only now. Of others it is known
+        // already.
+        self.suspect_below(host, self.setting.times.silence * 3 / 2, now);
     }
 
     pub(super) fn mark_defect(&mut self, host: HostId, defect: bool) {

@@ -224,6 +224,12 @@ impl Member {
                 if !self.belongs_to(place.server, now) {
                     return;
                 }
+                // What it told a parent that has never answered is lost with that.
+                let unheard = matches!(self.state, State::Attached { parent, sure: false }
+                    if parent != place.parent);
+                if unheard {
+                    self.orphaned(now);
+                }
                 self.host = Some(place.host);
                 self.beaten = now;
                 if let Some(address) = place.address {
@@ -231,13 +237,13 @@ impl Member {
                 }
                 self.attach_to(place.parent);
             }
-            Peer::Beat(beat) if self.parent() != Some(from) => {
-                if self.belongs_to(beat.server, now) {
-                    self.send(from, Peer::Leave);
-                }
-            }
+            // It may have hung while the server was started anew: it is not asked which one it is.
+            Peer::Beat(_) if self.parent() != Some(from) => self.send(from, Peer::Leave),
             Peer::Beat(beat) => {
-                if self.belongs_to(beat.server, now) {
+                // The same, of a parent that knows a predecessor only.
+                let is_old = beat.child != self.setting.incarnation
+                    && self.server.is_some_and(|server| server != beat.server);
+                if !is_old && self.belongs_to(beat.server, now) {
                     self.beat(from, beat, now);
                 }
             }

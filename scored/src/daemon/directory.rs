@@ -156,13 +156,11 @@ pub fn remove_abandoned(path: &str) {
 
 /// Removes what the jobs of dead daemons have left where root keeps such; what cannot be removed
 /// is named.
-#[allow(dead_code, reason = "for the service, being built")]
 pub fn remove_leftovers_of_root() -> Vec<String> {
     remove_dead(Path::new(OF_ROOT))
 }
 
 /// Whether no daemon holds the job's directory of this name, or there is none.
-#[allow(dead_code, reason = "for the service, being built")]
 pub fn is_dead(name: &str) -> bool {
     let path = Path::new(OF_ROOT).join(name);
     fs::symlink_metadata(&path).is_err() || lock(&path).is_some()

@@ -398,6 +398,7 @@ impl Daemon {
             Order::Place(_) => {}
             Order::Begin(begin) => self.begin_when_ready(number, begin),
             order => {
+                let Some((number, order)) = self.turns.ordered(number, order) else { return };
                 let member = self.members.get_mut(&(number, false));
                 member.into_iter().for_each(|member| member.ordered(&order));
             }

@@ -67,6 +67,10 @@ pub struct Member {
     limits: Limits,
 }
 
+/// Whether a report came without others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alone(pub bool);
+
 /// How a job is begun here.
 pub struct Start<'a> {
     /// `-nonamespace`
@@ -285,6 +289,27 @@ impl Member {
                 self.relay.gone(SHEPHERD);
             }
             (None, _) => {}
+        }
+    }
+
+    /// Takes what the thread that switches has reported; whether that is the end of a turn, by this
+    /// number, and nothing else.
+    pub fn hear_of_turn(&mut self, switch: u64) -> Option<Alone> {
+        let shepherd = self.shepherd.as_mut()?;
+        let (mut over, mut alone) = (false, true);
+        loop {
+            match shepherd.switch.receive() {
+                Ok(Some(Report::Stopped { switch: number })) if number == switch => over = true,
+                Ok(Some(report)) => {
+                    alone = false;
+                    self.relay.reported(SHEPHERD, report);
+                }
+                Ok(None) => return over.then_some(Alone(alone)),
+                Err(_) => {
+                    process::kill(shepherd.pid(), libc::SIGKILL);
+                    return None;
+                }
+            }
         }
     }
 

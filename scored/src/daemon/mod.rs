@@ -19,6 +19,7 @@ pub mod slices;
 mod store;
 mod strangers;
 mod submit;
+mod turns;
 mod watching;
 
 use std::collections::{BTreeMap, HashMap};
@@ -51,6 +52,7 @@ use session::Session;
 use shepherd::{Family, Shepherd};
 use slices::Slices;
 use store::Store;
+use turns::Turns;
 
 const SIGNALS: Token = Token(0);
 const LISTENER: Token = Token(1);
@@ -200,6 +202,8 @@ struct Daemon {
     leads: HashMap<u32, Lead>,
     /// Which of them run now.
     slices: Slices,
+    /// Jobs of this host that take turns without the gang scheduler.
+    turns: Turns,
     /// Places in the trees of jobs.
     members: HashMap<Post, Member>,
     family: Family,
@@ -244,6 +248,7 @@ impl Daemon {
             scout: None,
             leads: HashMap::new(),
             slices,
+            turns: Turns::default(),
             members: HashMap::new(),
             family: Family::default(),
             store: Store::default(),
@@ -290,6 +295,9 @@ impl Daemon {
                 other => other?,
             }
             let signalled = self.mark(&events);
+            if self.pass_turn() && self.is_all_of_switches(&events) {
+                continue;
+            }
             // A switch is in a hurry: what else there is is looked at when it happens, or now and
             // then.
             let others = !self.is_only_switch(&events) || heard.elapsed() > NOW_AND_THEN;
@@ -342,11 +350,17 @@ impl Daemon {
 
     /// Whether nothing has happened but that a slice is over, or that a job has stopped.
     fn is_only_switch(&self, events: &Events) -> bool {
-        let of_switch = |token: Token| match self.owners.get(&token) {
-            Some(Owner::Switch(_)) => true,
-            _ => token == SLICE,
-        };
+        let of_switch = |token: Token| token == SLICE || self.is_of_switch(token);
         !events.is_empty() && events.iter().all(|event| of_switch(event.token()))
+    }
+
+    /// Whether all of it was said by threads that switch.
+    fn is_all_of_switches(&self, events: &Events) -> bool {
+        events.iter().all(|event| self.is_of_switch(event.token()))
+    }
+
+    fn is_of_switch(&self, token: Token) -> bool {
+        matches!(self.owners.get(&token), Some(Owner::Switch(_)))
     }
 
     /// Hears whoever is not a shepherd, and does what is due.

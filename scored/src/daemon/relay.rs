@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use score_proto::order::{HOP_WINDOW, Order, Placement, Report, Until};
+use score_proto::order::{HOP_WINDOW, Order, Placement, Report, Turns, Until};
 use score_proto::sight::{Quiet, Seen};
 use score_tree::merge::Queue;
 use score_tree::range::Branch;
@@ -187,6 +187,11 @@ impl Relay {
         self.sources.iter().any(waits)
     }
 
+    /// Whether the shepherd has said of a parallel process that all of it here is idle.
+    pub fn is_hushed(&self) -> bool {
+        self.sources.first().is_some_and(|one| one.quiet.values().any(|quiet| quiet.idle))
+    }
+
     /// Whether the last report has gone up.
     pub fn is_finished(&self) -> bool {
         self.finished
@@ -221,7 +226,8 @@ impl Relay {
             }
             Order::Run { until: Until::Ordered, .. } => self.stopping = None,
             // It will stop without a further order.
-            Order::Run { until: Until::Passed { switch, .. }, .. } => {
+            Order::Run { until: Until::Passed { switch, .. }, .. }
+            | Order::Run { until: Until::Turns(Turns { switch, .. }), .. } => {
                 self.stopping = Some(switch);
             }
             _ => {}
@@ -405,7 +411,9 @@ impl Relay {
         {
             self.stopping = None;
             self.asks_again();
-            self.add(Report::Stopped { switch });
+            // Of several turns the last one counts.
+            let last = self.sources.iter().map(|one| one.stopped).max().unwrap_or(0);
+            self.add(Report::Stopped { switch: switch.max(last) });
         }
         if !self.is_ready && self.sources.iter().all(|one| one.ready) {
             self.is_ready = true;

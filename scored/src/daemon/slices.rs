@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use score_proto::message::{HostSpec, JobSpec, Level};
-use score_proto::order::Until;
+use score_proto::order::{Turns, Until};
 use score_proto::peer::HostId;
 
 use super::jobs::Post;
@@ -235,6 +235,20 @@ impl Daemon {
                     self.slices.running.insert(job, pace_us);
                     let until = self.slices.until(job, stop, now);
                     self.lead(Some(job), Event::Run { switch, pace_us, until });
+                }
+                gang::Action::Turns { jobs, switch, turns, length } => {
+                    let of = u8::try_from(jobs.len()).unwrap_or(u8::MAX);
+                    let us = u32::try_from(length.as_micros()).unwrap_or(u32::MAX);
+                    for (job, at) in jobs.into_iter().zip(0..) {
+                        let until = Until::Turns(Turns { switch, us, turns, of, at });
+                        self.slices.running.insert(job, pace_us);
+                        self.lead(Some(job), Event::Run { switch, pace_us, until });
+                    }
+                }
+                gang::Action::Turned { jobs, turns, since } => {
+                    jobs.iter().for_each(|job| _ = self.slices.running.remove(job));
+                    self.slices.tally.turned(turns);
+                    self.note_turns(&jobs, turns, self.slices.began + since);
                 }
                 gang::Action::Held(job) => self.lead(Some(job), Event::Held),
                 gang::Action::Late(job) => self.name_late(job),

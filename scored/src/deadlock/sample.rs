@@ -40,6 +40,11 @@ impl Watch {
         round == self.round + 1 && !self.last.is_empty()
     }
 
+    /// Whether the round right before this one has looked at threads, too.
+    pub fn has_proof(&self, round: u64) -> bool {
+        self.follows(round) && self.last.iter().any(|sample| sample.threads.is_some())
+    }
+
     /// Round `round` has looked at these, always the same processes in the same order. Only the
     /// round right before counts: a host that missed one says that everything has changed.
     /// `stopped`: none of them can have done anything while it was looked at.

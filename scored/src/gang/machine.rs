@@ -1,6 +1,8 @@
 //! The machine.
 
+mod account;
 mod plan;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,6 +13,7 @@ use super::choice::Room;
 use super::{Action, Event, LAST_PRIORITY, Setting, Why};
 use crate::cluster::{JobId, Share, Time};
 use plan::GRACE;
+use turns::Rotation;
 
 /// `1024 * 2^(p/2)`: what a nanosecond costs a job of priority p.
 const COSTS: [u128; LAST_PRIORITY as usize + 1] = [
@@ -34,6 +37,10 @@ pub struct Gang {
     switching: bool,
     /// What each newcomer gets of the slice that they share.
     part: Option<Duration>,
+    /// Jobs that take turns; they are the row.
+    rotation: Option<Rotation>,
+    /// How many slices have ended as planned since something happened.
+    calm: u32,
     switch: u64,
     actions: Vec<Action>,
 }
@@ -61,6 +68,8 @@ struct Job {
     counted: Time,
     /// It stops by itself, by this number, then.
     plan: Option<(u64, Time)>,
+    /// It took turns, and may be at rest or not: it is not had to run on if it does not stop.
+    recalled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +77,8 @@ enum Stage {
     /// Nothing of it runs anywhere.
     Stopped,
     Running,
+    /// It takes turns with others.
+    Turning,
     Stopping {
         switch: u64,
         due: Time,
@@ -110,6 +121,8 @@ impl Gang {
             length: None,
             switching: false,
             part: None,
+            rotation: None,
+            calm: 0,
             switch: 0,
             actions: Vec::new(),
         }
@@ -117,6 +130,7 @@ impl Gang {
 
     /// Something happens. `now` never goes back.
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
+        let recalled = self.interrupt(&event, now);
         match event {
             Event::Enter { job, shares, priority } => self.enter(job, shares, priority, now),
             Event::Leave(job) => self.leave(job, now),
@@ -129,15 +143,21 @@ impl Gang {
             Event::Release(job, why) => self.release(job, why, now),
             Event::Tick => self.tick(now),
         }
+        if recalled {
+            self.fill(now);
+        }
+        self.begin_turns(now);
         self.plan(now);
         std::mem::take(&mut self.actions)
     }
 
     /// When `Tick` is wanted at the latest; asked for after each event.
     pub fn deadline(&self) -> Option<Time> {
+        let turns = self.rotation.as_ref().map(Rotation::due);
         let is_planned = self.jobs.values().any(|job| job.plan.is_some());
         let grace = if is_planned { GRACE } else { Duration::ZERO };
         let slice = self.length.map(|length| self.began + length + grace);
+        let slice = turns.or(slice);
         let linger = self.linger();
         let of_jobs = self.jobs.values().flat_map(|job| {
             let due = match job.stage {
@@ -155,9 +175,14 @@ impl Gang {
         self.length.is_some()
     }
 
-    /// The jobs that have their processors, in ascending order.
+    /// The jobs that have their processors, in ascending order; of those that take turns the first.
     pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
-        self.jobs.iter().filter(|(_, job)| job.takes_room()).map(|(id, _)| *id)
+        let first = self.rotation.as_ref().map(Rotation::first);
+        let runs = move |(id, job): &(&JobId, &Job)| match job.stage {
+            Stage::Turning => Some(**id) == first,
+            _ => job.takes_room(),
+        };
+        self.jobs.iter().filter(runs).map(|(id, _)| *id)
     }
 
     /// Whether a job is suspended: by its user, or because nobody takes its output.
@@ -198,6 +223,7 @@ impl Gang {
             gave_up: false,
             counted: now,
             plan: None,
+            recalled: false,
         };
         self.jobs.insert(id, job);
         self.fill(now);
@@ -212,36 +238,6 @@ impl Gang {
         self.end_slice_if_over(now);
     }
 
-    /// Jobs that compete with a newcomer, directly or by way of others, may never have competed
-    /// before: what they have used is counted from different beginnings. Each group that has
-    /// competed so far begins at 0, like the newcomer.
-    fn merge_accounts(&mut self, shares: &[Share]) {
-        let mut groups: BTreeMap<HostId, Vec<JobId>> = BTreeMap::new();
-        for (id, job) in &self.jobs {
-            for share in &job.shares {
-                groups.entry(share.host).or_default().push(*id);
-            }
-        }
-        let mut seen = BTreeSet::new();
-        for share in shares {
-            let mut group = BTreeSet::new();
-            let mut hosts = vec![share.host];
-            while let Some(host) = hosts.pop() {
-                // Taken out, so that no host is looked at twice.
-                for id in groups.remove(&host).unwrap_or_default() {
-                    if seen.insert(id) {
-                        group.insert(id);
-                        hosts.extend(self.jobs[&id].shares.iter().map(|share| share.host));
-                    }
-                }
-            }
-            let least = group.iter().map(|id| self.jobs[id].used).min().unwrap_or(0);
-            for id in group {
-                self.with(id, |job| job.used -= least);
-            }
-        }
-    }
-
     fn leave(&mut self, job: JobId, now: Time) {
         self.count(now);
         if self.jobs.remove(&job).is_some() {
@@ -251,6 +247,9 @@ impl Gang {
     }
 
     fn stopped(&mut self, id: JobId, number: u64, now: Time) {
+        if self.rotation.as_ref().is_some_and(|all| all.ends_with(id, number)) {
+            return self.came_round(number, now);
+        }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.stage {
             Stage::Stopping { switch, .. } if switch == number => {}
@@ -260,8 +259,7 @@ impl Gang {
             _ => return,
         }
         job.count(now);
-        job.stage = Stage::Stopped;
-        job.idle = false;
+        (job.stage, job.idle, job.recalled) = (Stage::Stopped, false, false);
         if job.holds != 0 {
             self.actions.push(Action::Held(id));
         }
@@ -271,6 +269,7 @@ impl Gang {
     /// A job has stopped by itself: what it had was a slice, whatever other clocks say.
     fn ran_its_slice(&mut self, id: JobId, now: Time) {
         self.count(now);
+        self.calm += 1;
         self.with(id, |job| (job.stage, job.plan) = (Stage::Stopped, None));
         self.length = self.length.map(|length| length.min(now.saturating_sub(self.began)));
         self.end_slice_if_over(now);
@@ -332,19 +331,6 @@ impl Gang {
         }
     }
 
-    /// Whoever was away has not saved anything up.
-    fn catch_up(&mut self, id: JobId) {
-        let Some(own) = self.jobs.get(&id) else { return };
-        let hosts: BTreeSet<HostId> = own.shares.iter().map(|share| share.host).collect();
-        let others = self.jobs.iter().filter(|(other, job)| {
-            **other != id
-                && job.may_run()
-                && job.shares.iter().any(|share| hosts.contains(&share.host))
-        });
-        let least = others.map(|(_, job)| job.used).min().unwrap_or(0);
-        self.with(id, |job| job.used = job.used.max(least));
-    }
-
     fn tick(&mut self, now: Time) {
         self.count(now);
         let late = self.which(|job| is_late(job, now));
@@ -372,13 +358,14 @@ impl Gang {
     }
 
     /// Some host has not stopped its part of these: whoever runs has another slice. What is held
-    /// has to stop sooner or later.
+    /// has to stop sooner or later, and so has one of several of which one runs.
     fn go_on_with(&mut self, late: &[JobId], now: Time) {
+        self.calm = 0;
         let due = now + self.setting.patience;
         for &id in late {
             self.actions.push(Action::Late(id));
             let Some(job) = self.jobs.get_mut(&id) else { continue };
-            if job.may_run() {
+            if job.may_run() && !job.recalled {
                 self.switch += 1;
                 job.stage = Stage::Running;
                 self.actions.push(Action::Run { job: id, switch: self.switch, stop: None });
@@ -392,13 +379,14 @@ impl Gang {
     }
 
     fn end_slice_if_over(&mut self, now: Time) {
-        if self.length.is_some_and(|length| self.began + length <= now) {
+        if self.rotation.is_none() && self.length.is_some_and(|length| self.began + length <= now) {
             for job in self.jobs.values_mut() {
                 job.gave_up = false;
             }
             for id in std::mem::take(&mut self.row) {
                 self.with(id, |job| (job.was_idle, job.first) = (job.idle, false));
             }
+            self.forgive();
             self.choose(now);
         }
     }
@@ -445,13 +433,20 @@ impl Gang {
         }
         if !left_out {
             self.length = None;
-            for id in self.row.clone() {
-                self.with(id, |job| job.first = false);
-            }
         } else if !kept || self.length.is_none() {
             let part = self.part.filter(|_| first_slice).unwrap_or(self.setting.slice);
             self.length = Some(part.max(self.setting.smallest));
             (self.began, self.switching) = (now, true);
+        } else {
+            return self.go(now);
+        }
+        // Who runs on has this slice as well.
+        for id in self.row.clone() {
+            self.with(id, |job| {
+                if job.stage == Stage::Running {
+                    (job.first, job.new) = (job.new && left_out, false);
+                }
+            });
         }
         self.go(now);
     }

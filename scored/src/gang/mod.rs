@@ -26,6 +26,13 @@
 //!
 //! What a job uses is counted in slices' time, divided by its weight `2^(-priority/2)` (manual,
 //! scrun(1), `priority`; smaller number, larger share). Who gives up a slice is charged all of it.
+//!
+//! # Turns
+//!
+//! Where all jobs that run are equals on one host, and nothing has happened for some slices, that
+//! host has them take turns without asking, for half a second: `Turns`. Only the stop of the last
+//! turn is told; then the machine decides anew. Whatever happens before ends the turns: `Stop` for
+//! all of them, and nobody runs before all have `Stopped`.
 
 use std::time::Duration;
 
@@ -36,6 +43,8 @@ mod machine;
 mod tally;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod turn_tests;
 
 pub use machine::Gang;
 pub use tally::Tally;
@@ -145,6 +154,27 @@ pub enum Action {
         switch: u64,
         /// When it stops by itself; in place of what was said before.
         stop: Option<Planned>,
+    },
+    /// Have these run one after the other on their one host, so long each, the first one first. The
+    /// last turn ends with `Stopped`; so does an earlier one after which the host goes no further.
+    Turns {
+        /// Which.
+        jobs: Vec<JobId>,
+        /// Number of the first turn's stop; each further turn has the next one.
+        switch: u64,
+        /// How many.
+        turns: u32,
+        /// How long each of them is.
+        length: Duration,
+    },
+    /// The turns of these are over; there have been about so many since then.
+    Turned {
+        /// Which, in their order.
+        jobs: Vec<JobId>,
+        /// How many.
+        turns: u32,
+        /// When the first one began.
+        since: Time,
     },
     /// A job with `Hold` has stopped everywhere.
     Held(JobId),

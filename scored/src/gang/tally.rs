@@ -17,6 +17,8 @@ pub struct Tally {
     /// How many stops took about so many microseconds: the number of each step of the scale.
     counts: BTreeMap<u32, u64>,
     most: Duration,
+    /// How many there were that nobody here has timed.
+    turns: u64,
 }
 
 fn step(took: Duration) -> u32 {
@@ -45,6 +47,11 @@ impl Tally {
         }
     }
 
+    /// Jobs have taken so many turns by themselves.
+    pub fn turned(&mut self, turns: u32) {
+        self.turns += u64::from(turns);
+    }
+
     /// A job is gone.
     pub fn gone(&mut self, job: JobId) {
         self.asked.remove(&job);
@@ -52,12 +59,16 @@ impl Tally {
 
     /// How many stops there were.
     pub fn count(&self) -> u64 {
+        self.timed() + self.turns
+    }
+
+    fn timed(&self) -> u64 {
         self.counts.values().sum()
     }
 
     /// What this part of all stops did not exceed, in microseconds.
     fn within(&self, part: f64) -> f64 {
-        let wanted = (self.count() as f64 * part).ceil() as u64;
+        let wanted = (self.timed() as f64 * part).ceil() as u64;
         let mut seen = 0;
         let reaches = |(_, count): &(&u32, &u64)| {
             seen += **count;
@@ -73,9 +84,11 @@ impl fmt::Display for Tally {
         let (ninety, last) = (self.within(0.9), self.within(0.99));
         write!(
             f,
-            "{} stops of jobs, from the order until all had stopped: half within {half:.0} us, \
-             90 % within {ninety:.0}, 99 % within {last:.0}, all within {most:.1} ms",
-            self.count()
+            "{} stops of jobs, {} of them in turns; of the others, from the order until all had \
+             stopped: half within {half:.0} us, 90 % within {ninety:.0}, 99 % within {last:.0}, \
+             all within {most:.1} ms",
+            self.count(),
+            self.turns
         )
     }
 }
@@ -102,8 +115,9 @@ mod tests {
         tally.asked(2, 200, Time::ZERO);
         tally.gone(2);
         tally.stopped(2, 200, Time::ZERO);
+        tally.turned(9);
         let text = tally.to_string();
-        assert!(text.starts_with("100 stops"), "{text}");
+        assert!(text.starts_with("109 stops of jobs, 9 of them"), "{text}");
         assert!((55.0..66.0).contains(&tally.within(0.9)), "{text}");
         assert!((820.0..990.0).contains(&tally.within(0.99)), "{text}");
         assert!(text.ends_with("all within 0.9 ms"), "{text}");

@@ -86,7 +86,6 @@ pub struct Setting {
 /// What the system refused before the job began.
 pub fn run(setting: Setting) -> io::Result<()> {
     process::set_name(NAME);
-    process::default_and_block_signals()?;
     descriptor::reserve_low()?;
     descriptor::close_on_exec_from(3);
     let descriptor_limit = process::raise_descriptor_limit();

@@ -10,7 +10,6 @@ use score_proto::order::{Begin, HostAddress, Order, Report};
 use super::callers::Step;
 use super::files;
 use super::limits::Watch;
-use super::networks::Networks;
 use super::output::Purpose;
 use super::sight::Subject;
 use super::start;
@@ -34,11 +33,7 @@ impl Work {
                 self.placement = Some(placement);
             }
             Order::Begin(begin) => self.begin(*begin),
-            Order::StartStage(stage) => {
-                if let Err(error) = self.start_stage(stage as usize) {
-                    self.lost(format!("no memory to start processes: {error}"));
-                }
-            }
+            Order::StartStage(stage) => self.start_stage(stage as usize),
             Order::End { element } => {
                 if let Some(callers) = self.callers.get_mut(element as usize) {
                     callers.end();
@@ -127,7 +122,6 @@ impl Work {
             }
             Err(reason) => self.lost(reason),
         }
-        self.figures.begin(self.watch.limits(), &self.ground.directory);
         if begin.spec.statistics {
             self.figures.keep(Instant::now());
         }
@@ -232,7 +226,7 @@ impl Work {
             let pids = here.range().map(pid).collect();
             self.sight.watch(element, Subject { first: here.first, area, gauges, pids })?;
         }
-        let networks = Networks::sets(spec, &known.placement);
+        let networks = self.segments.network_sets(element, &known.placement);
         for (process, node) in (0..).zip(here.range()) {
             let welcome = Welcome {
                 job: known.begin.job,

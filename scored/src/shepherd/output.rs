@@ -14,10 +14,9 @@ use score_proto::order::{HOP_WINDOW, Report};
 
 use super::reports::Reports;
 use crate::job::lines::Lines;
+use crate::link::{READ_BYTES, with_scratch};
 use crate::sys::descriptor;
 
-/// Bytes read from one pipe before it is the next one's turn.
-const READ_BYTES: usize = 64 * 1024;
 /// Less room than this is not worth a system call.
 const LEAST_READ: usize = 4096;
 /// Reads in one turn of the loop.
@@ -92,7 +91,6 @@ pub struct Outputs {
     batch_stream: Stream,
     drains: Vec<Drain>,
     next_drain: u64,
-    scratch: Vec<u8>,
     cut: Vec<u8>,
 }
 
@@ -119,7 +117,6 @@ impl Default for Outputs {
             batch_stream: Stream::Stdout,
             drains: Vec::new(),
             next_drain: 0,
-            scratch: vec![0; READ_BYTES],
             cut: Vec::new(),
         }
     }
@@ -288,12 +285,16 @@ impl Outputs {
         let Some(output) = &mut self.all[number] else { return };
         let wanted = READ_BYTES.min(room - pending);
         output.queued = false;
-        match nix::unistd::read(&output.pipe, &mut self.scratch[..wanted]) {
+        let read = with_scratch(|scratch| {
+            let count = nix::unistd::read(&output.pipe, &mut scratch[..wanted])?;
+            output.lines.push(&scratch[..count], &mut self.cut);
+            Ok(count)
+        });
+        match read {
             Ok(0) | Err(Errno::EIO) => self.end_one(number, reports),
             Ok(count) => {
                 output.total += count as u64;
                 output.burst += count;
-                output.lines.push(&self.scratch[..count], &mut self.cut);
                 self.pending = self.pending + output.lines.pending() - pending;
                 // Less than asked for: the pipe is empty now, and mio reports what comes later.
                 let empty = count < wanted;

@@ -10,7 +10,7 @@ use mio::{Registry, Token};
 use score_pm::Counters;
 use score_proto::PROTOCOL_VERSION;
 use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
-use score_proto::message::Kind;
+use score_proto::message::{Kind, NetworkSet};
 use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Placement};
 
@@ -97,6 +97,12 @@ impl Segments {
     pub fn watched(&self, element: u32) -> Option<(BorrowedFd<'_>, Gauges)> {
         let shared = self.shared.get(&element)?;
         Some((shared.area.as_ref()?.as_fd(), shared.networks.gauges()))
+    }
+
+    /// Which of their contexts reaches which nodes.
+    pub fn network_sets(&self, element: u32, placement: &Placement) -> Vec<NetworkSet> {
+        let shared = self.shared.get(&element);
+        shared.map(|shared| shared.networks.sets(placement)).unwrap_or_default()
     }
 
     /// The descriptors that the Welcome of one process of this host carries.

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -109,10 +108,7 @@ fn strip(error: nix::errno::Errno) -> &'static str {
 
 impl Starts {
     /// Prepares a stage.
-    ///
-    /// # Errors
-    /// As [`Spawner::begin`].
-    pub fn begin(&mut self, ground: &Ground<'_>, stage: usize) -> io::Result<()> {
+    pub fn begin(&mut self, ground: &Ground<'_>, stage: usize) {
         let elements = &ground.spec.stages[stage].elements;
         let here = ground.here;
         self.plans = elements.iter().map(|element| Plan::new(ground, element)).collect();
@@ -126,7 +122,7 @@ impl Starts {
             true => processors::of_stage(ground.spec, stage, here.nodes),
             false => Vec::new(),
         };
-        self.spawner.begin(self.queue.len())
+        self.spawner.begin();
     }
 
     /// Which of this host's nodes it is.
@@ -139,8 +135,9 @@ impl Starts {
     }
 
     /// Why a process that has ended was never more than an attempt, if so.
-    pub fn failure(&self, at: At) -> Option<NotStarted> {
-        let fault = self.spawner.fault(self.number(at))?;
+    pub fn failure(&mut self, at: At) -> Option<NotStarted> {
+        let number = self.number(at);
+        let fault = self.spawner.fault(number)?;
         if let Fault::File(descriptor, path, errno) = fault {
             let path = self.openings.get(&(self.number(at), descriptor))?.paths.get(path)?;
             return Some(NotStarted::Job(files::fault(path, errno)));

@@ -255,9 +255,9 @@ impl Work {
         self.outputs.drain(purpose, None);
     }
 
-    pub(super) fn start_stage(&mut self, stage: usize) -> std::io::Result<()> {
-        let Some(known) = &mut self.known else { return Ok(()) };
-        let Some(shape) = known.begin.spec.stages.get(stage) else { return Ok(()) };
+    pub(super) fn start_stage(&mut self, stage: usize) {
+        let Some(known) = &mut self.known else { return };
+        let Some(shape) = known.begin.spec.stages.get(stage) else { return };
         known.stage = stage;
         if stage > 0 {
             self.input.close();
@@ -271,7 +271,7 @@ impl Work {
         };
         self.callers = (0..).zip(&shape.elements).map(callers).collect();
         self.controls.reset(shape.elements.len(), first, nodes);
-        self.starts.begin(&self.ground.of(known), stage)
+        self.starts.begin(&self.ground.of(known), stage);
     }
 
     fn start_some(&mut self, registry: &Registry) {

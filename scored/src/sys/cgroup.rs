@@ -158,7 +158,6 @@ impl Cgroups {
 
     /// Removes the groups of jobs that are dead, and ends what is left in them; `is_dead` is asked
     /// with the name of the job's directory. What stays is named.
-    #[allow(dead_code, reason = "for the service, being built")]
     pub fn sweep(&self, is_dead: &dyn Fn(&str) -> bool) -> Vec<String> {
         let mut faults = Vec::new();
         for base in self.bases() {

@@ -116,40 +116,6 @@ impl Observed {
     }
 }
 
-/// Words that this process shares with its forked children.
-#[derive(Debug)]
-pub struct Words {
-    map: MmapRaw,
-}
-
-impl Words {
-    /// Makes `count` words of 0.
-    ///
-    /// # Errors
-    /// As memfd_create(2), mmap(2).
-    pub fn new(name: &CStr, count: usize) -> io::Result<Self> {
-        let bytes = count.max(1) * 8;
-        let file = sized(name, bytes as u64)?;
-        Ok(Self { map: MmapOptions::new().len(bytes).map_raw(&file)? })
-    }
-
-    fn word(&self, number: usize) -> &AtomicU64 {
-        assert!(number < self.map.len() / 8);
-        // SAFETY: inside the mapping, aligned, which lives as long as self; only atomics touch it.
-        unsafe { &*self.map.as_mut_ptr().add(number * 8).cast::<AtomicU64>() }
-    }
-
-    /// Stores one word.
-    pub fn store(&self, number: usize, value: u64) {
-        self.word(number).store(value, Ordering::Release);
-    }
-
-    /// Loads one word.
-    pub fn load(&self, number: usize) -> u64 {
-        self.word(number).load(Ordering::Acquire)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

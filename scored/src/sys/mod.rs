@@ -5,6 +5,7 @@ pub mod cgroup;
 pub mod descriptor;
 pub mod memfd;
 pub mod namespace;
+pub mod newborn;
 pub mod probe;
 pub mod process;
 pub mod prompt;

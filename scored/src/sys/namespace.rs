@@ -4,6 +4,7 @@
 // UNSAFETY: clone(2) without a new stack (as fork), and calls between it and execve.
 #![expect(unsafe_code)]
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -110,7 +111,8 @@ pub fn start_self(rung: Rung, arguments: &[CString], keep: &[&OwnedFd]) -> io::R
 
 /// Runs `work` in a fork of this process, on the given rung; what it returns is the exit code. It
 /// has a copy of our memory and of our descriptors, and must close those that it does not want.
-/// Returns its process id once it has settled in.
+/// Returns its process id once it has settled in, or if one has on this rung before: should this
+/// one not, its socket tells.
 ///
 /// The caller must have one thread only.
 ///
@@ -119,7 +121,8 @@ pub fn start_self(rung: Rung, arguments: &[CString], keep: &[&OwnedFd]) -> io::R
 pub fn start_fork(rung: Rung, work: impl FnOnce() -> i32) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
     match fork(rung)? {
-        Side::Parent { pid, report } => settled(pid, report),
+        Side::Parent { pid, .. } if SETTLED.get() == Some(rung) => Ok(pid),
+        Side::Parent { pid, report } => settled(pid, report).inspect(|_| SETTLED.set(Some(rung))),
         Side::Child { reporter } => {
             if let Err(error) = settle_tied(rung, ids) {
                 fail(reporter, &error);
@@ -131,6 +134,11 @@ pub fn start_fork(rung: Rung, work: impl FnOnce() -> i32) -> io::Result<i32> {
             unsafe { libc::_exit(code) }
         }
     }
+}
+
+thread_local! {
+    /// The rung on which a fork of this process has settled in.
+    static SETTLED: Cell<Option<Rung>> = const { Cell::new(None) };
 }
 
 /// Exit code of a child that has panicked, as Rust's own.

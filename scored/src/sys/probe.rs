@@ -71,7 +71,7 @@ const PROBES: &[Probe] = &[
     (
         "RDMA",
         || score_pm::verbs_probe().map_err(io::Error::other),
-        "networks of the kind verbs cannot be used; no job uses one yet",
+        "jobs of several hosts go by UDP, or by raw Ethernet",
     ),
     ("process_vm_readv", process_vm, "remote memory on one host takes two copies instead of one"),
     ("memfd seals", seals, "nothing runs: shared memory could be truncated under its users"),

@@ -4,21 +4,19 @@
 //! per process: all its own descriptors are close-on-exec, all dispositions are default, its
 //! umask is the job's, its priority and oom_score_adj are untouched.
 //!
-//! A child is a plain fork, not a vfork: a vforking parent waits until the child has been given a
-//! processor, and on a busy machine 256 starts then take three times as long. What goes wrong in
-//! a child is therefore known only when it has ended; it says so in a word of shared memory.
+//! What it does until it runs its program is in [`super::newborn`]. What goes wrong there is known
+//! only when it has ended.
 
-// UNSAFETY: clone(2) without a new stack (as fork), and the system calls of the child.
-#![expect(unsafe_code)]
+#![forbid(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char};
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{CStr, CString};
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 
 use nix::sched::CpuSet;
 
-use super::memfd::Words;
+use super::newborn::{Newborn, STEP_DIRECTORY, STEP_FILE, STEP_PROGRAM};
 
 /// The number under which a process finds its control socket.
 pub const CONTROL_NUMBER: i32 = 3;
@@ -36,6 +34,11 @@ impl Program {
     /// One program, at the first of `candidates` where there is one.
     pub fn new(candidates: Vec<CString>, arguments: Vec<CString>) -> Self {
         Self { candidates, arguments }
+    }
+
+    /// Candidates and arguments.
+    pub fn parts(&self) -> (&[CString], &[CString]) {
+        (&self.candidates, &self.arguments)
     }
 }
 
@@ -92,31 +95,24 @@ pub enum Fault {
     Setup(i32),
 }
 
-const STEP_SETUP: u64 = 1;
-const STEP_DIRECTORY: u64 = 2;
-const STEP_PROGRAM: u64 = 3;
-/// Plus four times the path's number, plus the descriptor's.
-const STEP_FILE: u64 = 16;
-
-/// Starts processes, and remembers what their children say of a failure.
+/// Starts processes, and remembers what went wrong with those that did not come to their program.
 #[derive(Debug, Default)]
 pub struct Spawner {
-    /// One word for each process: step << 32 | errno, or 0.
-    words: Option<Words>,
-}
-
-fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    /// Those that may still use our memory, by number.
+    young: VecDeque<(usize, Rc<Newborn>)>,
+    /// One that is gone, for the next.
+    used: Option<Rc<Newborn>>,
+    /// By number: which step, and errno.
+    faults: HashMap<usize, (u64, i32)>,
 }
 
 impl Spawner {
-    /// Prepares for processes numbered from 0 to `count`, and forgets all earlier ones.
-    ///
-    /// # Errors
-    /// As memfd_create(2), mmap(2).
-    pub fn begin(&mut self, count: usize) -> io::Result<()> {
-        self.words = Some(Words::new(c"score-starts", count)?);
-        Ok(())
+    /// Prepares for the processes of another stage, and forgets all earlier ones.
+    pub fn begin(&mut self) {
+        self.collect();
+        // Their memory is theirs.
+        self.young.drain(..).for_each(std::mem::forget);
+        self.faults.clear();
     }
 
     /// Starts process `number` in a session of its own and returns its process id. All signals
@@ -124,160 +120,110 @@ impl Spawner {
     ///
     /// # Errors
     /// [`Fault::Process`]. What goes wrong later is told by [`Spawner::fault`].
-    pub fn spawn(&self, launch: &Launch<'_>, number: usize) -> Result<i32, Fault> {
-        let candidates = pointers(&launch.program.candidates);
-        let argv = pointers(&launch.program.arguments);
-        // `/bin/sh FILE args`, for a script without `#!`; the child fills in FILE.
-        let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
-        shell_argv.extend(argv.iter().skip(1));
-        if argv.len() == 1 {
-            shell_argv.push(ptr::null());
-        }
-        let envp: Vec<*const c_char> =
-            launch.environment.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
-        let parent = std::process::id();
-        // SAFETY: as fork: the child runs on a copy of our memory, where another thread may
-        // have left any lock taken; it takes none and allocates nothing.
-        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
-        if pid < 0 {
-            return Err(Fault::Process(errno()));
-        }
-        if pid > 0 {
-            return Ok(pid as i32);
-        }
-        // SAFETY: this is the child, which does system calls only and never returns.
-        unsafe {
-            let mut step = prepare(launch, parent);
-            let error = if step == 0 {
-                step = STEP_PROGRAM;
-                execute(&candidates, &argv, &mut shell_argv, &envp)
-            } else {
-                *libc::__errno_location()
-            };
-            if let Some(words) = &self.words {
-                words.store(number, (step << 32) | u64::from(error.cast_unsigned()));
+    pub fn spawn(&mut self, launch: &Launch<'_>, number: usize) -> Result<i32, Fault> {
+        self.collect();
+        let (pid, newborn) = Newborn::new(launch, self.used.take()).map_err(Fault::Process)?;
+        self.young.push_back((number, newborn));
+        Ok(pid)
+    }
+
+    /// Takes back the memory of those that are gone.
+    fn collect(&mut self) {
+        for _ in 0..self.young.len() {
+            let Some((number, newborn)) = self.young.pop_front() else { return };
+            if !newborn.is_gone() {
+                self.young.push_back((number, newborn));
+                continue;
             }
-            libc::_exit(127)
+            if let Some(fault) = newborn.fault() {
+                self.faults.insert(number, fault);
+            }
+            self.used = Some(newborn);
         }
     }
 
     /// What went wrong in the start of a process that has ended, if anything.
-    pub fn fault(&self, number: usize) -> Option<Fault> {
-        let word = self.words.as_ref()?.load(number);
-        let errno = (word as u32).cast_signed();
-        match word >> 32 {
-            0 => None,
-            STEP_DIRECTORY => Some(Fault::Directory(errno)),
-            STEP_PROGRAM => Some(Fault::Program(errno)),
-            step @ STEP_FILE.. => {
+    pub fn fault(&mut self, number: usize) -> Option<Fault> {
+        self.collect();
+        let &(step, errno) = self.faults.get(&number)?;
+        Some(match step {
+            STEP_DIRECTORY => Fault::Directory(errno),
+            STEP_PROGRAM => Fault::Program(errno),
+            STEP_FILE.. => {
                 let at = (step - STEP_FILE) as usize;
-                Some(Fault::File(at % 4, at / 4, errno))
+                Fault::File(at % 4, at / 4, errno)
             }
-            _ => Some(Fault::Setup(errno)),
-        }
+            _ => Fault::Setup(errno),
+        })
     }
 }
 
-fn errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
-}
-
-/// SAFETY: runs in the child of [`Spawner::spawn`] only.
-unsafe fn prepare(launch: &Launch<'_>, parent: u32) -> u64 {
-    // SAFETY: plain system calls on values that the parent prepared.
-    unsafe {
-        if launch.die_with_parent {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            if libc::getppid().cast_unsigned() != parent {
-                libc::_exit(127);
-            }
-        }
-        if libc::setsid() < 0 {
-            return STEP_SETUP;
-        }
-        if let Some(set) = launch.processor {
-            // One that is taken from the host meanwhile is no reason not to run.
-            libc::sched_setaffinity(0, size_of::<CpuSet>(), ptr::from_ref(set).cast());
-        }
-        // What comes now may take long; all dispositions are default, so that a signal ends it.
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
-        for (number, source) in (0_i32..).zip(&launch.descriptors) {
-            let from = match source {
-                Source::Here(from) => from.as_raw_fd(),
-                Source::File(opening) => match open_first(opening) {
-                    Ok(from) => from,
-                    Err(at) => return STEP_FILE + 4 * at + u64::from(number.cast_unsigned()),
-                },
-            };
-            // They are above the numbers they get (`descriptor::reserve_low`), so none is its own
-            // target and none is overwritten before its turn.
-            if from <= CONTROL_NUMBER || libc::dup2(from, number) < 0 {
-                return STEP_SETUP;
-            }
-        }
-        if libc::setrlimit(libc::RLIMIT_NOFILE, &launch.descriptor_limit) < 0 {
-            return STEP_SETUP;
-        }
-        if libc::chdir(launch.directory.as_ptr()) < 0 {
-            return STEP_DIRECTORY;
-        }
-        0
+impl Drop for Spawner {
+    fn drop(&mut self) {
+        self.begin();
     }
 }
 
-/// Opens the first path that is there; else the number of the one that counts, errno being set.
-///
-/// SAFETY: as [`prepare`].
-unsafe fn open_first(opening: &Opening) -> Result<i32, u64> {
-    let mut last = 0;
-    for (at, path) in (0..).zip(&opening.paths) {
-        // SAFETY: system calls on a C string and on what they have returned.
-        unsafe {
-            let file = libc::open(path.as_ptr(), opening.flags | libc::O_CLOEXEC, 0o666);
-            if file >= 0 {
-                let flags = libc::fcntl(file, libc::F_GETFL);
-                if libc::fcntl(file, libc::F_SETFL, flags & !libc::O_NONBLOCK) == 0 {
-                    return Ok(file);
-                }
-            }
-            last = at;
-            if *libc::__errno_location() != libc::ENOENT {
-                break;
-            }
-        }
-    }
-    Err(last)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::process;
+    use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
+    use score_proto::order::Status;
+    use std::fs::File;
+    use std::os::fd::{AsFd, AsRawFd};
 
-/// Tries the candidates as execvp(3) does; returns the errno that tells most.
-///
-/// SAFETY: as [`prepare`]; every list ends with a null pointer, the rest are C strings.
-unsafe fn execute(
-    candidates: &[*const c_char],
-    argv: &[*const c_char],
-    shell_argv: &mut [*const c_char],
-    envp: &[*const c_char],
-) -> i32 {
-    let mut verdict = libc::ENOENT;
-    for candidate in &candidates[..candidates.len() - 1] {
-        // SAFETY: see above.
-        let error = unsafe {
-            libc::execve(*candidate, argv.as_ptr(), envp.as_ptr());
-            let error = *libc::__errno_location();
-            if error == libc::ENOEXEC {
-                // A script without `#!`: a shell would run it as its own.
-                shell_argv[1] = *candidate;
-                libc::execve(c"/bin/sh".as_ptr(), shell_argv.as_ptr(), envp.as_ptr());
-            }
-            error
+    /// Above the numbers that a process gets.
+    fn high() -> File {
+        let open = || File::options().read(true).write(true).open("/dev/null").unwrap();
+        let few: Vec<File> = (0..=CONTROL_NUMBER + 1).map(|_| open()).collect();
+        few.into_iter().max_by_key(AsRawFd::as_raw_fd).unwrap()
+    }
+
+    #[test]
+    fn of_many_that_are_under_way_each_has_its_own_fault_and_the_memory_comes_back() {
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).unwrap();
+        let null = high();
+        let words = |words: &[&std::ffi::CStr]| words.iter().map(|&word| word.into()).collect();
+        let program = |candidates: &[&std::ffi::CStr]| {
+            Program::new(words(candidates), words(&[c"sh", c"-c", c"exit $CODE"]))
         };
-        match error {
-            libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ESTALE | libc::ETIMEDOUT => {}
-            libc::EACCES => verdict = libc::EACCES,
-            other => return other,
+        let (sh, none) = (program(&[c"/nowhere/sh", c"/bin/sh"]), program(&[c"/nowhere/sh"]));
+        let missing = Opening { paths: words(&[c"/nowhere/1", c"/nowhere/2"]), flags: 0 };
+        let mut spawner = Spawner::default();
+        for round in 0..2 {
+            spawner.begin();
+            let mut all = Vec::new();
+            for number in 0..60_usize {
+                let code = CString::new(format!("CODE={number}")).unwrap();
+                let here = Source::Here(null.as_fd());
+                let launch = Launch {
+                    program: if number % 4 == 1 { &none } else { &sh },
+                    environment: &[&code],
+                    directory: if number % 4 == 2 { c"/nowhere" } else { c"/" },
+                    descriptors: [
+                        if number % 4 == 3 { Source::File(&missing) } else { here },
+                        here,
+                        here,
+                        here,
+                    ],
+                    descriptor_limit: libc::rlimit { rlim_cur: 100, rlim_max: 100 },
+                    die_with_parent: true,
+                    processor: None,
+                };
+                all.push(spawner.spawn(&launch, number).unwrap());
+            }
+            for (number, pid) in all.into_iter().enumerate() {
+                let status = process::wait_for(pid).unwrap().status;
+                let (fault, code) = match number % 4 {
+                    1 => (Some(Fault::Program(libc::ENOENT)), 127),
+                    2 => (Some(Fault::Directory(libc::ENOENT)), 127),
+                    3 => (Some(Fault::File(0, 1, libc::ENOENT)), 127),
+                    _ => (None, number as u8),
+                };
+                assert_eq!((spawner.fault(number), status), (fault, Status::Exited(code)));
+            }
+            assert!(spawner.young.is_empty(), "round {round}");
         }
     }
-    verdict
 }

@@ -181,8 +181,13 @@ fn remote(bench: &Bench) -> Rows {
         ("1500", "pm-xdp", "MTU 1500, AF_XDP"),
     ] {
         let ours = |what| vec![what, "-mtu", mtu, "-cores", &cores, wire];
-        let contenders =
-            [("messages", ours("bandwidth")), ("pmWrite", ours("write")), ("pmRead", ours("read"))];
+        let contenders = [
+            ("messages", ours("bandwidth")),
+            ("pmWrite, memory of pmAlloc", ours("write")),
+            ("pmRead, memory of pmAlloc", ours("read")),
+            ("pmWrite, other memory", ours("write-other")),
+            ("pmRead, other memory", ours("read-other")),
+        ];
         let mut rows = contest(bench, "ethernet remote memory", name, &contenders)?;
         if let [messages, moved @ ..] = &mut rows[..] {
             for row in moved {

@@ -43,13 +43,20 @@ impl Collected {
     }
 }
 
-/// Parses what pmtest -json prints.
-fn pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
+/// What pmtest -json prints.
+///
+/// # Errors
+/// It failed, or printed something else.
+pub fn pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
     let text = output(&bench.ours(line))?;
     serde_json::from_str(&text).map_err(|error| format!("{line}: {error}"))
 }
 
-fn number(value: &Value, name: &str) -> Result<f64, String> {
+/// A field of it.
+///
+/// # Errors
+/// It is not there, or no number.
+pub fn number(value: &Value, name: &str) -> Result<f64, String> {
     value[name].as_f64().ok_or_else(|| format!("pmtest -json has no {name}"))
 }
 

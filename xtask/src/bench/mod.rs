@@ -14,6 +14,8 @@ mod peers;
 mod picture;
 mod processes;
 mod proof;
+mod remote;
+mod verbs;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -38,6 +40,9 @@ usage: cargo xtask bench [-quick] [-rounds N] [-seconds N] [-mib N] [NAME...]
   jobs            jobs of `true` per second: 4 in flight, one scrun each, a bare loop
   gang            two jobs in time slices on two cores, beside plain Linux; shares, switches,
                   deadlocks (needs root)
+  remote          puts of 8 B beside floor, UCX and MPI_Put; 4 MiB beside memcpy and the kernel
+  verbs           RDMA beside perftest, and hits and misses of the pin-down cache, in the virtual
+                  machine (emulated)
   proof           system calls and instructions of a message (strace, callgrind)
 
 All without a NAME. Results go to bench-results/ as text, CSV and SVG. -quick takes two rounds.
@@ -52,7 +57,7 @@ const WORK: &str = "bench-results/work";
 type Rows = Result<Vec<Row>, String>;
 type Measurement = fn(&Bench) -> Rows;
 
-const ALL: [(&str, Measurement); 12] = [
+const ALL: [(&str, Measurement); 14] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
@@ -64,6 +69,8 @@ const ALL: [(&str, Measurement); 12] = [
     ("scatter", hosts::scatter),
     ("jobs", jobs::jobs),
     ("gang", gang::gang),
+    ("remote", remote::remote),
+    ("verbs", verbs::verbs),
     ("proof", proof::proof),
 ];
 

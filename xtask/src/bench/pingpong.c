@@ -4,6 +4,8 @@
  *
  *   pingpong latency SIZE...   a line "SIZE BEST_NS MEDIAN_NS" each, one way
  *   pingpong rate SIZE         a line "SIZE MESSAGES_PER_S", best batch
+ *   pingpong put 8             the same as latency, by MPI_Put and MPI_Win_flush of a word that the
+ *                              other one waits for in its memory
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -94,6 +96,49 @@ static void rate(int size)
     if (rank == 0) printf("%d %.0f\n", size, best);
 }
 
+/* Where puts are not done by who asks for them, they need calls of the other one. */
+static void await(volatile long long *word, long long value, MPI_Win win)
+{
+    int found, looks = 0;
+
+    while (*word != value) {
+        MPI_Win_sync(win);
+        if (++looks % 64 == 0) {
+            MPI_Iprobe(MPI_ANY_SOURCE, 0, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE);
+        }
+    }
+}
+
+/* A word each: written by the other process, and where the own one is taken from. */
+static void put(int size)
+{
+    static double sample[BATCHES];
+    volatile long long *window;
+    long long trip = 0, word;
+    MPI_Win win;
+    int i, j, peer = 1 - rank;
+
+    MPI_Win_allocate(2 * 64, 1, MPI_INFO_NULL, MPI_COMM_WORLD, (void *)&window, &win);
+    *window = 0;
+    MPI_Win_lock_all(MPI_MODE_NOCHECK, win);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (i = -WARM_UP / BATCH; i < BATCHES; i++) {
+        double start = MPI_Wtime();
+        for (j = 0; j < BATCH; j++) {
+            word = ++trip;
+            if (rank == 1) await(window, trip, win);
+            MPI_Put(&word, 1, MPI_LONG_LONG, peer, 0, 1, MPI_LONG_LONG, win);
+            MPI_Win_flush(peer, win);
+            if (rank == 0) await(window, trip, win);
+        }
+        if (i >= 0) sample[i] = (MPI_Wtime() - start) * 1e9 / (2 * BATCH);
+    }
+    MPI_Win_unlock_all(win);
+    MPI_Win_free(&win);
+    qsort(sample, BATCHES, sizeof sample[0], by_value);
+    if (rank == 0) printf("%d %.1f %.1f\n", size, sample[0], sample[BATCHES / 2]);
+}
+
 int main(int argc, char **argv)
 {
     int i;
@@ -105,6 +150,7 @@ int main(int argc, char **argv)
         int size = atoi(argv[i]);
         if (size < 1 || size > LONGEST) MPI_Abort(MPI_COMM_WORLD, 2);
         if (strcmp(argv[1], "latency") == 0) latency(size);
+        else if (strcmp(argv[1], "put") == 0) put(size);
         else rate(size);
     }
     MPI_Finalize();

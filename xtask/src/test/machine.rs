@@ -1,6 +1,7 @@
-//! Tests of pm that need an RDMA device or another kernel, and what needs all cgroups in version 2,
-//! in the virtual machine of `vm`.
+//! Tests that need an RDMA device or another kernel, and what needs all cgroups in version 2, in
+//! the virtual machine of `vm`: all in one boot. What goes between two machines, in another one.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::tally::Tally;
@@ -11,55 +12,91 @@ use crate::{run, vm};
 const TESTS: &[&str] =
     &["pinning_alone", "pinning", "verbs", "conformance", "verbs_processes", "verbs_remote"];
 const ONE_AT_A_TIME: &str = "--test-threads=1";
-/// What is done after them, and which of them runs again then.
-const TAKE_AWAY: &[&str] = &["rdma", "link", "delete", "rxe0"];
+/// The whole-system scenarios that run there, and what they run: a user's programs, and programs of
+/// `tests/programs`.
+const SCENARIOS: &str = "rdma_jobs::";
+const USED: &[&str] = &["scored", "scrun", "scatter", "gather", "system", "pmtest"];
+const PROGRAMS: &[&str] = &["deadlock", "figures", "pingpong", "remote", "traffic", "two_networks"];
+/// After them the adapters are removed; and one that runs again then.
+const REMOVAL: &str = "verbs_removal";
+const REMOVED: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
+                       sleep 0.1; done; exit 1";
 const AGAIN: usize = 2;
+/// What runs on two machines at a time, joined by wires.
+const MACHINES: &str = "verbs_machines";
 /// A service there, and a job of a user that exceeds its memorylimit.
 const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
 /// Seconds that all of it may take, on a machine that has much else to do.
-const LIMIT: &str = "600";
+const LIMIT: &str = "900";
 /// MiB of memory: contexts of 64 nodes in one process.
 const MEMORY: &str = "1024";
-/// The name of this step where it cannot be had.
+/// The names of this step, and of what needs a module of its own, where they cannot be had.
 const NAME: &str = "virtual_machine";
+const SOFT_IWARP: &str = "soft_iwarp";
 
 /// Runs them, or says why not.
 ///
 /// # Errors
 /// They could not be built, or one failed.
 pub fn run(tally: &mut Tally) -> Result<(), String> {
-    if let Err(reason) = vm::prepare() {
-        tally.skip(NAME, &reason);
-        return Ok(());
+    match vm::prepare() {
+        Ok(None) => {}
+        Ok(Some(reason)) => tally.skip(SOFT_IWARP, &reason),
+        Err(reason) => {
+            tally.skip(NAME, &reason);
+            return Ok(());
+        }
     }
-    let programs = TESTS.iter().map(|name| build(name)).collect::<Result<Vec<_>, String>>()?;
+    let of_pm = |name: &&str| built("score-pm", name);
+    let programs = TESTS.iter().map(of_pm).collect::<Result<Vec<_>, _>>()?;
+    let scenarios = built("score-tests", "scenarios")?;
+    let release = run::build_release()?;
+    let mut files: Vec<PathBuf> = USED.iter().map(|name| release.join(name)).collect();
+    files.extend(compiled(&release)?);
+    files.push(scenarios.clone());
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(me);
-    // All in one boot.
     command.args(["vm", "-limit", LIMIT, "-memory", MEMORY]);
-    for program in &programs {
-        command.args([program, ONE_AT_A_TIME, "--"]);
+    for file in &files {
+        command.arg("-give").arg(file);
     }
-    command.args(TAKE_AWAY).args(["--", &programs[AGAIN], ONE_AT_A_TIME]);
-    let passed = tally.count(&mut command);
-    passed.and(memory_limit(tally))
+    for program in &programs {
+        command.arg(program).args([ONE_AT_A_TIME, "--"]);
+    }
+    let scenarios = vm::inside(&scenarios);
+    command.args(["env", "HARNESS_BIN_DIR=/given", &scenarios, SCENARIOS, ONE_AT_A_TIME, "--"]);
+    command.args(["sh", "-c", MEMORY_LIMIT, "--"]).arg(built("score-pm", REMOVAL)?);
+    command.args(["--", "sh", "-c", REMOVED, "--"]);
+    command.arg(&programs[AGAIN]).arg(ONE_AT_A_TIME);
+    tally.count(&mut command).and(two_machines(tally))
 }
 
-/// What needs all cgroups in version 2, in a boot of its own.
-fn memory_limit(tally: &mut Tally) -> Result<(), String> {
-    let release = run::build_release()?;
+/// What two machines send each other.
+fn two_machines(tally: &mut Tally) -> Result<(), String> {
+    let program = built("score-pm", MACHINES)?;
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(me);
-    command.args(["vm", "-limit", LIMIT, "-memory", MEMORY]);
-    // Each is called once, so that it is there.
-    command.arg(release.join("scored")).args(["-makekey", "/tmp/key", "--"]);
-    command.arg(release.join("scrun")).args(["-version", "--", "sh", "-c", MEMORY_LIMIT]);
+    command.args(["vm", "-machines", "2", "-limit", LIMIT]).arg(program).arg(ONE_AT_A_TIME);
     tally.count(&mut command)
 }
 
+/// The C programs of the scenarios: there is no compiler in the machine.
+fn compiled(release: &Path) -> Result<Vec<PathBuf>, String> {
+    let folder = release.join("test-programs");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let compile = |name: &&str| {
+        let (program, source) =
+            (folder.join(name), run::root().join(format!("tests/programs/{name}.c")));
+        let mut command = Command::new(release.join("scorecc"));
+        run::call(command.args(["-O1", "-o"]).arg(&program).arg(source))?;
+        Ok(program)
+    };
+    PROGRAMS.iter().map(compile).collect()
+}
+
 /// The program of one test.
-fn build(name: &str) -> Result<String, String> {
-    let args = ["test", "-q", "-p", "score-pm", "--test", name, "--no-run"];
+fn built(package: &str, name: &str) -> Result<PathBuf, String> {
+    let args = ["test", "-q", "-p", package, "--test", name, "--no-run"];
     let mut command = run::cargo(&args);
     let output = command
         .args(["--message-format", "json"])
@@ -70,7 +107,7 @@ fn build(name: &str) -> Result<String, String> {
     let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     let mut programs = lines.filter_map(|line: serde_json::Value| {
         let is_it = line["target"]["name"] == name;
-        line["executable"].as_str().filter(|_| is_it).map(String::from)
+        line["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
     });
     programs.next().ok_or_else(|| format!("cargo built no program of the test {name}"))
 }

@@ -1,13 +1,16 @@
-//! One run of the machine.
+//! One run of the machine, or of two.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::Options;
 use super::cpio::Archive;
 use super::image;
+use super::wires::Wires;
 use crate::run;
 
 /// For an emulated machine: nothing that costs time and shows nothing.
@@ -37,45 +40,130 @@ fn in_folder(
     options: &Options,
     programs: &[Vec<String>],
 ) -> Result<i32, String> {
-    let (disk, console) = (folder.join("files.cpio"), folder.join("console"));
+    let disk = folder.join("files.cpio");
     let told = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let base = home.join("base.cpio");
     let mut files = fs::read(&base).map_err(|error| told(&base, error))?;
-    files.extend(given(home, programs)?);
+    files.extend(given(home, options, programs)?);
     fs::write(&disk, files).map_err(|error| told(&disk, error))?;
     for _ in 1..BOOTS {
-        match once(home, options, &disk, &console)? {
-            Some(text) => return code(&text, options),
+        match once(home, options, folder)? {
+            Some(texts) => return codes(&texts, options),
             None => println!("vm: it did not boot; once more"),
         }
     }
-    let text = once(home, options, &disk, &console)?;
-    code(&text.ok_or("the virtual machine does not boot")?, options)
+    let texts = once(home, options, folder)?;
+    codes(&texts.ok_or("the virtual machine does not boot")?, options)
 }
 
-/// Its console, after it has ended or its time is over. None: it did not boot.
-fn once(
-    home: &Path,
-    options: &Options,
-    disk: &Path,
-    console: &Path,
-) -> Result<Option<String>, String> {
-    let mut child = start(home, options, disk, console)?;
+/// The consoles, after all have ended, one has ended badly, or their time is over. None: one did
+/// not boot.
+fn once(home: &Path, options: &Options, folder: &Path) -> Result<Option<Vec<String>>, String> {
+    let wires = Wires::new(options.machines)?;
+    let mut machines = Machines(Vec::new());
+    for number in 1..=options.machines {
+        machines.0.push(Machine::start(home, options, folder, &wires, number)?);
+    }
     let (begin, limit) = (Instant::now(), Duration::from_secs(options.seconds));
-    let read = || String::from_utf8_lossy(&fs::read(console).unwrap_or_default()).into_owned();
     let mut booted = false;
-    while child.try_wait().map_err(|error| error.to_string())?.is_none() {
-        booted = booted || said(&read(), "ready ").is_some();
+    loop {
+        booted = booted || machines.0.iter().all(Machine::is_ready);
         let hangs = !booted && begin.elapsed() > BOOT.min(limit);
-        if hangs || begin.elapsed() > limit {
-            let _ = child.kill();
-            let _ = child.wait();
+        if machines.are_over()? || hangs || begin.elapsed() > limit {
             break;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let text = read();
-    Ok((booted || said(&text, "ready ").is_some()).then_some(text))
+    let booted = booted || machines.0.iter().all(Machine::is_ready);
+    Ok(booted.then(|| machines.0.iter().map(Machine::console).collect()))
+}
+
+/// Those of one run; none outlives it.
+struct Machines(Vec<Machine>);
+
+impl Machines {
+    /// All have ended, or one badly: then the other would wait for it.
+    fn are_over(&mut self) -> Result<bool, String> {
+        let mut over = true;
+        for machine in &mut self.0 {
+            let ended = machine.child.try_wait().map_err(|error| error.to_string())?.is_some();
+            let code = machine.code();
+            if code.is_some_and(|code| code != 0) {
+                return Ok(ended || self.0.len() > 1);
+            }
+            over &= ended;
+        }
+        Ok(over)
+    }
+}
+
+struct Machine {
+    child: Child,
+    console: PathBuf,
+    /// Copies its output, where there are two.
+    copier: Option<JoinHandle<()>>,
+}
+
+impl Machine {
+    fn start(
+        home: &Path,
+        options: &Options,
+        folder: &Path,
+        wires: &Wires,
+        number: u32,
+    ) -> Result<Machine, String> {
+        let console = folder.join(format!("console{number}"));
+        let _ = fs::remove_file(&console);
+        let mut command = command(home, options, &folder.join("files.cpio"), &console);
+        if options.machines > 1 {
+            command.args(wires.arguments(number)).stdout(Stdio::piped());
+        }
+        command.args(["-append", &wires.kernel_options(KERNEL_OPTIONS, number)]);
+        let mut child = command.spawn().map_err(|error| format!("qemu: {error}"))?;
+        let output = child.stdout.take();
+        let copier = output.map(|output| {
+            std::thread::spawn(move || {
+                // The first one's tests are counted by whoever reads this.
+                let prefix = if number == 1 { String::new() } else { format!("{number}| ") };
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    println!("{prefix}{line}");
+                }
+            })
+        });
+        Ok(Machine { child, console, copier })
+    }
+
+    fn console(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    }
+
+    fn is_ready(&self) -> bool {
+        said(&self.console(), "ready ").is_some()
+    }
+
+    fn code(&self) -> Option<i32> {
+        said(&self.console(), "code ")?.parse().ok()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(copier) = self.copier.take() {
+            let _ = copier.join();
+        }
+    }
+}
+
+/// The first exit code that is not 0. A machine may be switched off once it has said one.
+fn codes(consoles: &[String], options: &Options) -> Result<i32, String> {
+    let codes = consoles.iter().map(|console| code(console, options));
+    let codes: Vec<Result<i32, String>> = codes.collect();
+    if let Some(bad) = codes.iter().flatten().find(|code| **code != 0) {
+        return Ok(*bad);
+    }
+    codes.into_iter().collect::<Result<Vec<_>, _>>().map(|_| 0)
 }
 
 fn code(console: &str, options: &Options) -> Result<i32, String> {
@@ -95,7 +183,7 @@ fn said<'a>(console: &'a str, kind: &str) -> Option<&'a str> {
 }
 
 /// The programs with their libraries, and how they are called.
-fn given(home: &Path, programs: &[Vec<String>]) -> Result<Vec<u8>, String> {
+fn given(home: &Path, options: &Options, programs: &[Vec<String>]) -> Result<Vec<u8>, String> {
     let mut archive = Archive::default();
     archive.folder("given");
     let (mut files, mut lines) = (Vec::new(), Vec::new());
@@ -104,9 +192,7 @@ fn given(home: &Path, programs: &[Vec<String>]) -> Result<Vec<u8>, String> {
         let path = PathBuf::from(program);
         let mut called = program.clone();
         if path.is_file() {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            archive.copy(&format!("given/{name}"), &path)?;
-            called = format!("/given/{name}");
+            called = inside(&path);
             files.push(path);
         } else if program.contains('/') {
             return Err(format!("{program}: no such file"));
@@ -115,30 +201,41 @@ fn given(home: &Path, programs: &[Vec<String>]) -> Result<Vec<u8>, String> {
         let words = std::iter::once(&called).chain(arguments);
         lines.push(words.map(|word| quote(word)).collect::<Vec<_>>().join(" "));
     }
+    files.extend(options.files.iter().cloned());
+    files.sort();
+    files.dedup();
+    for path in &files {
+        archive.copy(inside(path).trim_start_matches('/'), path)?;
+    }
     // The same libibverbs as in the machine, whatever this one has.
     image::libraries(&mut archive, &home.join("root"), &files, &["libibverbs.so.1"])?;
     archive.file("command", 0o644, format!("{}\n", lines.join(" && ")).as_bytes());
     Ok(archive.finish())
 }
 
+/// Where a file of this machine is in that one.
+pub fn inside(path: &Path) -> String {
+    format!("/given/{}", path.file_name().unwrap_or_default().to_string_lossy())
+}
+
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-fn start(home: &Path, options: &Options, disk: &Path, console: &Path) -> Result<Child, String> {
+fn command(home: &Path, options: &Options, disk: &Path, console: &Path) -> Command {
     let mut command = qemu(home);
     let serial = format!("file:{}", console.display());
     command
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .args(["-machine", "q35,accel=tcg", "-cpu", "max,la57=off"])
         .args(["-m", &options.memory.to_string(), "-smp", &options.processors.to_string()])
-        .args(["-serial", &serial, "-serial", "stdio", "-append", KERNEL_OPTIONS])
+        .args(["-serial", &serial, "-serial", "stdio"])
         .arg("-kernel")
         .arg(home.join("kernel"))
         .arg("-initrd")
         .arg(disk)
         .stdin(Stdio::null());
-    command.spawn().map_err(|error| format!("qemu: {error}"))
+    command
 }
 
 /// This machine's own qemu, or the unpacked one with its libraries and firmware.

@@ -12,18 +12,23 @@ use super::packages::Unpacked;
 /// What is loaded before the program runs. The checksums are asked for by name, at run time.
 const MODULES: &[&str] =
     &["crc32_generic", "crc32c_generic", "dummy", "ib_uverbs", "rdma_ucm", "rdma_rxe"];
+/// What one of two machines needs besides, for its wires.
+const WIRES: &[&str] = &["virtio_pci", "virtio_net"];
+/// Providers of libibverbs: for rdma_rxe and siw.
+const PROVIDERS: [&str; 2] = ["rxe", "siw"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// Where the loader looks first.
 const INSIDE: &str = "lib/x86_64-linux-gnu";
 
-/// Builds `base.cpio` and `kernel` where they are not yet.
+/// Builds `base.cpio` and `kernel` where they are not yet; `siw`: a module to take in.
 ///
 /// # Errors
 /// Something is not where Debian 12 has it.
-pub fn build(home: &Path, unpacked: &Unpacked) -> Result<(), String> {
+pub fn build(home: &Path, unpacked: &Unpacked, siw: Option<&Path>) -> Result<(), String> {
     let (base, init) = (home.join("base.cpio"), include_str!("init.sh"));
     let of_init = home.join("init");
-    if base.exists() && fs::read_to_string(&of_init).is_ok_and(|text| text == init) {
+    let made_of = format!("{init}# {}\n", siw.map_or("".into(), Path::to_string_lossy));
+    if base.exists() && fs::read_to_string(&of_init).is_ok_and(|text| text == made_of) {
         return Ok(());
     }
     let root = &unpacked.root;
@@ -35,24 +40,28 @@ pub fn build(home: &Path, unpacked: &Unpacked) -> Result<(), String> {
     archive.copy("bin/busybox", &root.join("bin/busybox"))?;
     let rdma = first(&[root.join("bin/rdma"), root.join("usr/bin/rdma")])?;
     archive.copy("bin/rdma", &rdma)?;
-    let provider = provider(root)?;
-    let file = provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    archive.copy(&format!("{LIBRARIES}/libibverbs/{file}"), &provider)?;
-    archive.copy("etc/libibverbs.d/rxe.driver", &root.join("etc/libibverbs.d/rxe.driver"))?;
-    let mut programs = vec![rdma, provider];
+    let mut programs = vec![rdma];
+    for name in PROVIDERS {
+        let provider = provider(root, name)?;
+        let file = provider.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        archive.copy(&format!("{LIBRARIES}/libibverbs/{file}"), &provider)?;
+        let driver = format!("etc/libibverbs.d/{name}.driver");
+        archive.copy(&driver, &root.join(&driver))?;
+        programs.push(provider);
+    }
     for name in ["libibverbs.so.1", "librdmacm.so.1"] {
         let library = root.join(LIBRARIES).join(name);
         archive.copy(&format!("{INSIDE}/{name}"), &library)?;
         programs.push(library);
     }
     libraries(&mut archive, root, &programs, &["libibverbs.so.1"])?;
-    modules(&mut archive, root)?;
+    modules(&mut archive, root, siw)?;
     kernel(home, root)?;
     let write = |path: &Path, bytes: &[u8]| {
         fs::write(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
     };
     write(&base, &archive.finish())?;
-    write(&of_init, init.as_bytes())
+    write(&of_init, made_of.as_bytes())
 }
 
 fn first(places: &[PathBuf]) -> Result<PathBuf, String> {
@@ -60,13 +69,13 @@ fn first(places: &[PathBuf]) -> Result<PathBuf, String> {
     found.ok_or_else(|| format!("{}: not in the package", places[0].display()))
 }
 
-fn provider(root: &Path) -> Result<PathBuf, String> {
+fn provider(root: &Path, name: &str) -> Result<PathBuf, String> {
     let folder = root.join(LIBRARIES).join("libibverbs");
     let entries =
         fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
-    let is_rxe = |path: &PathBuf| path.to_string_lossy().contains("/librxe-");
-    paths.find(is_rxe).ok_or_else(|| format!("{}: no librxe", folder.display()))
+    let is_it = |path: &PathBuf| path.to_string_lossy().contains(&format!("/lib{name}-"));
+    paths.find(is_it).ok_or_else(|| format!("{}: no lib{name}", folder.display()))
 }
 
 /// The shared objects that `programs` need, those of the packages first, and the loader.
@@ -109,14 +118,27 @@ pub fn libraries(
 }
 
 /// The modules and all that they need, and the order to load them in.
-fn modules(archive: &mut Archive, root: &Path) -> Result<(), String> {
+fn modules(archive: &mut Archive, root: &Path, siw: Option<&Path>) -> Result<(), String> {
     let mut all = Vec::new();
     list(&root.join("lib/modules"), &mut all);
     let mut order = Vec::new();
     for name in MODULES {
         add(archive, &all, name, &mut order)?;
     }
-    archive.file("modules/order", 0o644, order.join("\n").as_bytes());
+    if let Some(module) = siw {
+        let bytes = fs::read(module).map_err(|error| format!("{}: {error}", module.display()))?;
+        for needed in depends(&bytes) {
+            add(archive, &all, &needed, &mut order)?;
+        }
+        archive.file("modules/siw.ko", 0o644, &bytes);
+        order.push("siw.ko".to_owned());
+    }
+    archive.file("modules/order", 0o644, format!("{}\n", order.join("\n")).as_bytes());
+    let before = order.len();
+    for name in WIRES {
+        add(archive, &all, name, &mut order)?;
+    }
+    archive.file("modules/wires", 0o644, order[before..].join("\n").as_bytes());
     Ok(())
 }
 

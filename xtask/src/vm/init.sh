@@ -1,5 +1,6 @@
 #!/bin/busybox sh
 # The first process of the machine: ttyS0 is for the kernel and for what the harness reads, ttyS1 for the program.
+# One machine has RDMA over dummy links; of two, each has two wires to the other. wire0 carries rxe0, wire1 siw0.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /run
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
@@ -13,12 +14,22 @@ mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
 mount -t devpts pts /dev/pts
 ulimit -l unlimited
-for module in $(cat /modules/order); do insmod /modules/$module || say warning $module; done
+machine=$(sed -n 's/.*score\.machine=\([0-9]\).*/\1/p' /proc/cmdline)
+[ -n "$machine" ] && export SCORE_VM_MACHINE=$machine
+for module in $(cat /modules/order ${machine:+/modules/wires}); do insmod /modules/$module || say warning $module; done
 ip link set lo up
-ip link add wire0 type dummy || say warning no dummy link
-ip addr add 10.9.0.1/24 dev wire0
-ip link set wire0 up
+for n in 0 1; do
+    if [ -n "$machine" ]; then
+        for i in $(seq 50); do [ -e /sys/class/net/eth$n ] && break; sleep 0.1; done
+        ip link set eth$n name wire$n || say warning no wire
+    else
+        ip link add wire$n type dummy || say warning no dummy link
+    fi
+    ip addr add 10.9.$n.${machine:-1}/24 dev wire$n
+    ip link set wire$n up
+done
 rdma link add rxe0 type rxe netdev wire0 || say warning no rxe
+[ ! -e /modules/siw.ko ] || rdma link add siw0 type siw netdev wire1 || say warning no siw
 read up rest < /proc/uptime
 say ready $up
 stty -F /dev/ttyS1 raw -echo

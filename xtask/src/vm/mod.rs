@@ -1,6 +1,7 @@
-//! `cargo xtask vm`: runs a program in a virtual machine that has an RDMA device, on a machine that
-//! has none. Debian's kernel with rdma_rxe (RDMA over the virtual machine's own Ethernet) under
-//! qemu, by software emulation: what is fast there means nothing, what is right there does.
+//! `cargo xtask vm`: runs a program in a virtual machine that has RDMA devices, on a machine that
+//! has none. Debian's kernel with rdma_rxe (RoCE over the virtual machine's own Ethernet) and siw
+//! (iWARP over its TCP) under qemu, by software emulation: what is fast there means nothing, what
+//! is right there does. Two such machines on a wire run the program at the same time.
 //!
 //! Everything comes from Debian packages that are downloaded and unpacked below the target folder;
 //! nothing is installed.
@@ -9,27 +10,35 @@ mod boot;
 mod cpio;
 mod image;
 mod packages;
+mod siw;
+mod wires;
+
+pub use boot::inside;
 
 use std::path::PathBuf;
 
 use crate::run;
 
-const USAGE: &str =
-    "usage: cargo xtask vm [-smp N] [-memory MIB] [-limit SECONDS] PROGRAM [ARG...]";
+const USAGE: &str = "usage: cargo xtask vm [-machines 1|2] [-smp N] [-memory MIB] \
+                     [-limit SECONDS] [-give FILE]... PROGRAM [ARG...]";
 
 /// What a run is asked for.
 pub struct Options {
+    /// One, or two that are joined by wires; SCORE_VM_MACHINE tells a program which it is on.
+    pub machines: u32,
     /// Virtual processors: with one, a busy poll costs ticks of the clock.
     pub processors: u32,
     /// MiB of memory.
     pub memory: u32,
     /// How long it may take, with the boot.
     pub seconds: u64,
+    /// Files that are in /given besides the programs.
+    pub files: Vec<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { processors: 2, memory: 512, seconds: 120 }
+        Options { machines: 1, processors: 2, memory: 512, seconds: 120, files: Vec::new() }
     }
 }
 
@@ -41,14 +50,16 @@ fn home() -> Result<PathBuf, String> {
     Ok(run::target()?.join("vm"))
 }
 
-/// Prepares the machine where that was not done yet.
+/// Prepares the machine where that was not done yet. Answers why it has no soft iWARP.
 ///
 /// # Errors
 /// Why this machine cannot have it.
-pub fn prepare() -> Result<(), String> {
+pub fn prepare() -> Result<Option<String>, String> {
     let home = home()?;
     let unpacked = packages::unpack(&home)?;
-    image::build(&home, &unpacked)
+    let siw = siw::build(&home, &unpacked.root);
+    image::build(&home, &unpacked, siw.as_deref().ok())?;
+    Ok(siw.err())
 }
 
 /// Runs `programs`, each with its arguments, one after the other in one boot of the machine, until
@@ -68,11 +79,14 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let mut options = Options::default();
     let mut rest = args;
     while let [name, value, more @ ..] = rest {
-        let number = || value.parse().map_err(|_| format!("{name} {value}: no number\n{USAGE}"));
+        let number =
+            || value.parse::<u32>().map_err(|_| format!("{name} {value}: no number\n{USAGE}"));
         match name.as_str() {
+            "-machines" => options.machines = number()?.clamp(1, 2),
             "-smp" => options.processors = number()?,
             "-memory" => options.memory = number()?,
             "-limit" => options.seconds = number()?.into(),
+            "-give" => options.files.push(value.into()),
             _ => break,
         }
         rest = more;
@@ -80,7 +94,9 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let Some(program) = rest.first().filter(|name| !name.starts_with('-')) else {
         return Err(USAGE.into());
     };
-    prepare()?;
+    if let Some(why) = prepare()? {
+        println!("vm: {why}");
+    }
     let programs: Vec<Vec<String>> = rest.split(|word| word == "--").map(<[_]>::to_vec).collect();
     match call(&options, &programs)? {
         0 => Ok(()),

@@ -104,7 +104,11 @@ fn missing(package: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn download(folder: &Path, names: &[String]) -> Result<(), String> {
+/// Downloads packages into a folder.
+///
+/// # Errors
+/// They cannot be had.
+pub fn download(folder: &Path, names: &[String]) -> Result<(), String> {
     let get = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq"]).args(names).current_dir(folder);

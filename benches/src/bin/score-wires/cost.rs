@@ -127,8 +127,18 @@ fn device(hosts: &Hosts, name: &str, wire: &str) -> Result<()> {
         near.try_receive()?;
         take(&far, &near, count)
     })?;
-    let areas = [near.area()?, far.area()?];
-    let moves = |write: bool| {
+    say(name, message, poll, bulk / (count * len) as f64);
+    for (other, of) in [(false, "pmAlloc"), (true, "other memory")] {
+        let [write, read] = moves(&near, &far, other)?;
+        println!("{name} pmWrite KiB {write:.0} pmRead KiB {read:.0} of {of}");
+    }
+    Ok(())
+}
+
+/// Processor ns of a KiB of pmWrite and of pmRead.
+fn moves(near: &Node, far: &Node, other: bool) -> Result<[f64; 2]> {
+    let areas = [near.area(other)?, far.area(other)?];
+    let each = |write: bool| {
         let mut at = 0;
         least(|| {
             at = if at + 2 * BULK > AREA { 0 } else { at + BULK };
@@ -145,10 +155,7 @@ fn device(hosts: &Hosts, name: &str, wire: &str) -> Result<()> {
             Ok(())
         })
     };
-    let [write, read] = [moves(true)?, moves(false)?].map(|time| time / BULK as f64 * 1024.0);
-    say(name, message, poll, bulk / (count * len) as f64);
-    println!("{name} pmWrite KiB {write:.0} pmRead KiB {read:.0}");
-    Ok(())
+    Ok([each(true)?, each(false)?].map(|time| time / BULK as f64 * 1024.0))
 }
 
 fn say(who: &str, message: f64, poll: f64, byte: f64) {

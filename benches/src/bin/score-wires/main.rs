@@ -4,7 +4,8 @@
 //! ```text
 //! score-wires latency [OPTIONS] [WIRE...]     ns one way of 8 bytes: median, lowest 5 %
 //! score-wires bandwidth [OPTIONS] [WIRE...]   Gbit/s of payload
-//! score-wires write|read [OPTIONS] [WIRE...]  Gbit/s of remote memory, over the device
+//! score-wires write|read [OPTIONS] [WIRE...]  Gbit/s of remote memory of pmAlloc, over the device
+//! score-wires write-other|read-other ...      the same of any other memory
 //! score-wires cost [WIRE...]                  processor ns of a message, an empty poll and a KiB
 //! score-wires composite [-cores A,B]          ns of a message over plain and composite contexts:
 //!                                             one way (as above), and of one thread
@@ -72,7 +73,7 @@ fn run(words: &[String]) -> Result<()> {
     let named = |wire: &&str| rest.is_empty() || rest.iter().any(|one| one == wire);
     let wires: Vec<&str> = WIRES.into_iter().filter(named).collect();
     match (command.as_str(), rest) {
-        ("latency" | "bandwidth" | "write" | "read", _) => {
+        ("latency" | "bandwidth" | "write" | "read" | "write-other" | "read-other", _) => {
             for wire in wires {
                 let has = match command.as_str() {
                     "latency" => true,

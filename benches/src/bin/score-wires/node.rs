@@ -218,10 +218,15 @@ pub const AREA: usize = 4 << 20;
 const PIECE: usize = 1 << 20;
 
 impl Node {
-    /// Locks memory.
-    pub fn area(&self) -> Result<AddrHandle> {
-        let area: &'static mut [u8] = Box::leak(vec![7u8; AREA].into_boxed_slice());
-        Ok(self.end.lock_memory(None, area.as_ptr().addr(), AREA)?)
+    /// Locks memory: of pmAlloc, or other.
+    pub fn area(&self, other: bool) -> Result<AddrHandle> {
+        let area = match other {
+            false => self.end.allocate_memory(AREA)?,
+            true => Box::leak(vec![0; AREA].into_boxed_slice()).as_mut_ptr(),
+        };
+        // SAFETY: as long, and stays. Now it is there.
+        unsafe { std::ptr::write_bytes(area, 7, AREA) };
+        Ok(self.end.lock_memory(None, area.addr(), AREA)?)
     }
 
     /// Begins to move so many bytes, at the same place of both areas. False: there is no room.
@@ -248,8 +253,8 @@ impl Node {
     }
 
     /// Locks memory, and tells and hears handles: own, and the other's.
-    fn areas(&self) -> Result<[AddrHandle; 2]> {
-        let own = self.area()?;
+    fn areas(&self, other: bool) -> Result<[AddrHandle; 2]> {
+        let own = self.area(other)?;
         let bytes = own.bits().to_ne_bytes();
         // SAFETY: as many bytes are reserved.
         let tell = |at: *mut u8| unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), 8) };
@@ -271,8 +276,8 @@ impl Node {
     }
 
     /// Gbit/s of pmWrite or pmRead, by the one who calls it.
-    fn moves(&self, write: bool, time: Duration) -> Result<f64> {
-        let areas = self.areas()?;
+    fn moves(&self, write: bool, other: bool, time: Duration) -> Result<f64> {
+        let areas = self.areas(other)?;
         self.move_for(write, areas, WARM_UP)?;
         let begin = Instant::now();
         let bytes = self.move_for(write, areas, time)?;
@@ -296,8 +301,8 @@ impl Node {
     }
 
     /// The other one, who only polls.
-    fn is_moved(&self) -> Result<()> {
-        self.areas()?;
+    fn is_moved(&self, other: bool) -> Result<()> {
+        self.areas(other)?;
         self.receive()?.ok_or_else(|| self.nothing_came())?;
         Ok(())
     }
@@ -319,8 +324,13 @@ pub fn run(
         ("latency", _) => node.echo(),
         ("bandwidth", 0) => say(&format!("{:.3}", node.sink(time)?)),
         ("bandwidth", _) => node.source(),
-        ("write" | "read", 0) => say(&format!("{:.3}", node.moves(what == "write", time)?)),
-        ("write" | "read", _) => node.is_moved(),
+        ("write" | "read" | "write-other" | "read-other", _) => {
+            let (write, other) = (what.starts_with("write"), what.ends_with("other"));
+            match own {
+                0 => say(&format!("{:.3}", node.moves(write, other, time)?)),
+                _ => node.is_moved(other),
+            }
+        }
         _ => Err(format!("end: {what}?").into()),
     }
 }

@@ -5,6 +5,7 @@
 #![expect(unsafe_code)]
 
 use crate::config::QueueStatus;
+use crate::device::network::Network;
 use crate::device::shmem::{Source, Target};
 use crate::device::{ethernet, shmem, verbs};
 use crate::error::Result;
@@ -218,19 +219,12 @@ impl<'a> Member<'a> {
     pub(super) fn options(self) -> u64 {
         match self {
             Member::Shmem(_) => shmem::OPTIONS,
-            Member::Ethernet(_) => ethernet::OPTIONS,
-            Member::Verbs(_) => verbs::OPTIONS,
+            Member::Ethernet(_) => ethernet::Ethernet::OPTIONS,
+            Member::Verbs(_) => verbs::Verbs::OPTIONS,
         }
     }
     pub(super) fn publish_region(self, region: &Region) -> Result<()> {
-        match self {
-            Member::Shmem(endpoint) => endpoint.publish_region(region),
-            Member::Ethernet(endpoint) => {
-                endpoint.publish_region(region);
-                Ok(())
-            }
-            Member::Verbs(endpoint) => endpoint.publish_region(region),
-        }
+        on!(self, e => e.publish_region(region))
     }
     pub(crate) fn withdraw_region(self, number: Number) {
         on!(self, e => e.withdraw_region(number));

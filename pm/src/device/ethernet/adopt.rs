@@ -4,21 +4,18 @@
 
 #![forbid(unsafe_code)]
 
-use super::addresses::Addresses;
-use super::engine::{Engine, Identity, Pass};
-use super::lanes::Lanes;
-use super::pool;
+use super::engine::Engine;
 use super::reliability::{Kind, Pending};
-use super::slab::{Content, Slab};
-use super::wire::{self, Wire};
-use crate::error::Result;
+use crate::device::network::lanes::Lanes;
+use crate::device::network::slab::Content;
+use crate::device::network::{self, Engine as _, Pass};
 use crate::sync::Ordering;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// A process that has ended.
-pub(super) struct Orphan {
+pub(crate) struct Orphan {
     engine: Engine,
     lanes: Lanes,
     /// Some of what it has left is for others' memory.
@@ -26,24 +23,24 @@ pub(super) struct Orphan {
 }
 
 impl Orphan {
-    /// Takes over the dead process's sockets and slots.
-    pub(super) fn adopt(
-        identity: Identity,
-        links: Vec<wire::Endpoint>,
-        addresses: Arc<Addresses>,
-        slab: Arc<Slab>,
-    ) -> Result<Orphan> {
-        let geometry = *slab.geometry();
-        let mut engine = Engine::new(identity, links, addresses, slab)?;
+    /// Takes over the dead process's slots.
+    pub(super) fn adopt(mut engine: Engine, entries: usize) -> Orphan {
+        let lanes = Lanes::new(engine.slab.geometry(), entries);
         let writes = engine.resume();
-        let lanes = Lanes::new(&geometry, pool::buffers(geometry.mtu));
         let orphan = Orphan { engine, lanes, writes };
         orphan.count_operations(writes);
-        Ok(orphan)
+        orphan
     }
 
-    /// Makes progress. None: nothing more is to be done before something comes.
-    pub(super) fn serve(&mut self) -> Option<Duration> {
+    /// As long as memory of others may still change, operations are under way.
+    fn count_operations(&self, any: bool) {
+        let record = self.engine.slab.record(self.engine.place);
+        record.node.send.0.remote.store(u64::from(any), Ordering::Release);
+    }
+}
+
+impl network::Orphan for Orphan {
+    fn serve(&mut self) -> Option<Duration> {
         self.engine.pass(&self.lanes, Pass::All);
         if self.writes && self.is_quiet() {
             self.writes = false;
@@ -53,19 +50,13 @@ impl Orphan {
         self.engine.wait().map(Duration::from_nanos)
     }
 
-    /// As long as memory of others may still change, operations are under way.
-    fn count_operations(&self, any: bool) {
-        let record = self.engine.slab.record(self.engine.place);
-        record.node.send.0.remote.store(u64::from(any), Ordering::Release);
-    }
-
-    /// Whether all that it had sent has been acknowledged, or its receivers have gone.
-    pub(super) fn is_quiet(&self) -> bool {
+    /// All that it had sent has been acknowledged, or its receivers have gone.
+    fn is_quiet(&self) -> bool {
         self.engine.machine.is_done()
     }
 
-    pub(super) fn wires(&self) -> &[Wire] {
-        &self.engine.links.wires
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.engine.links.wires.iter().map(|wire| wire.fd()).collect()
     }
 }
 
@@ -133,12 +124,4 @@ impl Engine {
         }
         self.count_dropped(messages.len() as u64);
     }
-}
-
-/// After the process at `place` has ended: what it had accepted and never read counts as
-/// received.
-pub(super) fn count_unread(slab: &Slab, place: usize) {
-    let record = slab.record(place);
-    let arrived = record.arrived.0.load(Ordering::Acquire);
-    record.node.receive.0.received.fetch_max(arrived, Ordering::AcqRel);
 }

@@ -2,10 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::layout::MAX_LOCAL;
 use super::wire::{self, Choice, loss::Loss};
-use crate::config::{DeviceConfig, MAX_NODE};
+use crate::config::MAX_NODE;
 use crate::debug;
+use crate::device::network::layout::MAX_LOCAL;
 use crate::error::{Error, Result};
 use score_proto::wire::MAX_LINKS;
 use std::net::IpAddr;
@@ -137,18 +137,6 @@ impl Given {
             incarnation: self.incarnation,
             loss: self.loss,
         })
-    }
-}
-
-/// What `pmGetDeviceConfig` answers.
-pub(crate) fn device(options: &Options, contexts: usize, mtu: usize, size: usize) -> DeviceConfig {
-    DeviceConfig {
-        kind: "ethernet",
-        nodes: options.nodes,
-        contexts,
-        mtu,
-        size,
-        option: super::remote::OPTIONS,
     }
 }
 

@@ -4,22 +4,24 @@
 // UNSAFETY: shows received packets to the machine where they lie, and the slab to the wires.
 #![expect(unsafe_code)]
 
-use super::addresses::Addresses;
 use super::clock::Clock;
-use super::lanes::{Arrived, Lanes, Letter, Submitted};
-use super::layout::{OUTBOX, Published};
+use super::desk::Desk;
 use super::links::{BATCH, Links};
-use super::pool;
 use super::pump::Remote;
-use super::reliability::{Config, Event, Fate, Kind, Machine};
-use super::slab::{Content, Slab};
+use super::reliability::{Config, Event, Fate, HEADER, Kind, Machine};
 use super::store::{Store, bytes};
-use super::wire::{self, Received, Wire};
+use super::wire::{self, Received, UDP_PREFIX, Wire};
 use crate::debug;
+use crate::device::network::addresses::Addresses;
+use crate::device::network::lanes::{Arrived, Lanes, Letter, Submitted};
+use crate::device::network::layout::{BEFORE, OUTBOX, Published};
+use crate::device::network::slab::{Content, Slab};
+use crate::device::network::{self, Identity, Pass, pool};
 use crate::error::{Error, Result};
 use crate::segment::from_errno;
 use crate::sync::Ordering;
 use std::collections::{HashSet, VecDeque};
+use std::io::Write;
 use std::sync::Arc;
 
 /// Batches that one pass reads from one wire at most, so that no flood holds it up.
@@ -36,28 +38,11 @@ const CARRIER: u64 = 250_000_000;
 /// Buffers that the machine does not know of: for what is just being read.
 const SPARE: usize = 64;
 
-/// What a pass is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pass {
-    /// Something was sent: that goes out first, and nothing is received.
-    Send,
-    /// A message is wanted: when one comes, the rest is left to the next pass.
-    Receive,
-    /// Everything.
-    All,
-}
-
-/// What the job's packets carry, and who this is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Identity {
-    pub(super) own: u32,
-    pub(super) channel: usize,
-    pub(super) secret: u64,
-    pub(super) incarnation: u32,
-}
+// What goes before a payload fits there, and no gap is left: see `Geometry`.
+const _: () = assert!(BEFORE == HEADER + UDP_PREFIX);
 
 /// See the module. The slab comes last: wires send from it.
-pub(super) struct Engine {
+pub(crate) struct Engine {
     pub(super) machine: Machine,
     pub(super) links: Links,
     store: Store,
@@ -69,6 +54,7 @@ pub(super) struct Engine {
     pub(super) spare_slots: Vec<u32>,
     /// Control messages that wait to be read, with their entries.
     pub(super) letters: VecDeque<(Letter, u32)>,
+    pub(super) desk: Arc<Desk>,
     pub(super) remote: Remote,
     /// Nodes that were marked as gone: all, how many marks were seen, and those in grace.
     pub(super) gone: HashSet<u32>,
@@ -94,13 +80,13 @@ pub(super) fn refused(why: wire::WireError) -> Error {
 }
 
 /// The machine's numbers for these wires.
-fn config(identity: Identity, slab: &Slab, links: usize, buffers: usize) -> Config {
+fn config(identity: Identity, restarts: u32, slab: &Slab, links: usize) -> Config {
     let geometry = slab.geometry();
     let nodes = geometry.nodes as u32;
-    let mut config = Config::new(identity.own, nodes, identity.secret, identity.incarnation);
+    let mut config = Config::new(identity.own, nodes, identity.secret, restarts);
     config.links = links as u8;
     config.mtu = geometry.mtu as u16;
-    config.buffers = buffers as u32;
+    config.buffers = (pool::buffers(geometry.mtu) - SPARE) as u32;
     // More than all slots and a whole window of holes: what is sent is never refused.
     config.queue = 8192;
     config
@@ -115,28 +101,31 @@ fn kind_of(packet: &[u8]) -> Option<Kind> {
 impl Engine {
     pub(super) fn new(
         identity: Identity,
+        restarts: u32,
         links: Vec<wire::Endpoint>,
         addresses: Arc<Addresses>,
         slab: Arc<Slab>,
     ) -> Result<Engine> {
         let attach = |link| {
-            // SAFETY: the engine holds the slab, and drops it after the wires.
-            let memory = unsafe { slab.as_wire() };
+            let (start, size) = (slab.start(), slab.geometry().size);
+            // SAFETY: the engine holds the slab, and drops it after the wires. Each frame has these
+            // bytes before its payload, and its own end behind it.
+            let memory = unsafe { wire::Slab::new(start, size).with_room(BEFORE) };
             Wire::attach(link, memory).map_err(refused)
         };
         let wires = links.into_iter().map(attach).collect::<Result<Vec<_>>>()?;
         let geometry = *slab.geometry();
         let place = geometry.place(identity.own as usize).unwrap_or(0);
-        let buffers = pool::buffers(geometry.mtu) - SPARE;
         Ok(Engine {
-            machine: Machine::new(config(identity, &slab, wires.len(), buffers)),
-            links: Links::new(wires, addresses, (identity.own, identity.channel)),
+            machine: Machine::new(config(identity, restarts, &slab, wires.len())),
+            links: Links::new(wires, addresses, (identity.own, identity.channel as usize)),
             store: Store::new(geometry.mtu),
             clock: Clock::new(),
             came: [Received::default(); BATCH],
             owners: vec![0; geometry.all_slots()].into(),
             spare_slots: (geometry.slots - OUTBOX..geometry.slots).map(|s| s as u32).collect(),
             letters: VecDeque::new(),
+            desk: Arc::default(),
             remote: Remote::new(&geometry),
             gone: HashSet::new(),
             gone_seen: 0,
@@ -151,37 +140,13 @@ impl Engine {
         })
     }
 
-    /// One pass; a look at each wire costs a system call. Answers whether something was delivered.
-    #[inline]
-    pub(super) fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
-        let now = self.clock.now();
-        let mut delivered = false;
-        if what == Pass::Send {
-            self.take_submitted(lanes);
-            self.transmit_all(lanes, now);
-        } else {
-            self.receive(lanes, now);
-            delivered = self.deliver(lanes);
-            // Who asks for a message answers it, perhaps: the rest has time until that is sent.
-            let idle = self.machine.is_silent() && self.remote.is_quiet();
-            if delivered && what == Pass::Receive && !self.behind && idle {
-                self.behind = true;
-                return true;
-            }
-            self.take_submitted(lanes);
-        }
-        self.behind = false;
-        self.rest(lanes, now);
-        delivered
-    }
-
     /// What a pass does besides.
     fn rest(&mut self, lanes: &Lanes, now: u64) {
         self.take_released(lanes);
         if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
             self.look_who_has_gone(now);
         }
-        if self.has_outgoing_letter() {
+        if !self.slab.record(self.place).outbox.is_empty() {
             self.send_letters();
         }
         self.machine.expire(now);
@@ -210,7 +175,7 @@ impl Engine {
     fn take_submitted(&mut self, lanes: &Lanes) {
         let count = lanes.submitted.len() as u64;
         // After the look at messages: what they come behind is seen.
-        if !lanes.remote.is_empty() {
+        if !self.desk.is_empty() {
             self.take_operations(lanes);
         }
         if count == 0 {
@@ -334,7 +299,7 @@ impl Engine {
                 Kind::Data => {
                     // Who takes the message finds what was written before it.
                     if self.remote.has_come() {
-                        self.flush(lanes);
+                        self.flush();
                     }
                     // As many words as entries: there is room.
                     delivered |= lanes.delivered.push(arrived.word());
@@ -455,5 +420,53 @@ impl Engine {
         let wait = deadline.map(|at| at.saturating_sub(now));
         // Packets that the kernel had no room for.
         if self.links.is_blocked() { Some(wait.unwrap_or(RETRY).min(RETRY)) } else { wait }
+    }
+}
+
+impl network::Engine for Engine {
+    /// A look at each wire costs a system call.
+    #[inline]
+    fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
+        let now = self.clock.now();
+        let mut delivered = false;
+        if what == Pass::Send {
+            self.take_submitted(lanes);
+            self.transmit_all(lanes, now);
+        } else {
+            self.receive(lanes, now);
+            delivered = self.deliver(lanes);
+            // Who asks for a message answers it, perhaps: the rest has time until that is sent.
+            let idle = self.machine.is_silent() && self.remote.is_quiet();
+            if delivered && what == Pass::Receive && !self.behind && idle {
+                self.behind = true;
+                return true;
+            }
+            self.take_submitted(lanes);
+        }
+        self.behind = false;
+        self.rest(lanes, now);
+        delivered
+    }
+
+    fn letters(&self) -> usize {
+        self.letters.len()
+    }
+
+    fn send_letter(&mut self, _: &Lanes, to: u32, message: &[u8]) -> Result<()> {
+        self.send_letter(to, message)
+    }
+
+    fn read_letter<T>(&mut self, _: &Lanes, read: impl FnOnce(&Letter) -> Result<T>) -> Result<T> {
+        self.read_letter(read)
+    }
+
+    fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
+        for wire in &mut self.links.wires {
+            let stats = wire.stats();
+            let (kind, name) = (wire.kind(), wire.endpoint().link_name());
+            writeln!(out, "  {kind} wire on {name}: {stats:?}")?;
+        }
+        writeln!(out, "  {}", self.remote.transfers.describe())?;
+        self.machine.dump(out)
     }
 }

@@ -4,12 +4,11 @@
 #![forbid(unsafe_code)]
 
 use super::engine::Engine;
-use super::lanes::{Arrived, Lanes, Letter};
 use super::reliability::Kind;
 use super::store::copy_letter;
 use crate::config::CONTROL_MTU;
+use crate::device::network::lanes::{Arrived, Lanes, Letter};
 use crate::error::{Error, Result};
-use crate::sync::Ordering;
 
 impl Engine {
     #[cold]
@@ -22,12 +21,6 @@ impl Engine {
             }
             None => self.release(entry, from),
         }
-    }
-
-    #[inline]
-    pub(super) fn has_outgoing_letter(&self) -> bool {
-        let outbox = &self.slab.record(self.place).outbox;
-        outbox.written.0.load(Ordering::Relaxed) != outbox.read.0.load(Ordering::Relaxed)
     }
 
     /// Sends what the owner wants to be sent from here.
@@ -67,10 +60,5 @@ impl Engine {
         self.letters.pop_front();
         self.release(entry, from);
         Ok(done)
-    }
-
-    /// How many letters wait.
-    pub(super) fn letters(&self) -> usize {
-        self.letters.len()
     }
 }

@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::addresses::Addresses;
 use super::reliability::{HEADER, Transmit};
-use super::slab::Slab;
 use super::wire::{Packet, Wire};
 use crate::debug;
+use crate::device::network::addresses::Addresses;
+use crate::device::network::slab::Slab;
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::sync::Arc;

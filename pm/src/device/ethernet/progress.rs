@@ -4,9 +4,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::Endpoint;
-use super::engine::{Engine, Pass};
+use super::engine::Engine;
+use super::{Endpoint, Ethernet};
 use crate::debug;
+use crate::device::network::{Engine as _, Network, Pass};
 use crate::error::{Error, Result};
 use crate::segment::from_errno;
 use crate::sync::Ordering;
@@ -54,7 +55,7 @@ pub(super) fn join(endpoint: &Arc<Endpoint>) -> Result<Arc<Thread>> {
 
 /// `endpoint` is given up. When it was the last, the thread ends.
 pub(super) fn leave(endpoint: &Endpoint) {
-    if let Some(thread) = endpoint.thread.get() {
+    if let Some(thread) = endpoint.net.thread.get() {
         thread.endpoints().retain(|other| !std::ptr::eq(&**other, endpoint));
         thread.unwatch(&endpoint.served.enter());
     }
@@ -157,16 +158,16 @@ impl Thread {
 impl Endpoint {
     /// By the thread: serves what is its to serve; answers how long it may sleep.
     fn serve_as_thread(&self, polls: &mut u64, is_tick: bool) -> Duration {
-        if !self.turn.is_threads() {
-            let stalled = is_tick && self.turn.has_stalled(polls);
+        if !self.net.turn.is_threads() {
+            let stalled = is_tick && self.net.turn.has_stalled(polls);
             if !stalled {
                 let pending = self.lanes.outstanding.load(Ordering::Relaxed) != 0
-                    || self.lanes.remote.is_busy()
-                    || self.lanes.has_work();
+                    || self.net.desk.is_busy()
+                    || Ethernet::has_work(self);
                 return if pending { SHORT_TICK } else { TICK };
             }
             let engine = self.served.enter();
-            if self.turn.give(*polls) {
+            if self.net.turn.give(*polls) {
                 self.watch(&engine);
             }
         }
@@ -181,7 +182,7 @@ impl Endpoint {
                 wait = REST.min(Duration::from_nanos(nanoseconds));
             }
         };
-        self.served.serve(pass, || self.lanes.has_work());
+        self.served.serve(pass, || Ethernet::has_work(self));
         if ring {
             self.select.ring();
         }

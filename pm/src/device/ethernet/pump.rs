@@ -5,13 +5,13 @@
 #![expect(unsafe_code)]
 
 use super::engine::Engine;
-use super::lanes::{Arrived, Lanes};
-use super::layout::Geometry;
 use super::reliability::Kind;
-use super::slots::Slots;
 use super::store::copy_letter;
 use super::transfers::{Chain, Ended, From, Next, Operation, Side, Transfers};
 use crate::debug;
+use crate::device::network::lanes::{Arrived, Lanes};
+use crate::device::network::layout::Geometry;
+use crate::device::network::slots::Slots;
 use crate::remote::{AddrHandle, Copier, Direction, PARTS, Part};
 use crate::sync::Ordering;
 use score_proto::remote::{Frame, HEAD, LONGEST};
@@ -105,7 +105,7 @@ impl Remote {
 impl Engine {
     pub(super) fn take_operations(&mut self, lanes: &Lanes) {
         let mut begun = std::mem::take(&mut self.remote.begun);
-        lanes.remote.take(&mut begun);
+        self.desk.take(&mut begun);
         for (node, operation) in begun.drain(..) {
             if self.gone.contains(&node) {
                 self.end(lanes, Ended { peer: node, operation, failed: true });
@@ -182,7 +182,7 @@ impl Engine {
         let (slots, parts) = (&slots[..count], &parts[..count]);
         let from = match chain.from {
             From::Address(at) => Ok(at),
-            From::Region(handle) => lanes.remote.find(handle, bytes),
+            From::Region(handle) => self.desk.find(handle, bytes),
         };
         let from = from.map_err(|_| "it is not locked".to_owned());
         let copied = from.and_then(|from| {
@@ -238,7 +238,7 @@ impl Engine {
             && (run.peer, run.side, run.number) == (from, copy.side, copy.number)
             && run.to + run.len as u64 == copy.to;
         if !follows {
-            self.flush(lanes);
+            self.flush();
             let run = &mut self.remote.run;
             (run.peer, run.side, run.number, run.to) = (from, copy.side, copy.number, copy.to);
         }
@@ -250,14 +250,14 @@ impl Engine {
     }
 
     /// Copies the bytes of the run to where they belong.
-    pub(super) fn flush(&mut self, lanes: &Lanes) {
+    pub(super) fn flush(&mut self) {
         let Remote { run, copier, transfers, .. } = &mut self.remote;
         let Run { peer, side, number, to, len, count, .. } = *run;
         if count == 0 {
             return;
         }
         (run.count, run.len) = (0, 0);
-        let place = lanes.remote.find(to, len).map_err(|_| "it is not locked".to_owned());
+        let place = self.desk.find(to, len).map_err(|_| "it is not locked".to_owned());
         let copied = place.and_then(|place| {
             // SAFETY: buffers of packets that were kept, and not released before this; who locked
             // the memory lets it be written.
@@ -274,7 +274,7 @@ impl Engine {
 
     /// All that has come is taken: what has ended is told.
     pub(super) fn settle(&mut self, lanes: &Lanes) {
-        self.flush(lanes);
+        self.flush();
         self.remote.come = false;
         while let Some(ended) = self.remote.transfers.ended() {
             self.end(lanes, ended);
@@ -298,7 +298,7 @@ impl Engine {
         if let Some(known) = lanes.peers.get(peer) {
             known.operations.fetch_sub(1, Ordering::AcqRel);
         }
-        lanes.remote.end(direction, failed);
+        self.desk.end(direction, failed);
         counters.remote.fetch_sub(1, Ordering::AcqRel);
     }
 

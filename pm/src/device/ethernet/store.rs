@@ -4,9 +4,9 @@
 // UNSAFETY: looks at packets where the wire has put them.
 #![expect(unsafe_code)]
 
-use super::pool::Pool;
 use super::reliability::HEADER;
 use super::wire::{COPIED, Received, Wire};
+use crate::device::network::pool::Pool;
 
 /// The entry's message lies in its own buffer.
 const OWN: u8 = u8::MAX;

@@ -16,6 +16,7 @@ use crate::sync::AtomicU64;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -68,11 +69,14 @@ pub(super) struct Adapter {
     pub(super) sends: *mut CompletionQueue,
     pub(super) receives: *mut CompletionQueue,
     pub(super) shared: *mut SharedQueue,
+    pub(super) vendor: u32,
     /// The most work requests that a queue pair holds.
     pub(super) depth: usize,
     /// Reads under way at a time by one queue pair.
     pub(super) reads: u8,
     pub(super) chosen: Chosen,
+    /// Where the kernel lists it.
+    place: Option<PathBuf>,
 }
 
 // SAFETY: the library's functions may be called by any thread at any time; what is made is
@@ -93,9 +97,12 @@ impl Adapter {
             sends: null_mut(),
             receives: null_mut(),
             shared: null_mut(),
+            vendor: 0,
             depth: 0,
             reads: 1,
             chosen: chosen.clone(),
+            // SAFETY: just opened.
+            place: unsafe { library.place_of(context) },
         };
         adapter.make(sizes)?;
         Ok(Arc::new(adapter))
@@ -110,7 +117,7 @@ impl Adapter {
         if error != 0 {
             return Err(self.trouble("does not tell its limits"));
         }
-        self.depth = limits.max_qp_wr();
+        (self.vendor, self.depth) = (limits.vendor(), limits.max_qp_wr());
         self.reads = limits.max_reads().clamp(1, READS) as u8;
         if limits.max_srq_wr() < sizes.receives {
             let (most, wanted) = (limits.max_srq_wr(), sizes.receives);
@@ -146,7 +153,18 @@ impl Adapter {
     /// With the reason that the library has just left in errno.
     pub(super) fn trouble(&self, what: &str) -> String {
         let error = io::Error::last_os_error();
-        self.says(&format!("{what}: {error}"))
+        self.says(&format!("{what}: {error}{}", advice(&error)))
+    }
+
+    /// What is said of memory that cannot be registered.
+    pub(super) fn unpinnable(&self, why: &io::Error) -> String {
+        let name = &self.chosen.adapter;
+        match why.raw_os_error() {
+            Some(libc::EAGAIN) => self.says(&format!("pins no memory: {why}{}", advice(why))),
+            _ => format!(
+                "RDMA adapter {name}: memory cannot be pinned (its limit: ulimit -l): {why}"
+            ),
+        }
     }
 
     /// Becomes readable when something was received after `request_notify`.
@@ -172,6 +190,12 @@ impl Adapter {
             (self.library.ack_async_event)(&raw mut event);
         }
         Some(event.event_type)
+    }
+
+    /// Whether the kernel lists it no more. The drivers of soft adapters say nothing to who has
+    /// them open, and the removal waits for these.
+    pub(super) fn is_unlisted(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| !place.exists())
     }
 
     /// What is received from now on makes the channel readable, once.
@@ -265,15 +289,20 @@ fn made<T>(pointer: *mut T, adapter: &Adapter, what: &str) -> Result<*mut T, Str
     Ok(pointer)
 }
 
-/// What is said of memory that cannot be registered.
-pub(super) fn unpinnable(why: io::Error) -> String {
-    format!("memory cannot be pinned (its limit: ulimit -l): {why}")
+/// What can be done where an adapter gives nothing more.
+fn advice(why: &io::Error) -> &'static str {
+    match why.raw_os_error() {
+        Some(libc::EAGAIN) => " (the limit of its cgroup: rdma.max)",
+        Some(libc::ENOMEM | libc::ENOSPC) => " (who has how many: rdma resource show)",
+        _ => "",
+    }
 }
 
 /// Memory that the adapter may read and write; it keeps what holds the memory.
 pub(super) struct Registered<T> {
     pub(super) lkey: u32,
     pub(super) rkey: u32,
+    pub(super) access: Access,
     registration: NonNull<Registration>,
     adapter: Arc<Adapter>,
     pub(super) keeps: T,
@@ -294,13 +323,28 @@ impl<T> Registered<T> {
         len: usize,
         access: Access,
     ) -> io::Result<Registered<T>> {
-        let access = access.bits();
+        let (domain, bits) = (adapter.domain, access.bits());
         // SAFETY: mapped memory, by the caller; what is not is refused by the kernel.
-        let made = unsafe { (adapter.library.reg_mr)(adapter.domain, addr.cast(), len, access) };
+        let made = unsafe { (adapter.library.reg_mr)(domain, addr.cast(), len, bits) };
         let registration = NonNull::new(made).ok_or_else(io::Error::last_os_error)?;
         // SAFETY: just made.
         let (lkey, rkey) = unsafe { (registration.as_ref().lkey, registration.as_ref().rkey) };
-        Ok(Registered { lkey, rkey, registration, adapter: adapter.clone(), keeps })
+        Ok(Registered { lkey, rkey, access, registration, adapter: adapter.clone(), keeps })
+    }
+}
+
+impl Registered<Arc<Buffers>> {
+    /// New memory.
+    pub(super) fn buffers(
+        adapter: &Arc<Adapter>,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<Arc<Buffers>>, String> {
+        let buffers = Arc::new(Buffers::new(len)?);
+        let (at, len) = (buffers.at(0, len), buffers.len());
+        // SAFETY: kept by what is registered.
+        let made = unsafe { Registered::new(adapter, buffers, at, len, access) };
+        made.map_err(|why| adapter.unpinnable(&why))
     }
 }
 
@@ -324,7 +368,7 @@ unsafe impl Send for Buffers {}
 unsafe impl Sync for Buffers {}
 
 impl Buffers {
-    pub(super) fn new(len: usize) -> Result<Buffers, String> {
+    fn new(len: usize) -> Result<Buffers, String> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: new memory where the kernel likes.

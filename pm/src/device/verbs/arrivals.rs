@@ -4,15 +4,14 @@
 // UNSAFETY: reads heads of messages where the adapter has written them.
 #![expect(unsafe_code)]
 
-use super::adapter::{Access, Adapter, Buffers, Registered, unpinnable};
+use super::adapter::{Access, Adapter, Buffers, Registered};
 use super::bindings::{Completion, Piece, WC_RECV};
 use super::engine::{BATCH, Engine};
 use super::flow::{Kind, is_before};
 use crate::config::CONTROL_MTU;
 use crate::debug;
-use crate::device::ethernet::lanes::{Arrived, Lanes, Letter};
-use crate::device::ethernet::layout::OUTBOX;
-use crate::error::{Error, Result};
+use crate::device::network::lanes::{Arrived, Lanes, Letter};
+use crate::device::network::layout::OUTBOX;
 use crate::sync::Ordering;
 use std::sync::Arc;
 
@@ -36,7 +35,7 @@ pub(super) fn window(nodes: usize) -> usize {
 
 /// The receive buffers.
 pub(super) struct Arrivals {
-    chunks: Box<[Option<Registered<Buffers>>]>,
+    chunks: Box<[Option<Registered<Arc<Buffers>>>]>,
     /// Buffers of a peer, and bytes of one.
     each: usize,
     stride: usize,
@@ -90,11 +89,7 @@ impl Arrivals {
         if self.chunks[node as usize].is_some() {
             return Ok(());
         }
-        let buffers = Buffers::new(self.each * self.stride)?;
-        let (at, len) = (buffers.at(0, buffers.len()), buffers.len());
-        // SAFETY: kept by what is registered.
-        let chunk = unsafe { Registered::new(adapter, buffers, at, len, Access::Own) };
-        let chunk = chunk.map_err(unpinnable)?;
+        let chunk = Registered::buffers(adapter, self.each * self.stride, Access::Own)?;
         self.chunks[node as usize] = Some(chunk);
         for number in 0..self.each {
             self.offer(adapter, node as usize * self.each + number);
@@ -217,22 +212,6 @@ impl Engine {
         if self.write_word(lanes, to, word, 8) {
             self.peers[to as usize].told = consumed;
         }
-    }
-
-    /// Reads a control message; it stays if `read` refuses it.
-    pub(super) fn read_letter(
-        &mut self,
-        lanes: &Lanes,
-        read: impl FnOnce(&Letter) -> Result<u32>,
-    ) -> Result<u32> {
-        let letter = self.letters.front().ok_or(Error::NoBuffers)?;
-        let from = letter.from;
-        let node = read(letter)?;
-        self.letters.pop_front();
-        let consumed = &mut self.peers[from as usize].consumed[1];
-        *consumed = consumed.wrapping_add(1);
-        self.tell(lanes, from);
-        Ok(node)
     }
 }
 

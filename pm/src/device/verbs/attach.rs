@@ -1,104 +1,62 @@
-//! The message that waits in an attach descriptor: what the context is, beside the descriptors of
-//! slab, addresses and socket. A plain function from bytes, because whoever holds the socket's
-//! other end may have written anything.
+//! What goes with an attach descriptor: which port of which adapter, and how it is addressed.
 
 #![forbid(unsafe_code)]
 
-use super::config::{MTU, Options};
-use crate::device::ethernet::layout::Geometry;
+use super::choice::Chosen;
+use super::config::Options;
 use crate::error::{Error, Result};
 
-/// The longest message.
-pub(super) const ATTACH_MAX: usize = 256;
-/// "SCPMVAT" and the version.
-const MAGIC: u64 = u64::from_le_bytes(*b"SCPMVAT\x01");
-const WORDS: usize = 11;
+/// Bytes before the adapter's name.
+const HEAD: usize = 8;
 /// The longest name of an adapter.
 const NAME: usize = 64;
 /// No address is chosen.
 const NONE: u32 = u32::MAX;
 
-/// A context on its way to another process.
+/// The end that a context had with its owner.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Attach {
-    /// The context's number on its device.
-    pub(super) number: u32,
-    /// The channel it is bound to, of how many.
-    pub(super) channel: u32,
-    pub(super) channels: u32,
-    /// Its node number.
-    pub(super) own: u32,
-    pub(super) geometry: Geometry,
-    /// Names the slab.
-    pub(super) nonce: [u64; 2],
-    /// What the job's hellos carry.
-    pub(super) secret: u64,
-    pub(super) adapter: String,
-    pub(super) port: u8,
-    pub(super) gid: Option<u32>,
-    pub(super) partition: u16,
-    pub(super) level: u8,
+pub(super) struct End {
+    adapter: String,
+    port: u8,
+    gid: Option<u32>,
+    /// 0, which no partition has: none (iWARP).
+    partition: u16,
+    level: u8,
 }
 
-impl Attach {
-    /// Writes the message.
+impl End {
+    pub(super) fn of(chosen: &Chosen) -> End {
+        let partition = chosen.port.partitions.get(chosen.partition).copied();
+        End {
+            adapter: chosen.adapter.clone(),
+            port: chosen.port.number,
+            gid: chosen.gid.as_ref().map(|gid| gid.index),
+            partition: partition.unwrap_or(0),
+            level: chosen.level,
+        }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
-        let g = &self.geometry;
-        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let place = u32::from(self.port) | u32::from(self.level) << 8;
-        let words: [u64; WORDS] = [
-            MAGIC,
-            two(self.number, self.channel),
-            two(self.own, self.channels),
-            g.nodes as u64,
-            two(g.first as u32, g.local as u32),
-            g.size as u64,
-            self.nonce[0],
-            self.nonce[1],
-            self.secret,
-            two(self.gid.unwrap_or(NONE), place | u32::from(self.partition) << 16),
-            self.adapter.len() as u64,
-        ];
-        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bytes = vec![self.port, self.level];
+        bytes.extend(self.partition.to_le_bytes());
+        bytes.extend(self.gid.unwrap_or(NONE).to_le_bytes());
         bytes.extend(self.adapter.as_bytes());
         bytes
     }
 
-    /// Reads and checks it. Invalid: any field is not what `encode` writes.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Attach> {
-        let (head, name) = bytes.split_at_checked(WORDS * 8).ok_or(Error::Invalid)?;
-        let mut words = [0; WORDS];
-        for (word, eight) in words.iter_mut().zip(head.chunks_exact(8)) {
-            *word = u64::from_le_bytes(eight.try_into().map_err(|_| Error::Invalid)?);
-        }
-        let [magic, names, place, nodes, range, size, a, b, secret, way, len] = words;
-        let natural = |word: u64| usize::try_from(word).map_err(|_| Error::Invalid);
-        let (first, local) = (range as u32 as usize, (range >> 32) as usize);
-        let geometry = Geometry::new(natural(nodes)?, first, local, MTU)?;
-        let (own, channels) = (place as u32, (place >> 32) as u32);
-        let channel = (names >> 32) as u32;
-        if magic != MAGIC
-            || geometry.size as u64 != size
-            || geometry.place(own as usize).is_none()
-            || channel >= channels
-            || len != name.len() as u64
-            || !(1..=NAME).contains(&name.len())
-        {
+    /// Invalid: not what `encode` writes.
+    pub(super) fn decode(bytes: &[u8]) -> Result<End> {
+        let (&[port, level, p, q, a, b, c, d], name) =
+            bytes.split_first_chunk::<HEAD>().ok_or(Error::Invalid)?;
+        if !(1..=NAME).contains(&name.len()) {
             return Err(Error::Invalid);
         }
-        Ok(Attach {
-            number: names as u32,
-            channel,
-            channels,
-            own,
-            geometry,
-            nonce: [a, b],
-            secret,
+        Ok(End {
             adapter: String::from_utf8(name.to_vec()).map_err(|_| Error::Invalid)?,
-            port: (way >> 32) as u8,
-            gid: Some(way as u32).filter(|&gid| gid != NONE),
-            partition: (way >> 48) as u16,
-            level: (way >> 40) as u8,
+            port,
+            gid: Some(u32::from_le_bytes([a, b, c, d])).filter(|&gid| gid != NONE),
+            partition: u16::from_le_bytes([p, q]),
+            level,
         })
     }
 
@@ -108,7 +66,7 @@ impl Attach {
             adapter: Some(self.adapter.clone()),
             port: Some(self.port),
             gid: self.gid,
-            partition: Some(self.partition),
+            partition: Some(self.partition).filter(|&key| key != 0),
             level: self.level,
             ..Options::default()
         }
@@ -118,49 +76,18 @@ impl Attach {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    fn sample() -> Attach {
-        Attach {
-            number: 3,
-            channel: 1,
-            channels: 2,
-            own: 5,
-            geometry: Geometry::new(8, 4, 3, MTU).unwrap(),
-            nonce: [7, 9],
-            secret: 11,
-            adapter: "mlx5_0".into(),
-            port: 2,
-            gid: Some(3),
-            partition: 0x8001,
-            level: 4,
-        }
-    }
 
     #[test]
-    fn a_message_reads_back_and_one_that_is_cut_is_refused() {
-        let good = sample().encode();
-        assert!(good.len() <= ATTACH_MAX);
-        assert_eq!(Attach::decode(&good), Ok(sample()));
-        for len in 0..good.len() {
-            assert_eq!(Attach::decode(&good[..len]), Err(Error::Invalid), "{len}");
-        }
-        assert_eq!(Attach::decode(&[good.as_slice(), &[0]].concat()), Err(Error::Invalid));
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_is_accepted_has_its_node_inside_and_reads_back(
-            flips in prop::collection::vec((0..90usize, any::<u8>()), 0..4)
-        ) {
-            let mut bytes = sample().encode();
-            for (at, with) in flips {
-                bytes[at] = with;
+    fn an_end_reads_back_and_one_without_a_name_is_refused() {
+        for gid in [Some(3), None] {
+            let (adapter, partition) = ("mlx5_0".to_owned(), 0x8001);
+            let end = End { adapter, port: 2, gid, partition, level: 4 };
+            assert_eq!(End::decode(&end.encode()), Ok(end.clone()));
+            for len in 0..=HEAD {
+                assert_eq!(End::decode(&end.encode()[..len]), Err(Error::Invalid));
             }
-            if let Ok(attach) = Attach::decode(&bytes) {
-                prop_assert!(attach.geometry.place(attach.own as usize).is_some());
-                prop_assert_eq!(attach.encode(), bytes);
-            }
+            let long = End { adapter: "x".repeat(NAME + 1), ..end };
+            assert_eq!(End::decode(&long.encode()), Err(Error::Invalid));
         }
     }
 }

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 pub(super) const PORT_ACTIVE: u32 = 4;
 pub(super) const LINK_ETHERNET: u8 = 2;
@@ -48,7 +48,6 @@ pub(super) const OPCODE_WRITE: u32 = 0;
 pub(super) const OPCODE_SEND: u32 = 2;
 pub(super) const OPCODE_READ: u32 = 4;
 
-pub(super) const SEND_FENCE: u32 = 1;
 pub(super) const SEND_SIGNALED: u32 = 1 << 1;
 pub(super) const SEND_INLINE: u32 = 1 << 3;
 
@@ -70,6 +69,10 @@ pub(super) struct Device {
     ops: [*mut c_void; 2],
     node_type: u32,
     pub(super) transport_type: u32,
+    /// Its own name, and that of its file below /dev/infiniband.
+    pub(super) names: [[c_char; 64]; 2],
+    /// Its place in sysfs, a text that ends.
+    pub(super) dev_path: [c_char; 256],
 }
 
 /// `struct ibv_port_attr`.
@@ -119,6 +122,10 @@ impl DeviceAttr {
     pub(super) fn new() -> DeviceAttr {
         DeviceAttr([0; 58])
     }
+    /// Who has made it.
+    pub(super) fn vendor(&self) -> u32 {
+        self.0[96 / 4]
+    }
     /// Work requests of a queue pair.
     pub(super) fn max_qp_wr(&self) -> usize {
         self.0[112 / 4] as usize
@@ -140,7 +147,7 @@ impl DeviceAttr {
 /// `struct ibv_context`: what posts and polls goes through its table.
 #[repr(C)]
 pub(super) struct Context {
-    device: *mut Device,
+    pub(super) device: *mut Device,
     before_poll: [*mut c_void; 11],
     pub(super) poll_cq:
         Option<unsafe extern "C" fn(*mut CompletionQueue, c_int, *mut Completion) -> c_int>,
@@ -337,6 +344,7 @@ pub(super) struct Event {
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(Device, node_type) == 16 && offset_of!(Device, transport_type) == 20);
+    assert!(offset_of!(Device, dev_path) == 152);
     assert!(size_of::<PortAttr>() == 52 && offset_of!(PortAttr, gid_tbl_len) == 12);
     assert!(offset_of!(PortAttr, pkey_tbl_len) == 32 && offset_of!(PortAttr, lid) == 34);
     assert!(offset_of!(PortAttr, phys_state) == 45 && offset_of!(PortAttr, link_layer) == 46);

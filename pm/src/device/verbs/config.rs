@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::config::{DeviceConfig, MAX_NODE};
+use crate::config::MAX_NODE;
 use crate::debug;
-use crate::device::ethernet::layout::MAX_LOCAL;
+use crate::device::network::layout::MAX_LOCAL;
 use crate::error::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -102,18 +102,6 @@ impl Options {
             _ => return None,
         }
         Some(())
-    }
-
-    /// What `pmGetDeviceConfig` answers.
-    pub(crate) fn config(&self, contexts: usize, size: usize) -> DeviceConfig {
-        DeviceConfig {
-            kind: "verbs",
-            nodes: self.nodes,
-            contexts,
-            mtu: MTU,
-            size,
-            option: super::OPTIONS,
-        }
     }
 }
 

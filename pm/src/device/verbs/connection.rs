@@ -7,6 +7,7 @@
 //! datagrams that may be lost, doubled and late. Who is not ready repeats them; who is ready
 //! answers one that is not. A hello of a higher epoch than the known one means that the other's
 //! queue pair is new: the own one is wired anew, or replaced, if anything was ever sent by it.
+//! Where wiring takes its time (iWARP), nobody says that he is wired before he has heard it.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,8 @@ pub(super) enum Event {
     /// Something is to be sent.
     Wanted,
     Heard(Claim),
+    /// The own queue pair is wired, where that takes its time.
+    Joined,
     /// The own queue pair has failed.
     Failed,
     Tick,
@@ -60,6 +63,8 @@ enum State {
     Idle,
     /// There is a queue pair, wired to nothing.
     Made,
+    /// It is about to be wired.
+    Wiring,
     /// It is wired, and the peer may not know it.
     Wired,
     Ready,
@@ -74,6 +79,10 @@ pub(super) struct Connection {
     state: State,
     own: u64,
     other: u64,
+    /// What the other's present queue pair is wired to, as it says.
+    answered: u64,
+    /// `Wire` only begins with it: `Joined` says that it is done.
+    is_slow: bool,
     /// When the next hello is due, and how long after that another.
     due: u64,
     wait: u64,
@@ -87,8 +96,23 @@ impl Connection {
         Connection { state: State::Gone, ..Connection::default() }
     }
 
+    /// One whose queue pairs are wired by a connection manager.
+    pub(super) fn slow() -> Connection {
+        Connection { is_slow: true, ..Connection::default() }
+    }
+
     pub(super) fn is_ready(&self) -> bool {
         self.state == State::Ready
+    }
+
+    /// `Wire` was said, and neither `Joined` nor anything else came since.
+    pub(super) fn is_wiring(&self) -> bool {
+        self.state == State::Wiring
+    }
+
+    /// The own queue pair, and the other's that it is wired to or is to be.
+    pub(super) fn meant(&self) -> (u64, u64) {
+        (self.own, self.other)
     }
 
     /// What a hello says now.
@@ -116,7 +140,8 @@ impl Connection {
 
     /// When `Tick` is due. None: nothing is.
     pub(super) fn due(&self) -> Option<u64> {
-        let is_due = matches!(self.state, State::Made | State::Wired | State::Without);
+        let is_due =
+            matches!(self.state, State::Made | State::Wiring | State::Wired | State::Without);
         (is_due && !self.passive).then_some(self.due)
     }
 
@@ -130,7 +155,9 @@ impl Connection {
                 }
                 (self.state, self.passive) = (State::Idle, true);
             }
-            (Event::Failed, State::Made | State::Wired | State::Ready) if self.passive => {
+            (Event::Failed, State::Made | State::Wiring | State::Wired | State::Ready)
+                if self.passive =>
+            {
                 actions.push(Action::Drop);
                 self.state = State::Idle;
             }
@@ -139,12 +166,17 @@ impl Connection {
                 self.say(now, &mut actions);
             }
             // What fails again and again is tried again ever later.
-            (Event::Failed, State::Made | State::Wired | State::Ready) => {
+            (Event::Failed, State::Made | State::Wiring | State::Wired | State::Ready) => {
                 actions.push(Action::Drop);
                 self.make(now, &mut actions);
                 self.due = now.saturating_add(self.wait.max(FIRST));
             }
-            (Event::Tick, State::Made | State::Wired) if now >= self.due => {
+            (Event::Joined, State::Wiring) => {
+                self.state = State::Wired;
+                self.open(&mut actions);
+                self.say(now, &mut actions);
+            }
+            (Event::Tick, State::Made | State::Wiring | State::Wired) if now >= self.due => {
                 self.say(now, &mut actions);
             }
             (Event::Tick, State::Without) if now >= self.due => {
@@ -173,14 +205,14 @@ impl Connection {
 
     fn hear(&mut self, claim: Claim, now: u64, actions: &mut Vec<Action>) {
         let is_new = claim.own > self.other;
-        self.other = claim.own;
+        (self.other, self.answered) = (claim.own, claim.other);
         match self.state {
             State::Idle | State::Without => {
                 self.make(now, actions);
                 self.wire(actions);
             }
             State::Made => self.wire(actions),
-            State::Wired if is_new => {
+            State::Wiring | State::Wired if is_new => {
                 actions.push(Action::Reset);
                 self.wire(actions);
             }
@@ -191,19 +223,26 @@ impl Connection {
             }
             _ => {}
         }
-        if self.state == State::Wired && claim.other == self.own {
-            self.state = State::Ready;
-            self.wait = 0;
-            actions.push(Action::Open);
-        }
-        if !claim.ready {
+        self.open(actions);
+        // While both are about to be wired there is nothing to tell that the timers do not.
+        let is_told = self.state == State::Wiring && !is_new && !self.passive;
+        if !claim.ready && !is_told {
             self.say(now, actions);
         }
     }
 
     fn wire(&mut self, actions: &mut Vec<Action>) {
-        self.state = State::Wired;
+        self.state = if self.is_slow { State::Wiring } else { State::Wired };
         actions.push(Action::Wire);
+    }
+
+    /// Both are wired to each other.
+    fn open(&mut self, actions: &mut Vec<Action>) {
+        if self.state == State::Wired && self.answered == self.own {
+            self.state = State::Ready;
+            self.wait = 0;
+            actions.push(Action::Open);
+        }
     }
 }
 
@@ -219,17 +258,41 @@ mod tests {
         pairs: [Option<(u64, u64)>; 2],
         heard: [u64; 2],
         under_way: Vec<(usize, Claim)>,
+        /// Where wiring takes its time: who waits for it.
+        wiring: [bool; 2],
         now: u64,
     }
 
     impl World {
-        fn new() -> World {
+        fn new(is_slow: bool) -> World {
             World {
-                ends: Default::default(),
+                ends: [(); 2].map(|()| World::end(is_slow)),
                 pairs: [None; 2],
                 heard: [0; 2],
                 under_way: Vec::new(),
+                wiring: [false; 2],
                 now: 1,
+            }
+        }
+
+        fn end(is_slow: bool) -> Connection {
+            if is_slow { Connection::slow() } else { Connection::default() }
+        }
+
+        /// As a connection manager: end 0 calls, and is refused by one that means another.
+        fn call(&mut self) {
+            match (self.wiring, self.pairs) {
+                ([true, true], [Some((a, b)), Some((c, d))]) if (a, b) == (d, c) => {
+                    self.wiring = [false; 2];
+                    (0..2).for_each(|end| self.event(end, Event::Joined));
+                }
+                // Who has not heard of it yet lets it wait.
+                ([true, _], [Some((a, b)), other])
+                    if other.is_none_or(|(c, d)| c != b || d >= a) =>
+                {
+                    self.event(0, Event::Failed);
+                }
+                _ => {}
             }
         }
 
@@ -244,7 +307,10 @@ mod tests {
             for action in actions {
                 let own = self.ends[end].claim().own;
                 match action {
-                    Action::Drop => assert!(self.pairs[end].take().is_some()),
+                    Action::Drop => {
+                        self.wiring[end] = false;
+                        assert!(self.pairs[end].take().is_some());
+                    }
                     Action::Make => {
                         assert!(self.pairs[end].is_none());
                         self.pairs[end] = Some((own, 0));
@@ -252,10 +318,12 @@ mod tests {
                     Action::Reset => {
                         assert!(self.pairs[end].is_some_and(|(_, other)| other != 0));
                         self.pairs[end] = Some((own, 0));
+                        self.wiring[end] = false;
                     }
                     Action::Wire => {
                         assert_eq!(self.pairs[end], Some((own, 0)));
                         self.pairs[end] = Some((own, self.heard[end]));
+                        self.wiring[end] = self.ends[end].is_slow;
                     }
                     Action::Open => assert!(self.pairs[end].is_some()),
                     Action::Say => self.under_way.push((1 - end, self.ends[end].claim())),
@@ -271,9 +339,15 @@ mod tests {
         /// No loss from here on: hellos and time do the rest.
         fn settle(&mut self) {
             for _ in 0..1000 {
+                let mut heard = 0;
                 while let Some((to, claim)) = self.under_way.pop() {
                     self.event(to, Event::Heard(claim));
-                    assert!(self.under_way.len() < 100, "they talk without end");
+                    heard += 1;
+                    assert!(heard < 1000, "they talk without end");
+                }
+                self.call();
+                if !self.under_way.is_empty() {
+                    continue;
                 }
                 if self.are_joined() {
                     return;
@@ -288,8 +362,9 @@ mod tests {
 
     #[test]
     fn one_who_wants_is_joined_with_one_who_answers_and_both_at_once_too() {
-        for wanted in [&[0][..], &[1], &[0, 1]] {
-            let mut world = World::new();
+        let all = [&[0][..], &[1], &[0, 1]].map(|wanted| [(wanted, false), (wanted, true)]);
+        for (wanted, is_slow) in all.into_iter().flatten() {
+            let mut world = World::new(is_slow);
             wanted.iter().for_each(|&end| world.event(end, Event::Wanted));
             world.settle();
             assert!(world.ends.iter().all(|end| end.due().is_none()), "nothing is left to do");
@@ -298,46 +373,52 @@ mod tests {
 
     #[test]
     fn a_peer_that_has_gone_is_not_talked_to_but_who_brings_home_what_it_sent_is_answered() {
-        let mut world = World::new();
-        world.event(0, Event::Wanted);
-        world.settle();
-        world.event(0, Event::Gone);
-        world.event(0, Event::Wanted);
-        assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
-        assert!(world.under_way.is_empty());
-        (world.ends[1], world.pairs[1], world.heard[1]) = (Connection::default(), None, 0);
-        world.event(1, Event::Wanted);
-        world.settle();
-        world.event(0, Event::Failed);
-        assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
+        for is_slow in [false, true] {
+            let mut world = World::new(is_slow);
+            world.event(0, Event::Wanted);
+            world.settle();
+            world.event(0, Event::Gone);
+            world.event(0, Event::Wanted);
+            assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
+            assert!(world.under_way.is_empty());
+            (world.ends[1], world.pairs[1], world.heard[1]) = (World::end(is_slow), None, 0);
+            world.event(1, Event::Wanted);
+            world.settle();
+            world.event(0, Event::Failed);
+            assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
+        }
     }
 
     #[test]
     fn who_had_no_queue_pair_to_give_has_one_later() {
-        let mut world = World::new();
-        world.event(0, Event::Wanted);
-        world.pairs[0] = None;
-        world.ends[0].give_up(world.now);
-        world.settle();
+        for is_slow in [false, true] {
+            let mut world = World::new(is_slow);
+            world.event(0, Event::Wanted);
+            world.pairs[0] = None;
+            world.ends[0].give_up(world.now);
+            world.settle();
+        }
     }
 
     #[test]
     fn a_successor_of_a_process_that_has_ended_takes_its_place() {
-        let mut world = World::new();
-        world.event(0, Event::Wanted);
-        world.settle();
-        (world.ends[0], world.pairs[0], world.heard[0]) = (Connection::default(), None, 0);
-        world.event(0, Event::Wanted);
-        world.settle();
+        for is_slow in [false, true] {
+            let mut world = World::new(is_slow);
+            world.event(0, Event::Wanted);
+            world.settle();
+            (world.ends[0], world.pairs[0], world.heard[0]) = (World::end(is_slow), None, 0);
+            world.event(0, Event::Wanted);
+            world.settle();
+        }
     }
 
     proptest! {
         /// Datagrams are lost, doubled and delayed, and queue pairs fail; then all is calm.
         #[test]
         fn after_any_trouble_both_are_joined(
-            steps in prop::collection::vec((0..8u8, 0..64usize), 1..60)
+            steps in prop::collection::vec((0..9u8, 0..64usize), 1..60), is_slow in any::<bool>()
         ) {
-            let mut world = World::new();
+            let mut world = World::new(is_slow);
             world.event(0, Event::Wanted);
             for (what, which) in steps {
                 let end = which % 2;
@@ -352,6 +433,7 @@ mod tests {
                         let at = which % world.under_way.len();
                         world.under_way.remove(at);
                     }
+                    8 => world.call(),
                     _ if !world.under_way.is_empty() => {
                         let at = which % world.under_way.len();
                         // What 4 delivers may come once more.

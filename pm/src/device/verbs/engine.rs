@@ -4,21 +4,23 @@
 // UNSAFETY: writes heads before payloads in the slab, and has them sent from there.
 #![expect(unsafe_code)]
 
-use super::adapter::{Access, Adapter, Buffers, Registered, Sizes, unpinnable};
+use super::adapter::{Access, Adapter, Buffers, Registered, Sizes};
 use super::arrivals::{Arrivals, HEAD, window};
 use super::bindings::{Completion, Piece, REFUSALS};
+use super::calls;
 use super::choice::Chosen;
 use super::connection::{Connection, Event};
-use super::flow::{Flow, Item, Kind, Outgoing};
-use super::pair::{Pair, Station, What, Work};
-use super::regions::{ENTRY, Regions, There};
+use super::flow::{Item, Kind, Outgoing};
+use super::manager::Manager;
+use super::pair::{What, Work};
+use super::peer::Peer;
+use super::regions::{ENTRY, Regions};
 use crate::debug;
-use crate::device::ethernet::addresses::Addresses;
-use crate::device::ethernet::lanes::{Lanes, Letter, Submitted};
-use crate::device::ethernet::layout::OUTBOX;
-use crate::device::ethernet::layout::Published;
-use crate::device::ethernet::reliability;
-use crate::device::ethernet::slab::Slab;
+use crate::device::network::addresses::Addresses;
+use crate::device::network::lanes::{Lanes, Letter, Submitted};
+use crate::device::network::layout::OUTBOX;
+use crate::device::network::slab::Slab;
+use crate::device::network::{self, Identity, Pass};
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -31,52 +33,8 @@ pub(super) const BATCH: usize = 8;
 /// Work requests of a queue pair that are left for what is not a message.
 const SPARE: usize = 8;
 
-/// What a pass is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pass {
-    /// Something was sent: nothing is received.
-    Send,
-    /// A message is wanted.
-    Receive,
-    /// Everything; also whether all that was sent has arrived.
-    All,
-}
-
-/// Who this is, and what the job's hellos carry.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Identity {
-    pub(super) own: u32,
-    pub(super) channel: u32,
-    pub(super) secret: u64,
-}
-
-/// What is kept for one peer.
-#[derive(Default)]
-pub(super) struct Peer {
-    pub(super) connection: Connection,
-    pub(super) pair: Option<Pair>,
-    pub(super) flow: Flow,
-    /// The peer's queue pair and what else its latest hello said.
-    pub(super) station: Station,
-    pub(super) known: [u32; 2],
-    pub(super) credit: (u64, u32),
-    pub(super) table: (u64, u32),
-    /// What is known of its locked regions, and the work that asks for another, by number.
-    pub(super) regions: HashMap<u32, There>,
-    pub(super) asked: Option<(u32, u32)>,
-    /// Which numbers of it come next: messages, control messages.
-    pub(super) expected: [u32; 2],
-    /// What was consumed of it, and how much of that it was told.
-    pub(super) consumed: [u32; 2],
-    pub(super) told: u32,
-    /// Messages and control messages that were sent to it.
-    pub(super) sent: [u32; 2],
-    /// It is in the list of those that something is under way to.
-    pub(super) is_busy: bool,
-}
-
 /// See the module.
-pub(super) struct Engine {
+pub(crate) struct Engine {
     /// Before what they use.
     pub(super) peers: Box<[Peer]>,
     /// Who is at the other end of each queue pair.
@@ -88,8 +46,11 @@ pub(super) struct Engine {
     /// consumed of it: written from here.
     pub(super) credits: Registered<Arc<Buffers>>,
     pub(super) regions: Arc<Regions>,
-    /// For each node, where the entry of its table lands that was asked for.
-    pub(super) landings: Registered<Buffers>,
+    /// For each node, where the entry of its table lands that was asked for; then a word that
+    /// nobody reads.
+    pub(super) landings: Registered<Arc<Buffers>>,
+    /// Makes connections, on iWARP. After the peers, whose queue pairs it may hold.
+    pub(super) manager: Option<Manager>,
     pub(super) adapter: Arc<Adapter>,
     pub(super) socket: UdpSocket,
     pub(super) addresses: Arc<Addresses>,
@@ -104,27 +65,35 @@ pub(super) struct Engine {
     /// Remote operations under way, and whether some have failed, by direction.
     pub(super) moves: [u64; 2],
     pub(super) failed_moves: [bool; 2],
+    /// Those that were refused, since the beginning.
+    pub(super) given_up: u64,
+    /// Peers to which operations are held back, and until when; see `flow/caution.rs`.
+    pub(super) held: VecDeque<(u32, u64)>,
     /// Slots for control messages.
     pub(super) spare_slots: Vec<u32>,
     gone_seen: u64,
     /// The adapter has gone.
     pub(super) is_broken: bool,
+    /// When it was last looked whether it is still there.
+    pub(super) looked: u64,
     /// A port is down, and the user was told.
     pub(super) is_down: bool,
+    /// The user was told that the adapter has nothing more to give.
+    pub(super) is_full: bool,
     /// Control messages that wait to be read.
     pub(super) letters: VecDeque<Letter>,
     /// Something was handed out since somebody asked.
     pub(super) delivered: bool,
 }
 
-/// A complaint of the adapter's.
+/// A complaint of the adapter's, with which a context ends before it has begun.
 pub(super) fn refused(why: String) -> Error {
-    debug::say(debug::ERROR, || format!("verbs: {why}"));
+    debug::warn_user(&why);
     Error::NoMemory
 }
 
 impl Engine {
-    /// NoMemory: the adapter or the kernel refuses something, which PM_DEBUG names.
+    /// NoMemory: the adapter or the kernel refuses something, which a line names.
     pub(super) fn new(
         chosen: &Chosen,
         identity: Identity,
@@ -144,27 +113,23 @@ impl Engine {
         let begin = first.wrapping_sub(HEAD);
         // SAFETY: frames of the slab, each with room before its payload.
         let frames = unsafe { Registered::new(&adapter, slab.clone(), begin, len, Access::Own) };
-        let frames = frames.map_err(unpinnable).map_err(refused)?;
-        let words = Arc::new(Buffers::new(geometry.nodes * 16).map_err(refused)?);
-        let (at, len) = (words.at(0, words.len()), words.len());
-        // SAFETY: kept by what is registered.
-        let credits = unsafe { Registered::new(&adapter, words, at, len, Access::Written) };
-        let credits = credits.map_err(unpinnable).map_err(refused)?;
-        let buffers = Buffers::new(geometry.nodes * ENTRY).map_err(refused)?;
-        let (at, len) = (buffers.at(0, buffers.len()), buffers.len());
-        // SAFETY: as above.
-        let landings = unsafe { Registered::new(&adapter, buffers, at, len, Access::Own) };
-        let landings = landings.map_err(unpinnable).map_err(refused)?;
+        let frames = frames.map_err(|why| refused(adapter.unpinnable(&why)))?;
+        let credits = Registered::buffers(&adapter, geometry.nodes * 16, Access::Written);
+        // What iWARP reads is written by the peer's adapter.
+        let access = if chosen.iwarp { Access::Written } else { Access::Own };
+        let landings = Registered::buffers(&adapter, (geometry.nodes + 1) * ENTRY, access);
         let regions = Arc::new(Regions::new(&adapter).map_err(refused)?);
+        let manager = calls::manager(&adapter, &socket).map_err(refused)?;
         let slots = (geometry.slots - OUTBOX) as u32..geometry.slots as u32;
         Ok(Engine {
-            peers: (0..geometry.nodes).map(|_| Peer::default()).collect(),
+            peers: (0..geometry.nodes).map(|_| Peer::new(chosen.iwarp, adapter.reads)).collect(),
             pairs: HashMap::new(),
             arrivals,
             frames,
-            credits,
+            credits: credits.map_err(refused)?,
             regions,
-            landings,
+            landings: landings.map_err(refused)?,
+            manager,
             adapter,
             socket,
             addresses,
@@ -176,10 +141,14 @@ impl Engine {
             outstanding: 0,
             moves: [0; 2],
             failed_moves: [false; 2],
+            given_up: 0,
+            held: VecDeque::new(),
             spare_slots: slots.collect(),
             gone_seen: 0,
             is_broken: false,
+            looked: 0,
             is_down: false,
+            is_full: false,
             letters: VecDeque::new(),
             delivered: false,
         })
@@ -188,28 +157,6 @@ impl Engine {
     /// The words in which peers say what they have consumed.
     pub(super) fn credits(&self) -> Arc<Buffers> {
         self.credits.keeps.clone()
-    }
-
-    /// One pass. Answers whether something was handed out.
-    #[inline]
-    pub(super) fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
-        if what != Pass::Send {
-            self.receive(lanes);
-        }
-        self.take_submitted(lanes);
-        self.complete(lanes);
-        self.take_released(lanes);
-        if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
-            self.look_who_has_gone(lanes);
-        }
-        if self.has_outgoing_letter() {
-            self.send_letters(lanes);
-        }
-        if what == Pass::All {
-            self.ask(lanes);
-        }
-        lanes.outstanding.store(self.outstanding, Ordering::Release);
-        std::mem::take(&mut self.delivered)
     }
 
     pub(super) fn is_quiet(&self) -> bool {
@@ -248,7 +195,7 @@ impl Engine {
         self.transmit(lanes, to);
     }
 
-    fn enqueue(&mut self, to: u32, message: Outgoing) {
+    pub(super) fn enqueue(&mut self, to: u32, message: Outgoing) {
         let at = self.slab.payload(self.place, message.slot as usize).wrapping_sub(HEAD);
         let head = [message.sequence, message.len, self.identity.own, message.kind as u32];
         // SAFETY: each frame has more than so many bytes before its payload; the slot is ours.
@@ -275,13 +222,16 @@ impl Engine {
                 return self.happens(lanes, to, Event::Wanted);
             }
             let room = peer.flow.under_way() < depth;
-            let posted = match peer.flow.to_post().filter(|_| room) {
+            let posted = match peer.flow.to_post().filter(|_| room && !peer.flow.must_wait()) {
                 None => return,
                 Some(Item::Message(message)) => self.post_message(lanes, to, message),
                 Some(Item::Move(it)) => self.post_move(lanes, to, it),
             };
             if !posted {
                 return;
+            }
+            if self.peers[to as usize].flow.wants_read() {
+                self.read_nothing(lanes, to);
             }
         }
     }
@@ -291,14 +241,13 @@ impl Engine {
     fn post_message(&mut self, lanes: &Lanes, to: u32, message: Outgoing) -> bool {
         let peer = &mut self.peers[to as usize];
         let Some(pair) = &peer.pair else { return false };
-        let fenced = peer.flow.has_reads();
         let (number, signalled) = peer.flow.begin(false);
         peer.flow.is_posted(number);
         let at = self.slab.payload(self.place, message.slot as usize).wrapping_sub(HEAD);
         let length = HEAD as u32 + message.len;
         let piece = Piece { addr: at.addr() as u64, length, lkey: self.frames.lkey };
         let id = u64::from(to) << 32 | u64::from(number);
-        let work = Work { id, what: What::Send, piece, signalled, fenced };
+        let work = Work { id, what: What::Send, piece, signalled };
         // SAFETY: a frame of the slab, which is not written before the work is done.
         let sent = unsafe { pair.send(work) };
         if !sent {
@@ -323,7 +272,7 @@ impl Engine {
         let what = What::Write(peer.credit.0.wrapping_add(own * 8), peer.credit.1);
         let id = u64::from(to) << 32 | u64::from(number);
         // SAFETY: a registered word, which only grows.
-        let sent = unsafe { pair.send(Work { id, what, piece, signalled, fenced: false }) };
+        let sent = unsafe { pair.send(Work { id, what, piece, signalled }) };
         if !sent {
             self.failed(lanes, to, "cannot be posted to");
         }
@@ -367,6 +316,9 @@ impl Engine {
     /// There is room again.
     #[inline]
     fn transmit_more(&mut self, lanes: &Lanes, to: u32) {
+        if self.peers[to as usize].flow.wants_read() {
+            self.read_nothing(lanes, to);
+        }
         if self.peers[to as usize].flow.to_post().is_some() {
             self.transmit(lanes, to);
         }
@@ -398,7 +350,10 @@ impl Engine {
         let mut busy = std::mem::take(&mut self.busy);
         busy.retain(|&to| {
             if self.peers[to as usize].flow.is_silent() {
-                self.write_word(lanes, to, 0, 0);
+                match self.manager {
+                    Some(_) => self.read_nothing(lanes, to),
+                    None => drop(self.write_word(lanes, to, 0, 0)),
+                }
             }
             let peer = &mut self.peers[to as usize];
             peer.is_busy = peer.flow.len() > 0;
@@ -443,48 +398,75 @@ impl Engine {
         count.fetch_add(dropped.into(), Ordering::Release);
     }
 
-    /// Takes over what a process that has ended has left in its slots.
-    pub(super) fn resume(&mut self, lanes: &Lanes) {
-        let geometry = *self.slab.geometry();
-        let mut left: Vec<(u32, Outgoing)> = Vec::new();
-        for slot in 0..geometry.slots {
-            let Some(content) = self.slab.content(self.place, slot) else { continue };
-            let Published { len, kind, .. } = content.published;
-            let known = (content.to as usize) < geometry.nodes && content.to != self.identity.own;
-            if !known || !(1..=geometry.mtu).contains(&len) {
-                self.slab.free(self.place, slot);
-                continue;
-            }
-            let control = kind == reliability::Kind::Control;
-            let kind = if control { Kind::Control } else { Kind::Data };
-            let (slot, sequence) = (slot as u32, content.sequence.unwrap_or(0));
-            left.push((content.to, Outgoing { slot, len: len as u32, kind, sequence }));
-        }
-        left.sort_by(|(to, a), (to_b, b)| {
-            let apart = b.sequence.wrapping_sub(a.sequence) as i32;
-            to.cmp(to_b).then((a.kind as u32).cmp(&(b.kind as u32))).then(0.cmp(&apart))
-        });
-        for (to, message) in left {
-            self.peers[to as usize].sent[message.kind as usize] = message.sequence.wrapping_add(1);
-            self.enqueue(to, message);
-            self.transmit(lanes, to);
-        }
-    }
-
     /// Gives all queue pairs up: nobody takes what comes any more.
     pub(super) fn close(&mut self) {
         self.pairs.clear();
-        for peer in &mut self.peers {
-            peer.pair = None;
+        for node in 0..self.peers.len() as u32 {
+            let peer = &mut self.peers[node as usize];
             peer.connection = Connection::gone();
+            if let Some(pair) = peer.pair.take() {
+                self.hang_up(node, pair);
+            }
         }
     }
 
-    /// For people.
-    pub(super) fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    /// How many messages may be on their way to one peer or unread there.
+    pub(super) fn window(&self) -> u32 {
+        window(self.peers.len()) as u32
+    }
+}
+
+impl network::Engine for Engine {
+    #[inline]
+    fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
+        if what != Pass::Send {
+            self.receive(lanes);
+        }
+        self.take_submitted(lanes);
+        self.complete(lanes);
+        self.take_released(lanes);
+        if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
+            self.look_who_has_gone(lanes);
+        }
+        if !self.slab.record(self.place).outbox.is_empty() {
+            self.send_letters(lanes);
+        }
+        if what == Pass::All {
+            self.ask(lanes);
+        }
+        lanes.outstanding.store(self.outstanding, Ordering::Release);
+        std::mem::take(&mut self.delivered)
+    }
+
+    fn letters(&self) -> usize {
+        self.letters.len()
+    }
+
+    fn send_letter(&mut self, lanes: &Lanes, to: u32, message: &[u8]) -> Result<()> {
+        self.send_letter(lanes, to, message)
+    }
+
+    fn read_letter<T>(
+        &mut self,
+        lanes: &Lanes,
+        read: impl FnOnce(&Letter) -> Result<T>,
+    ) -> Result<T> {
+        let letter = self.letters.front().ok_or(Error::NoBuffers)?;
+        let from = letter.from;
+        let done = read(letter)?;
+        self.letters.pop_front();
+        let consumed = &mut self.peers[from as usize].consumed[1];
+        *consumed = consumed.wrapping_add(1);
+        self.tell(lanes, from);
+        Ok(done)
+    }
+
+    fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
         let name = &self.adapter.chosen.adapter;
         let state = if self.is_broken { ", which has gone" } else { "" };
-        writeln!(out, "  adapter {name}{state}: {} under way", self.outstanding)?;
+        let refused = self.given_up;
+        let refused = if refused > 0 { format!(", {refused} refused") } else { String::new() };
+        writeln!(out, "  adapter {name}{state}: {} under way{refused}", self.outstanding)?;
         for (node, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.pair.is_some()) {
             let [data, _] = peer.consumed;
             let (sent, under_way) = (peer.sent[0], peer.flow.len());
@@ -495,10 +477,5 @@ impl Engine {
             )?;
         }
         Ok(())
-    }
-
-    /// How many messages may be on their way to one peer or unread there.
-    pub(super) fn window(&self) -> u32 {
-        window(self.peers.len()) as u32
     }
 }

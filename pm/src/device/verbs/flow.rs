@@ -5,7 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+mod caution;
+
 use crate::remote::{AddrHandle, Direction};
+use caution::Caution;
 use std::collections::VecDeque;
 
 /// Beyond so many under way, only each of so many is signalled.
@@ -38,6 +41,20 @@ pub(super) struct Move {
     /// How many bytes of it are posted, the first by which work.
     pub(super) posted: usize,
     pub(super) first: u32,
+    /// Connections that broke while it was alone under way, and how many works it came to in one.
+    pub(super) tries: u8,
+    pub(super) reached: u32,
+}
+
+impl Move {
+    pub(super) fn new(
+        direction: Direction,
+        here: (u64, u32),
+        there: AddrHandle,
+        len: usize,
+    ) -> Move {
+        Move { direction, here, there, len, posted: 0, first: 0, tries: 0, reached: 0 }
+    }
 }
 
 /// What waits for its turn.
@@ -61,6 +78,14 @@ pub(super) struct Flow {
     retired: u32,
     /// The last one that was signalled, plus one.
     signalled: u32,
+    /// Only reads are signalled: what else is done here may not have come there (iWARP).
+    by_reads: bool,
+    /// Reads under way at a time, and the works of those that are. Without bound but on iWARP: a
+    /// queue pair of siw that waits for an answer to a read answers none, so that two of them may
+    /// wait for each other for ever.
+    most_reads: usize,
+    reading: VecDeque<u32>,
+    caution: Caution,
 }
 
 /// Whether `a` comes before `b`, of numbers that wrap.
@@ -73,6 +98,11 @@ fn is(item: &Item, direction: Direction) -> bool {
 }
 
 impl Flow {
+    /// One that learns by reads what has come, and has at most so many of them under way.
+    pub(super) fn by_reads(most: usize) -> Flow {
+        Flow { by_reads: true, most_reads: most, ..Flow::default() }
+    }
+
     pub(super) fn push(&mut self, item: Item) {
         self.moves += usize::from(matches!(item, Item::Move(_)));
         self.reads += usize::from(is(&item, Direction::Read));
@@ -84,6 +114,7 @@ impl Flow {
         self.moves -= usize::from(matches!(item, Item::Move(_)));
         self.reads -= usize::from(is(&item, Direction::Read));
         self.posted -= usize::from(at < self.posted);
+        self.caution.is_removed(at);
         Some(item)
     }
 
@@ -92,9 +123,27 @@ impl Flow {
         self.moves
     }
 
-    /// Whether reads are not done: what comes after one waits for what it brings.
-    pub(super) fn has_reads(&self) -> bool {
-        self.reads > 0
+    /// Whether operations that read are posted and not done: what comes after one waits for what
+    /// it brings.
+    pub(super) fn is_fetching(&self) -> bool {
+        let mut posted = self.items.iter().take(self.posted);
+        self.reads > 0 && posted.any(|(item, _)| is(item, Direction::Read))
+    }
+
+    /// Whether another read may be posted.
+    pub(super) fn may_read(&self) -> bool {
+        !self.by_reads || self.reading.len() < self.most_reads
+    }
+
+    /// Whether `to_post` is left until reads are done: the adapter is not asked to wait for them
+    /// (a fence). Of soft adapters siw answers no reads meanwhile, and rdma_rxe may never go on.
+    pub(super) fn must_wait(&self) -> bool {
+        match self.to_post() {
+            Some(item) if self.by_reads && self.waits_alone(&item) => true,
+            Some(item) if is(&item, Direction::Read) => !self.may_read(),
+            Some(_) => self.is_fetching(),
+            None => false,
+        }
     }
 
     /// Messages and operations that are not done.
@@ -112,13 +161,21 @@ impl Flow {
         self.items.get(self.posted).map(|(item, _)| *item)
     }
 
-    /// A number for the next work, and whether it is signalled. `last`: nothing will come that
+    /// As `begin`, for one that reads.
+    pub(super) fn begin_read(&mut self) -> (u32, bool) {
+        let begun = self.begin(true);
+        self.reading.push_back(begun.0);
+        begun
+    }
+
+    /// A number for the next work, and whether it is signalled. `surely`: nothing will come that
     /// could stand for it.
-    pub(super) fn begin(&mut self, last: bool) -> (u32, bool) {
+    pub(super) fn begin(&mut self, surely: bool) -> (u32, bool) {
         let number = self.next;
         self.next = number.wrapping_add(1);
         let few = self.under_way() <= SELDOM as usize;
-        let signalled = last || few || self.next.wrapping_sub(self.signalled) >= SELDOM;
+        let often = few || self.next.wrapping_sub(self.signalled) >= SELDOM;
+        let signalled = surely || often && !self.by_reads;
         if signalled {
             self.signalled = self.next;
         }
@@ -150,10 +207,19 @@ impl Flow {
         self.next != self.signalled && self.under_way() > 0
     }
 
+    /// Whether a read is due that tells what has come.
+    pub(super) fn wants_read(&self) -> bool {
+        let often = self.next.wrapping_sub(self.signalled) >= SELDOM;
+        self.by_reads && (often || self.is_alone() && self.is_silent())
+    }
+
     /// This work is done, and all before it. A number of no work under way changes nothing.
     pub(super) fn done(&mut self, number: u32) {
         if number.wrapping_sub(self.retired) < self.next.wrapping_sub(self.retired) {
             self.retired = number.wrapping_add(1);
+            while self.reading.front().is_some_and(|&read| is_before(read, self.retired)) {
+                self.reading.pop_front();
+            }
         }
     }
 
@@ -171,6 +237,7 @@ impl Flow {
         self.posted = 0;
         self.retired = self.next;
         self.signalled = self.next;
+        self.reading.clear();
         for (item, _) in &mut self.items {
             if let Item::Move(it) = item {
                 it.posted = 0;
@@ -235,8 +302,7 @@ mod tests {
     }
 
     fn operation(direction: Direction, len: usize) -> Item {
-        let there = AddrHandle::from_bits(1);
-        Item::Move(Move { direction, here: (0, 0), there, len, posted: 0, first: 0 })
+        Item::Move(Move::new(direction, (0, 0), AddrHandle::from_bits(1), len))
     }
 
     #[test]
@@ -261,7 +327,7 @@ mod tests {
         assert_eq!((flow.pop_known([1, 0]).map(number), flow.len()), (Some(0), 0));
         flow.push(operation(Direction::Read, 10));
         flow.push(message(1));
-        assert!(flow.has_reads());
+        assert_eq!(flow.reads, 1);
         assert_eq!(flow.pop_known([2, 0]).map(number), Some(1), "what a read brings may be lost");
         assert_eq!((flow.pop_known([2, 0]), flow.moves()), (None, 1));
     }
@@ -287,7 +353,64 @@ mod tests {
         assert_eq!(flow.pop_any().map(number), Some(1));
         flow.push(operation(Direction::Read, 8));
         assert!(flow.refuse().is_some() && flow.refuse().is_none() && flow.len() == 0);
-        assert!(!flow.has_reads());
+        assert!(flow.reads == 0 && !flow.is_fetching());
+    }
+
+    #[test]
+    fn what_comes_after_a_read_waits_until_it_is_here_and_other_reads_do_not() {
+        let mut flow = Flow::default();
+        for _ in 0..20 {
+            flow.push(operation(Direction::Read, 8));
+        }
+        flow.push(message(0));
+        let works: Vec<u32> = (0..20)
+            .map(|_| {
+                assert!(!flow.must_wait());
+                let (work, _) = flow.begin_read();
+                flow.is_begun(work, 8);
+                work
+            })
+            .collect();
+        for work in works {
+            assert!(flow.must_wait());
+            flow.done(work);
+            assert!(flow.pop_done().is_some());
+        }
+        assert!(!flow.must_wait());
+    }
+
+    #[test]
+    fn on_iwarp_few_reads_are_under_way_and_what_comes_after_one_waits_until_it_is_here() {
+        let mut flow = Flow::by_reads(2);
+        flow.push(message(0));
+        for _ in 0..3 {
+            flow.push(operation(Direction::Read, 8));
+        }
+        flow.push(message(1));
+        assert!(!flow.must_wait() && !flow.is_fetching(), "the reads come after it");
+        let (first, _) = flow.begin(false);
+        flow.is_posted(first);
+        let mut works = Vec::new();
+        for _ in 0..2 {
+            assert!(!flow.must_wait());
+            let (work, told) = flow.begin_read();
+            flow.is_begun(work, 8);
+            assert!(told);
+            works.push(work);
+        }
+        assert!(flow.must_wait() && flow.is_fetching() && !flow.may_read());
+        flow.done(works[0]);
+        assert_eq!(std::iter::from_fn(|| flow.pop_done()).count(), 2);
+        assert!(!flow.must_wait() && flow.may_read());
+        let (last, _) = flow.begin_read();
+        flow.is_begun(last, 8);
+        flow.done(works[1]);
+        assert!(flow.pop_done().is_some() && flow.may_read() && flow.must_wait());
+        flow.done(last);
+        assert!(flow.pop_done().is_some() && !flow.must_wait() && !flow.is_fetching());
+        let (work, _) = flow.begin_read();
+        flow.fail();
+        assert!(flow.reading.is_empty(), "{work} went with its queue pair");
     }
 
     fn post_all(flow: &mut Flow, signalled: &mut Vec<u32>) {

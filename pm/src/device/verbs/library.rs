@@ -12,7 +12,10 @@ use super::bindings::{
 use super::choice::{Adapter, Gid, Port};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::path::Path;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
@@ -27,6 +30,8 @@ const MAX_PARTITIONS: u16 = 128;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Lack {
     Library(String),
+    /// librdmacm, for iWARP.
+    Manager(String),
     Kernel,
     Adapter,
     /// One is there, and does not answer.
@@ -38,6 +43,9 @@ impl fmt::Display for Lack {
         match self {
             Lack::Library(why) => {
                 write!(out, "no RDMA library (Debian: libibverbs1, ibverbs-providers): {why}")
+            }
+            Lack::Manager(why) => {
+                write!(out, "iWARP needs librdmacm (Debian: librdmacm1): {why}")
             }
             Lack::Kernel => out.write_str("this kernel has no RDMA support (module ib_uverbs)"),
             Lack::Adapter => out.write_str("no RDMA adapter, or no provider library for it"),
@@ -94,11 +102,7 @@ impl Library {
     }
 
     fn open(name: &CStr) -> Result<Library, Lack> {
-        // SAFETY: a text that ends. The library's own start-up is that of any program that uses it.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            return Err(Lack::Library(last_error(name)));
-        }
+        let handle = open_library(name)?;
         // SAFETY: the header declares each function with its field's type.
         unsafe {
             Ok(Library {
@@ -150,7 +154,8 @@ impl Library {
                 // SAFETY: the device is alive; what is opened keeps it so.
                 let context = NonNull::new(unsafe { (self.open_device)(device) });
                 found = context.ok_or_else(|| {
-                    let error = io::Error::last_os_error();
+                    // SAFETY: alive as above.
+                    let error = unsafe { why_shut(device) };
                     format!("RDMA adapter {wanted} cannot be opened: {error}")
                 });
                 break;
@@ -159,6 +164,26 @@ impl Library {
         // SAFETY: got above, and nothing of it is kept.
         unsafe { (self.free_device_list)(list) };
         found
+    }
+
+    /// The name of the adapter that was opened as `context`.
+    ///
+    /// # Safety
+    /// An open context of libibverbs, whoever has opened it.
+    pub(super) unsafe fn name_of(&self, context: NonNull<Context>) -> Option<String> {
+        // SAFETY: by the caller; the name is the library's own text.
+        let name = unsafe { CStr::from_ptr((self.get_device_name)(context.as_ref().device)) };
+        Some(name.to_str().ok()?.to_owned())
+    }
+
+    /// Where the kernel lists the adapter that was opened as `context`, if it does.
+    ///
+    /// # Safety
+    /// An open context.
+    pub(super) unsafe fn place_of(&self, context: NonNull<Context>) -> Option<PathBuf> {
+        // SAFETY: by the caller; the path is the library's own text, which ends.
+        let path = unsafe { CStr::from_ptr((*context.as_ref().device).dev_path.as_ptr()) };
+        Some(PathBuf::from(path.to_str().ok()?)).filter(|path| path.is_absolute() && path.exists())
     }
 
     /// All adapters that can be opened.
@@ -197,7 +222,8 @@ impl Library {
         let (transport, context) =
             unsafe { ((*device).transport_type, (self.open_device)(device)) };
         if context.is_null() {
-            let error = io::Error::last_os_error();
+            // SAFETY: alive as above.
+            let error = unsafe { why_shut(device) };
             return Err(format!("RDMA adapter {name} cannot be opened: {error}"));
         }
         // SAFETY: open until it is closed below.
@@ -247,11 +273,34 @@ impl Library {
     }
 }
 
+/// Opens a library, for as long as the process lives.
+pub(super) fn open_library(name: &CStr) -> Result<*mut c_void, Lack> {
+    // SAFETY: a text that ends. The library's own start-up is that of any program that uses it.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() { Err(Lack::Library(last_error(name))) } else { Ok(handle) }
+}
+
+/// Why a device has not been opened: the library tries its file in several ways, and leaves the
+/// error of the last.
+///
+/// # Safety
+/// A device of a list that is not freed yet.
+unsafe fn why_shut(device: *const Device) -> io::Error {
+    let last = io::Error::last_os_error();
+    // SAFETY: the library's own text, alive as the device is.
+    let name = unsafe { CStr::from_ptr((*device).names[1].as_ptr()) };
+    let path = Path::new("/dev/infiniband").join(name.to_string_lossy().as_ref());
+    match File::options().read(true).write(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
+        _ => last,
+    }
+}
+
 /// A function of a library that was opened and is never closed.
 ///
 /// # Safety
 /// `T` is the type of the function of this name.
-unsafe fn function<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, Lack> {
+pub(super) unsafe fn function<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, Lack> {
     const { assert!(size_of::<T>() == size_of::<*mut c_void>()) };
     // SAFETY: a text that ends.
     let at = unsafe { libc::dlsym(library, name.as_ptr()) };

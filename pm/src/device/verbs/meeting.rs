@@ -4,19 +4,27 @@
 #![forbid(unsafe_code)]
 
 use super::bindings::{EVENT_DEVICE_FATAL, EVENT_PORT_ACTIVE, EVENT_PORT_ERR};
+use super::calls;
 use super::connection::{Action, Event};
 use super::engine::Engine;
 use super::flow::is_before;
 use super::hello::{Hello, LENGTH};
 use super::pair::Pair;
 use crate::debug;
-use crate::device::ethernet::lanes::Lanes;
+use crate::device::network::lanes::Lanes;
 use crate::sync::Ordering;
 use nix::time::{ClockId, clock_gettime};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Hellos that are read at a time, so that no flood holds anybody up.
 const HELLOS: usize = 64;
+
+/// Nanoseconds between two looks whether the adapter is still there.
+const LOOK: u64 = 1_000_000_000;
+
+/// Nanoseconds by which one end's operations come before the other's, where one has broken the
+/// connection: two ways to the peer and back, beside compilers.
+const HOLD: u64 = 200_000_000;
 
 /// Nanoseconds since the machine came up: later ones are higher in every process of the host.
 pub(super) fn now() -> u64 {
@@ -52,7 +60,7 @@ impl Engine {
         let actions = self.peers[node as usize].connection.handle(event, now());
         for action in actions {
             if let Err(why) = self.act(lanes, node, action) {
-                debug::say(debug::ERROR, || format!("verbs: node {node} cannot be met: {why}"));
+                self.cannot_meet(node, action, &why);
                 self.lose(lanes, node);
                 self.peers[node as usize].connection.give_up(now());
                 break;
@@ -62,6 +70,15 @@ impl Engine {
         if is_due && !self.meeting.contains(&node) {
             self.meeting.push(node);
         }
+    }
+
+    /// It is tried again, ever later. That an adapter has no more to give is told to the user.
+    fn cannot_meet(&mut self, node: u32, action: Action, why: &str) {
+        let line = format!("verbs: node {node} cannot be met: {why}; it is tried again");
+        if action == Action::Make && !std::mem::replace(&mut self.is_full, true) {
+            return debug::warn_user(&line);
+        }
+        debug::say(debug::ERROR, || line);
     }
 
     fn act(&mut self, lanes: &Lanes, node: u32, action: Action) -> Result<(), String> {
@@ -74,6 +91,10 @@ impl Engine {
                 self.pairs.insert(pair.number(), node);
                 peer.pair = Some(pair);
             }
+            Action::Reset | Action::Wire if self.manager.is_some() => match action {
+                Action::Wire => self.wire(node)?,
+                _ => self.replace_pair(node)?,
+            },
             Action::Reset => peer.pair.as_ref().ok_or("no queue pair")?.reset()?,
             Action::Wire => peer.pair.as_ref().ok_or("no queue pair")?.connect(&peer.station)?,
             Action::Open => self.open(lanes, node),
@@ -89,8 +110,17 @@ impl Engine {
         self.receive(lanes);
         self.pairs.remove(&pair.number());
         let peer = &mut self.peers[node as usize];
-        peer.flow.fail();
-        peer.asked = None;
+        let asking = peer.asked.take().is_some();
+        if self.manager.is_none() {
+            peer.flow.fail();
+        } else if let Some(it) = peer.flow.fail_and_suspect(asking, self.is_down) {
+            self.give_up(node, &it, "each connection ends with it");
+        }
+        if self.manager.is_some() {
+            // What has broken it may be a region that is not there any more.
+            self.peers[node as usize].regions.clear();
+        }
+        self.hang_up(node, pair);
     }
 
     /// Both ends are wired.
@@ -101,7 +131,33 @@ impl Engine {
             self.is_over(lanes, node, item, true);
         }
         self.tell(lanes, node);
+        self.hold(node);
         self.transmit(lanes, node);
+    }
+
+    /// Where both ends may have an operation that has broken the connection, one of them is first
+    /// to find out; which, both tell by the numbers of their queue pairs.
+    fn hold(&mut self, node: u32) {
+        let peer = &mut self.peers[node as usize];
+        let (own, other) = peer.connection.meant();
+        let lower_first = own.wrapping_add(other).count_ones() % 2 == 0;
+        if !peer.flow.is_cautious() || lower_first == (self.identity.own < node) {
+            return peer.flow.hold(0);
+        }
+        let until = now().saturating_add(HOLD);
+        peer.flow.hold(until);
+        self.held.push_back((node, until));
+    }
+
+    /// The other end has had its time.
+    fn release(&mut self, lanes: &Lanes, time: u64) {
+        while let Some(&(node, until)) = self.held.front().filter(|(_, until)| *until <= time) {
+            self.held.pop_front();
+            self.peers[node as usize].flow.release(until);
+            if self.peers[node as usize].connection.is_ready() {
+                self.transmit(lanes, node);
+            }
+        }
     }
 
     fn say(&mut self, node: u32) {
@@ -115,7 +171,7 @@ impl Engine {
             from: self.identity.own,
             to: node,
             claim: peer.connection.claim(),
-            station: pair.station(),
+            station: self.manager.as_ref().map_or(pair.station(), |it| calls::station(it.address)),
             expected: peer.expected,
             consumed: u64::from(control) << 32 | u64::from(data),
             credit: (at, self.credits.rkey),
@@ -136,6 +192,8 @@ impl Engine {
                 self.hear(lanes, &hello);
             }
         }
+        self.hear_adapter();
+        self.hear_manager(lanes);
         let (mut meeting, time) = (std::mem::take(&mut self.meeting), now());
         for &node in &meeting {
             if self.peers[node as usize].connection.due().is_some_and(|due| due <= time) {
@@ -147,8 +205,12 @@ impl Engine {
         meeting.dedup();
         meeting.retain(|&node| self.peers[node as usize].connection.due().is_some());
         self.meeting = meeting;
-        while let Some(event) = self.adapter.next_event() {
-            self.adapter_says(event);
+        self.release(lanes, time);
+        if time.saturating_sub(self.looked) > LOOK {
+            self.looked = time;
+            if self.adapter.is_unlisted() {
+                self.breaks();
+            }
         }
     }
 
@@ -186,7 +248,15 @@ impl Engine {
         debug::say(debug::WARNING, || {
             format!("verbs: the connection with node {node} {why}; it is made anew")
         });
+        // Perhaps it is the port.
+        self.hear_adapter();
         self.happens(lanes, node, Event::Failed);
+    }
+
+    fn hear_adapter(&mut self) {
+        while let Some(event) = self.adapter.next_event() {
+            self.adapter_says(event);
+        }
     }
 
     #[cold]

@@ -7,14 +7,15 @@
 use super::adapter::Adapter;
 use super::bindings::{
     self, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, OPCODE_READ, OPCODE_SEND, OPCODE_WRITE,
-    PairAttr, PairCap, PairInit, Piece, Route, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, STATE_ERR,
-    STATE_INIT, STATE_RESET, STATE_RTR, STATE_RTS, SendRequest, TYPE_RC, mask,
+    PairAttr, PairCap, PairInit, Piece, Route, SEND_INLINE, SEND_SIGNALED, STATE_ERR, STATE_INIT,
+    STATE_RESET, STATE_RTR, STATE_RTS, SendRequest, TYPE_RC, mask,
 };
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// Inline data that is asked for: what the adapter copies from the request instead of fetching it.
-const INLINE: u32 = 128;
+/// Inline data that is asked for, what the adapter copies from the request instead of fetching it;
+/// and how much where that is refused.
+const INLINE: [u32; 3] = [128, 64, 0];
 /// Work requests of one queue pair, if the adapter has as many.
 pub(super) const DEPTH: usize = 256;
 
@@ -47,8 +48,6 @@ pub(super) struct Work {
     pub(super) what: What,
     pub(super) piece: Piece,
     pub(super) signalled: bool,
-    /// Not before what earlier work reads is here.
-    pub(super) fenced: bool,
 }
 
 /// What is done. Addresses are the peer's, each with its key.
@@ -73,10 +72,15 @@ unsafe impl Send for Pair {}
 impl Pair {
     /// One that is ready to be connected. Its packets begin with number `psn`.
     pub(super) fn new(adapter: &Arc<Adapter>, psn: u32) -> Result<Pair, String> {
+        let mut made = INLINE.iter().map(|&inline| Pair::with_inline(adapter, psn, inline));
+        made.find(Result::is_ok).unwrap_or_else(|| Pair::with_inline(adapter, psn, 0))
+    }
+
+    fn with_inline(adapter: &Arc<Adapter>, psn: u32, inline: u32) -> Result<Pair, String> {
         let cap = PairCap {
             max_send_wr: DEPTH.min(adapter.depth) as u32,
             max_send_sge: 1,
-            max_inline_data: INLINE,
+            max_inline_data: inline,
             ..PairCap::default()
         };
         let mut init = PairInit {
@@ -91,7 +95,7 @@ impl Pair {
         // SAFETY: queues of the same adapter, which the pair holds.
         let made = unsafe { (adapter.library.create_qp)(adapter.domain, &raw mut init) };
         let pair = NonNull::new(made).ok_or_else(|| adapter.trouble("gives no queue pair"))?;
-        let (adapter, inline) = (adapter.clone(), init.cap.max_inline_data);
+        let (adapter, inline) = (adapter.clone(), init.cap.max_inline_data.max(inline));
         let pair = Pair { adapter, pair, inline, psn: psn & 0xff_ffff };
         pair.initialise()?;
         Ok(pair)
@@ -207,8 +211,7 @@ impl Pair {
             What::Read(addr, rkey) => (OPCODE_READ, addr, rkey),
         };
         let inline = piece.length <= self.inline && opcode != OPCODE_READ;
-        let flags =
-            [(work.signalled, SEND_SIGNALED), (inline, SEND_INLINE), (work.fenced, SEND_FENCE)];
+        let flags = [(work.signalled, SEND_SIGNALED), (inline, SEND_INLINE)];
         let flags = flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum();
         let mut request = SendRequest {
             wr_id: work.id,

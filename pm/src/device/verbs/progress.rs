@@ -4,10 +4,10 @@
 #![forbid(unsafe_code)]
 
 use super::Endpoint;
-use super::engine::{Engine, Pass};
+use super::engine::Engine;
 use crate::debug;
+use crate::device::network::{Engine as _, Pass};
 use crate::error::{Error, Result};
-use crate::segment::from_errno;
 use crate::sync::Ordering;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
@@ -25,31 +25,36 @@ const LINGER: Duration = Duration::from_millis(200);
 /// Starts it. NoMemory: the kernel gives no thread.
 pub(super) fn start(endpoint: &Arc<Endpoint>) -> Result<()> {
     let of_thread = endpoint.clone();
-    // The application's signals are for its own threads.
-    let mut before = SigSet::empty();
-    let all = SigSet::all();
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before)).map_err(from_errno)?;
-    let builder = std::thread::Builder::new().name("score-pm".into()).stack_size(256 << 10);
-    let started = builder.spawn(move || of_thread.attend());
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
-    started.map(drop).map_err(|why| {
+    spawn(move || of_thread.attend()).map_err(|why| {
         debug::say(debug::ERROR, || format!("verbs: no progress thread: {why}"));
         Error::NoMemory
     })
 }
 
+/// Starts a thread of PM's own, which takes no signals: those are for the application's.
+pub(super) fn spawn(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let mut before = SigSet::empty();
+    let all = SigSet::all();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before))?;
+    let builder = std::thread::Builder::new().name("score-pm".into()).stack_size(256 << 10);
+    let started = builder.spawn(run);
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    started.map(drop)
+}
+
 impl Endpoint {
     /// By the thread, until the endpoint is given up.
     fn attend(&self) {
-        let (adapter, socket) = {
+        let (adapter, socket, manager) = {
             let engine = self.served.enter();
             let Ok(socket) = engine.socket.try_clone() else { return };
-            (engine.adapter.clone(), socket)
+            (engine.adapter.clone(), socket, engine.manager_bell())
         };
+        let bell = manager.as_ref().map_or(self.net.stop.as_fd(), |bell| bell.as_fd());
         let mut wait = Duration::ZERO;
         while self.left.load(Ordering::Acquire) == 0 {
-            let fds =
-                [socket.as_fd(), adapter.channel_fd(), adapter.events_fd(), self.stop.as_fd()];
+            let of_adapter = [adapter.channel_fd(), adapter.events_fd()];
+            let fds = [socket.as_fd(), of_adapter[0], of_adapter[1], self.net.stop.as_fd(), bell];
             let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             // An adapter that has gone would wake it without end.
             let count = if self.is_broken() { 1 } else { fds.len() };
@@ -58,6 +63,7 @@ impl Endpoint {
             if self.left.load(Ordering::Acquire) != 0 {
                 return;
             }
+            let _ = manager.as_ref().map(|bell| bell.read());
             wait = self.look(fds[1].any().unwrap_or(false));
         }
     }
@@ -73,7 +79,7 @@ impl Endpoint {
             }
             engine.attend(&self.lanes);
             ring |= engine.pass(&self.lanes, Pass::All) && self.lanes.bell.must_ring();
-            self.broken.store(u64::from(engine.is_broken), Ordering::Release);
+            self.net.broken.store(u64::from(engine.is_broken), Ordering::Release);
             if !engine.is_quiet() {
                 wait = SHORT_REST;
             }

@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub(super) const ENTRY: usize = 32;
 const WORDS: usize = ENTRY / 8;
 const USED: u64 = 1 << 63;
+/// Nobody may write there.
+const CONSTANT: u64 = 1 << 62;
 
 /// What the pin-down cache registers with.
 struct Pinner(Arc<Adapter>);
@@ -52,6 +54,7 @@ struct Own {
     addr: usize,
     len: usize,
     lkey: u32,
+    constant: bool,
     id: Id,
 }
 
@@ -60,20 +63,16 @@ pub(super) struct Regions {
     /// Made with the first region. None inside: it cannot be.
     cache: OnceLock<Option<Cache<Pinner>>>,
     own: Mutex<HashMap<u32, Own>>,
-    table: Registered<Buffers>,
+    table: Registered<Arc<Buffers>>,
     adapter: Arc<Adapter>,
 }
 
 impl Regions {
     pub(super) fn new(adapter: &Arc<Adapter>) -> std::result::Result<Regions, String> {
-        let buffers = Buffers::new(SLOTS * ENTRY)?;
-        let (at, len) = (buffers.at(0, buffers.len()), buffers.len());
-        // SAFETY: kept by what is registered.
-        let table = unsafe { Registered::new(adapter, buffers, at, len, Access::Read) };
         Ok(Regions {
             cache: OnceLock::new(),
             own: Mutex::default(),
-            table: table.map_err(super::adapter::unpinnable)?,
+            table: Registered::buffers(adapter, SLOTS * ENTRY, Access::Read)?,
             adapter: adapter.clone(),
         })
     }
@@ -94,9 +93,11 @@ impl Regions {
         let lock = cache.lock(region.addr, region.len)?;
         let (lkey, rkey) = (lock.registration.lkey, lock.registration.rkey);
         let (number, addr, len) = (region.number.bits(), region.addr, region.len);
-        self.own().insert(number, Own { addr, len, lkey, id: lock.id });
+        let constant = lock.registration.access == Access::Constant;
+        self.own().insert(number, Own { addr, len, lkey, constant, id: lock.id });
         let key = u64::from(number) << 32 | u64::from(rkey);
-        let words = [USED | u64::from(number), addr as u64, len as u64, key];
+        let state = USED | if constant { CONSTANT } else { 0 } | u64::from(number);
+        let words = [state, addr as u64, len as u64, key];
         // The state last.
         for at in [1, 2, 3, 0] {
             self.word(region.number, at).store(words[at], Ordering::Release);
@@ -121,12 +122,15 @@ impl Regions {
         }
     }
 
-    /// Where the `len` bytes at an own handle lie, and their key. Invalid: it is not locked, or
-    /// does not reach.
-    pub(super) fn find(&self, handle: AddrHandle, len: usize) -> Result<(u64, u32)> {
+    /// Where the `len` bytes at an own handle lie, and their key. Invalid: it is not locked, does
+    /// not reach, or may not be written to, where `written` says that it will be.
+    pub(super) fn find(&self, handle: AddrHandle, len: usize, written: bool) -> Result<(u64, u32)> {
         let own = self.own();
         let region = own.get(&handle.number()).ok_or(Error::Invalid)?;
         let offset = handle.offset();
+        if written && region.constant {
+            return Err(Error::Invalid);
+        }
         if offset.checked_add(len as u64).is_none_or(|end| end > region.len as u64) {
             return Err(Error::Invalid);
         }
@@ -140,6 +144,8 @@ pub(super) struct There {
     addr: u64,
     len: u64,
     pub(super) rkey: u32,
+    /// Nobody may write there.
+    pub(super) constant: bool,
 }
 
 /// Where the entry of a region lies in a table at `table`.
@@ -151,8 +157,9 @@ impl There {
     /// None: there is no such region.
     pub(super) fn parse(words: [u64; WORDS], number: u32) -> Option<There> {
         let [state, addr, len, key] = words;
-        let same = state == USED | u64::from(number) && key >> 32 == u64::from(number);
-        same.then_some(There { addr, len, rkey: key as u32 })
+        let constant = state & CONSTANT != 0;
+        let same = state & !CONSTANT == USED | u64::from(number) && key >> 32 == u64::from(number);
+        same.then_some(There { addr, len, rkey: key as u32, constant })
     }
 
     /// The address of `len` bytes from `offset` on. None: they are not all in it.
@@ -171,6 +178,10 @@ mod tests {
         let number = 0x7a_b00f;
         let words = [USED | 0x7a_b00f, 4096, 100, 0x7a_b00f << 32 | 9];
         let there = There::parse(words, number).unwrap();
+        assert!(!there.constant);
+        let mut constant = words;
+        constant[0] |= CONSTANT;
+        assert!(There::parse(constant, number).is_some_and(|there| there.constant));
         assert_eq!((there.reach(0, 100), there.reach(99, 1)), (Some(4096), Some(4195)));
         for (offset, len) in [(0, 101), (100, 1), (u64::MAX, 2), (1, usize::MAX)] {
             assert_eq!(there.reach(offset, len), None, "{offset} {len}");

@@ -4,17 +4,18 @@
 // UNSAFETY: has pinned memory read and written by the adapter.
 #![expect(unsafe_code)]
 
-use super::Endpoint;
 use super::bindings::Piece;
-use super::engine::{Engine, Pass};
+use super::engine::Engine;
 use super::flow::{Item, Move, is_before};
 use super::pair::{What, Work};
 use super::regions::{ENTRY, There, entry_at};
+use super::{Endpoint, Verbs};
 use crate::config::{OPT_REMOTE_READ, OPT_REMOTE_WRITE, RMA_MTU};
 use crate::debug;
-use crate::device::ethernet::lanes::Lanes;
+use crate::device::network::lanes::Lanes;
+use crate::device::network::{Engine as _, Network, Pass};
 use crate::error::{Error, Result};
-use crate::remote::{Direction, Number, Operation, Region};
+use crate::remote::{Direction, Operation};
 use crate::sync::Ordering;
 
 /// Remote memory goes both ways.
@@ -25,41 +26,28 @@ const MOST: usize = 128;
 const PIECE: usize = 1 << 20;
 
 impl Endpoint {
-    /// Invalid: no such node, or the own one.
-    pub(crate) fn check_peer(&self, node: u32) -> Result<()> {
-        let known = (node as usize) < self.nodes() && node != self.own;
-        if known { Ok(()) } else { Err(Error::Invalid) }
-    }
-
-    pub(crate) fn publish_region(&self, region: &Region) -> Result<()> {
-        self.regions.publish(region)
-    }
-
-    pub(crate) fn withdraw_region(&self, number: Number) {
-        self.regions.withdraw(number);
-    }
-
     /// Begins with an operation. Invalid: node, length or own handle; what is wrong with the other
     /// is told at completion. Io: the adapter has gone.
-    pub(crate) fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
+    pub(super) fn begin(&self, node: u32, operation: &Operation) -> Result<()> {
         self.check_peer(node)?;
         let Operation { direction, remote, local, len, .. } = *operation;
         if len == 0 || len > RMA_MTU || remote.number() == 0 {
             return Err(Error::Invalid);
         }
-        let here = self.regions.find(local, len)?;
+        let here = self.net.regions.find(local, len, direction == Direction::Read)?;
         if self.is_broken() {
             return Err(Error::Io);
         }
-        let it = Move { direction, here, there: remote, len, posted: 0, first: 0 };
+        let it = Move::new(direction, here, remote, len);
         let begun = self.served.enter().begin_move(&self.lanes, node, it);
         // For those who found the engine taken.
         self.serve(Pass::Send);
         begun
     }
 
-    pub(crate) fn is_remote_done(&self, direction: Direction) -> Result<()> {
-        self.serve_surely();
+    /// Busy: some are under way. Io: some have failed, which is told once; or the adapter has gone.
+    pub(super) fn outcome(&self, direction: Direction) -> Result<()> {
+        Verbs::poll_surely(self);
         let (left, failed) = self.served.enter().take_outcome(direction);
         if failed {
             return Err(Error::Io);
@@ -114,6 +102,12 @@ impl Engine {
             self.refuse_move(to, "the handle does not reach");
             return true;
         }
+        // On iWARP the connection would break, and nothing tell at which operation.
+        let breaks = there.constant && it.direction == Direction::Write;
+        if breaks && self.adapter.chosen.iwarp {
+            self.refuse_move(to, "the memory may only be read");
+            return true;
+        }
         let offset = it.there.offset() + it.posted as u64;
         let len = (it.len - it.posted).min(PIECE);
         let (Some(addr), Some(here)) =
@@ -135,10 +129,10 @@ impl Engine {
     fn post(&mut self, lanes: &Lanes, to: u32, what: What, piece: Piece) -> Option<u32> {
         let peer = &mut self.peers[to as usize];
         let is_read = matches!(what, What::Read(..));
-        let fenced = !is_read && peer.flow.has_reads();
-        let (number, signalled) = peer.flow.begin(false);
+        let (number, signalled) =
+            if is_read { peer.flow.begin_read() } else { peer.flow.begin(false) };
         let id = u64::from(to) << 32 | u64::from(number);
-        let work = Work { id, what, piece, signalled: signalled || is_read, fenced };
+        let work = Work { id, what, piece, signalled };
         // SAFETY: registered memory, pinned as long as its registration lasts; a short piece is
         // read now, and the caller has locked it.
         if !unsafe { peer.pair.as_ref()?.send(work) } {
@@ -148,9 +142,32 @@ impl Engine {
         Some(number)
     }
 
+    /// Reads a word of the peer, of no interest: when it is here, all that was posted before has
+    /// come there (RFC 5040, section 5.5: a read is answered after what was sent before).
+    pub(super) fn read_nothing(&mut self, lanes: &Lanes, to: u32) {
+        let depth = super::pair::DEPTH.min(self.adapter.depth) - 2;
+        let peer = &self.peers[to as usize];
+        let room = peer.flow.under_way() < depth && peer.flow.may_read();
+        if !peer.connection.is_ready() || !room {
+            return;
+        }
+        let (table, key) = peer.table;
+        let at = self.landings.keeps.at(self.peers.len() * ENTRY, 8).addr() as u64;
+        let piece = Piece { addr: at, length: 8, lkey: self.landings.lkey };
+        let (number, signalled) = self.peers[to as usize].flow.begin_read();
+        let id = u64::from(to) << 32 | u64::from(number);
+        let work = Work { id, what: What::Read(table, key), piece, signalled };
+        let pair = self.peers[to as usize].pair.as_ref();
+        // SAFETY: registered memory, which nobody reads.
+        if !pair.is_some_and(|pair| unsafe { pair.send(work) }) {
+            self.failed(lanes, to, "cannot be posted to");
+        }
+    }
+
     /// Reads the entry of a region in the peer's table: one at a time.
     fn ask_for(&mut self, lanes: &Lanes, to: u32, number: u32) -> bool {
-        if self.peers[to as usize].asked.is_some() {
+        let peer = &self.peers[to as usize];
+        if peer.asked.is_some() || !peer.flow.may_read() {
             return false;
         }
         let (table, key) = self.peers[to as usize].table;
@@ -186,10 +203,16 @@ impl Engine {
     /// The operation that is next cannot be.
     fn refuse_move(&mut self, to: u32, why: &str) {
         if let Some(it) = self.peers[to as usize].flow.refuse() {
-            self.moves[it.direction as usize] -= 1;
-            self.count_moves();
-            self.fail_move(to, &it, why);
+            self.give_up(to, &it, why);
         }
+    }
+
+    /// It will never be done.
+    pub(super) fn give_up(&mut self, to: u32, it: &Move, why: &str) {
+        self.given_up += 1;
+        self.moves[it.direction as usize] -= 1;
+        self.count_moves();
+        self.fail_move(to, it, why);
     }
 
     /// The adapter, or the peer's, refuses work: only the operation that it was for has failed.
@@ -200,9 +223,7 @@ impl Engine {
         }
         if let Some(it) = peer.flow.take_failed(number) {
             peer.regions.remove(&it.there.number());
-            self.moves[it.direction as usize] -= 1;
-            self.count_moves();
-            self.fail_move(to, &it, "the memory cannot be reached");
+            self.give_up(to, &it, "the memory cannot be reached");
         }
     }
 

@@ -133,6 +133,26 @@ fn one_seed(seed: u64) -> Tally {
     world.tally
 }
 
+/// A daemon hung, was replaced, and woke for just one beat more: who had heard it took fifteen
+/// seconds to look for its parent, and was given up after twelve.
+#[test]
+fn who_has_heard_a_parent_that_was_replaced_is_not_blamed() {
+    one_seed(1920);
+}
+
+/// A former parent hung while the server was started anew, and its next beat named the old one.
+#[test]
+fn a_beat_of_a_former_parent_does_not_bring_back_a_server_that_is_gone() {
+    one_seed(5407);
+}
+
+/// It told of a child to a parent that never answered, and was then given another one: nobody heard
+/// of the child, which was served all the same.
+#[test]
+fn who_gets_another_parent_tells_of_its_children_again() {
+    one_seed(6304);
+}
+
 #[test]
 fn no_fault_breaks_a_promise() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());

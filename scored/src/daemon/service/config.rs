@@ -314,8 +314,11 @@ fn host_setting(host: &Host, is_own: bool) -> Result<HostSetting, String> {
 
 fn networks(host: &Host) -> Vec<HostNetwork> {
     let ends = host.ends.iter();
-    ends.map(|end| HostNetwork::new(&end.network, &end.device, end.trusted, end.links.clone()))
-        .collect()
+    ends.map(|end| {
+        let network = HostNetwork::new(&end.network, &end.device, end.trusted, end.links.clone());
+        network.addressed(end.addressing.clone())
+    })
+    .collect()
 }
 
 fn processors() -> u32 {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::{Registry, Token};
 use score_proto::listing::JobLine;
@@ -184,6 +184,17 @@ impl Daemon {
         let now = service.now();
         let page = service.page.as_mut();
         page.into_iter().for_each(|page| page.history.note(self.slices.running(), now));
+    }
+
+    /// So many turns of these jobs have been since then, of which the first was noted.
+    pub fn note_turns(&mut self, jobs: &[JobId], turns: u32, since: Instant) {
+        let Some(service) = &mut self.service else { return };
+        let (now, ago) = (service.now(), since.elapsed());
+        let Some(page) = &mut service.page else { return };
+        for (turn, job) in (0..turns).zip(jobs.iter().cycle()).skip(1) {
+            let at = now.saturating_sub(ago * (turns - turn) / turns);
+            page.history.note([*job].into_iter(), at);
+        }
     }
 
     /// Takes in who connects to the page, and answers what is asked.

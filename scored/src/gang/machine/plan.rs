@@ -17,6 +17,9 @@ impl Gang {
     /// Says to jobs that begin to run when they stop, where that can be known; and to others what
     /// has become of that.
     pub(super) fn plan(&mut self, now: Time) {
+        if self.rotation.is_some() {
+            return;
+        }
         let end = self.length.filter(|_| !self.switching).map(|length| self.began + length);
         let next = end.map(|end| self.next_row(end)).unwrap_or_default();
         for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.stage == Stage::Running) {

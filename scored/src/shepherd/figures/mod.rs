@@ -35,8 +35,8 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub struct Figures {
     gauge: Gauge,
-    memory_scale_kib: u64,
-    disk_scale_kib: u64,
+    /// What memory and disk are shown against, once that was asked.
+    scales_kib: Option<[u64; 2]>,
     disk_kib: u64,
     disk_next: Option<Instant>,
     memory: HashMap<At, u64>,
@@ -44,11 +44,13 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The job begins: what memory and disk are shown against, their limits or what is free.
-    pub fn begin(&mut self, limits: &Limits, directory: &Path) {
+    /// What memory and disk are shown against: their limits, or what was free at the first look.
+    fn scales_kib(&mut self, limits: &Limits, directory: &Path) -> [u64; 2] {
         let limit = |bytes: Option<u64>| bytes.map(|bytes| bytes / 1024);
-        self.memory_scale_kib = limit(limits.memory).unwrap_or_else(sources::available_kib);
-        self.disk_scale_kib = limit(limits.disk).unwrap_or_else(|| sources::free_kib(directory));
+        *self.scales_kib.get_or_insert_with(|| {
+            let disk = limit(limits.disk).unwrap_or_else(|| sources::free_kib(directory));
+            [limit(limits.memory).unwrap_or_else(sources::available_kib), disk]
+        })
     }
 
     /// The shares are wanted at the end of each process (`stat`).
@@ -106,6 +108,8 @@ impl Work {
         }
         self.figures.look_at_disk(&self.ground.directory, now);
         self.figures.look_at_memory(&self.pids, now);
+        let [memory_scale_kib, disk_scale_kib] =
+            self.figures.scales_kib(self.watch.limits(), &self.ground.directory);
         let at_ns = super::monotonic_ns();
         let node = |(at, pid): (&At, &i32)| {
             let process = at.node.wrapping_sub(first);
@@ -133,8 +137,8 @@ impl Work {
             host: known.placement.own,
             name: known.host_name(),
             disk_kib: self.figures.disk_kib,
-            disk_scale_kib: self.figures.disk_scale_kib,
-            memory_scale_kib: self.figures.memory_scale_kib,
+            disk_scale_kib,
+            memory_scale_kib,
         };
         let nodes = self.pids.iter().map(node).collect();
         self.reports.add(Report::Figures(sight::Figures { hosts: vec![host], nodes }));

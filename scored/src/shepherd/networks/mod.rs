@@ -1,7 +1,9 @@
 //! The PM devices of one parallel process on this host, for each of its network sets: shared memory
-//! for the host's own nodes, ethernet for those of other hosts.
+//! for the host's own nodes; RDMA for those of hosts that have the hardware, too; ethernet for all
+//! others.
 
 mod opening;
+mod rdma;
 mod way;
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,7 +13,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use score_pm::{ContextRef, Counters, Device};
 use score_proto::frame;
-use score_proto::message::{JobSpec, Level, NetworkSet};
+use score_proto::message::{JobSpec, Level, NetworkDevice, NetworkSet};
 use score_proto::nodeset::NodeSet;
 use score_proto::order::{HostAddress, Placement};
 
@@ -28,19 +30,25 @@ struct Open {
 }
 
 /// The devices of one network set.
+#[derive(Default)]
 struct Set {
     name: String,
     shmem: Option<Open>,
-    /// By which other hosts are reached. Raw Ethernet and UDP, until it is known what all have.
+    /// By which other hosts are reached: all three, until it is known what those have.
+    verbs: Option<Open>,
     raw: Option<Open>,
     udp: Option<Open>,
+    /// What reaches which nodes of other hosts, once that is known.
+    others: Vec<(NetworkDevice, NodeSet)>,
 }
 
 /// What one parallel process communicates by.
 #[derive(Default)]
 pub struct Networks {
     sets: Vec<Set>,
-    /// The ethernet devices are among the event sources.
+    /// It is known what all have.
+    joined: bool,
+    /// The devices are among the event sources.
     registered: bool,
     /// This host's first node.
     first: u32,
@@ -61,6 +69,12 @@ struct Gauge {
 pub struct Gauges(Vec<Gauge>);
 
 impl Gauges {
+    /// RDMA adapters that each process opens.
+    pub fn adapters(&self) -> usize {
+        let is_rdma = |gauge: &&Gauge| gauge.device.config().is_ok_and(|it| it.kind == "verbs");
+        self.0.iter().filter(is_rdma).count()
+    }
+
     /// What a process has sent and received over all its networks; peers by the job's numbers.
     /// Where a message went by ethernet, shmem has forgotten its last peer (`pm::Counters`).
     pub fn counters(&self, process: u32) -> Counters {
@@ -129,27 +143,57 @@ impl Open {
 }
 
 impl Set {
+    fn named(name: String) -> Self {
+        Self { name, ..Self::default() }
+    }
+
     fn ethernet(&self) -> Option<&Open> {
         self.raw.as_ref().or(self.udp.as_ref())
     }
 
-    /// All hosts have said what they offer: takes what all have, and where it is reached.
-    fn join(&mut self, offers: &[&Offer], oversubscribed: bool) -> Result<(), String> {
-        let raw = way::is_raw(offers.iter().copied());
-        if raw {
-            self.udp = None
-        } else {
-            self.raw = None
+    /// What reaches other hosts, in the order of `others`.
+    fn outward(&self) -> impl Iterator<Item = &Open> {
+        [self.verbs.as_ref(), self.ethernet()].into_iter().flatten()
+    }
+
+    /// All hosts have said what they offer: takes the best that both have for each, and what
+    /// reaches nobody is closed.
+    fn join(
+        &mut self,
+        placement: &Placement,
+        offers: &[&Offer],
+        oversubscribed: bool,
+    ) -> Result<(), String> {
+        let Some(own) = offers.get(placement.own as usize) else { return Ok(()) };
+        let mut nodes = [NodeSet::new(), NodeSet::new()];
+        for (place, offer) in placement.hosts.iter().zip(offers) {
+            if !std::ptr::eq(offer, own) {
+                nodes[usize::from(!rdma::meet(own, offer))].insert_range(place.range());
+            }
         }
-        let Some(open) = self.ethernet() else { return Ok(()) };
-        let mut table = Vec::new();
-        for offer in offers {
-            let reached = offer.raw.as_ref().filter(|_| raw).unwrap_or(&offer.udp);
-            table.extend_from_slice(&reached.table);
+        let devices = [NetworkDevice::Verbs, NetworkDevice::Ethernet];
+        let ways = devices.into_iter().zip(nodes);
+        self.others = ways.filter(|(_, nodes)| !nodes.is_empty()).collect();
+        let uses = |wanted| self.others.iter().any(|(device, _)| *device == wanted);
+        let (verbs, ethernet) = (uses(NetworkDevice::Verbs), uses(NetworkDevice::Ethernet));
+        let raw = ethernet && way::is_raw(offers.iter().copied());
+        for (device, used) in
+            [(&mut self.verbs, verbs), (&mut self.raw, raw), (&mut self.udp, ethernet && !raw)]
+        {
+            device.take_if(|_| !used);
         }
         let fault = |error| format!("network {}: the addresses of the hosts: {error}", self.name);
-        open.device.set_peers(&table).map_err(fault)?;
-        open.device.set_oversubscribed(oversubscribed).map_err(fault)
+        let settle = |open: &Open, table: &[u8]| {
+            open.device.set_peers(table).map_err(fault)?;
+            open.device.set_oversubscribed(oversubscribed).map_err(fault)
+        };
+        if let Some(open) = self.ethernet() {
+            settle(open, &way::table(offers, raw))?;
+        }
+        match &self.verbs {
+            Some(open) => settle(open, &rdma::table(placement, own, offers)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -168,8 +212,7 @@ impl Networks {
     ) -> Result<Vec<HostAddress>, String> {
         let names = way::names(spec);
         let Some(here) = placement.here().filter(|_| placement.hosts.len() > 1) else {
-            let set = |name| Set { name, shmem: None, raw: None, udp: None };
-            self.sets = names.into_iter().map(set).collect();
+            self.sets = names.into_iter().map(Set::named).collect();
             return Ok(Vec::new());
         };
         self.first = here.first;
@@ -201,7 +244,7 @@ impl Networks {
         let mut told = Told::default();
         for (number, set) in self.sets.iter_mut().enumerate() {
             let of_set: Vec<&Offer> = all.iter().map(|(_, offers)| &offers[number]).collect();
-            set.join(&of_set, oversubscribed)?;
+            set.join(placement, &of_set, oversubscribed)?;
             if local > 1 {
                 set.shmem = Some(Open::shmem(local, oversubscribed)?);
             }
@@ -209,28 +252,29 @@ impl Networks {
                 all.iter().map(|(name, offers)| (*name, &offers[number])).collect();
             told.notes.extend(way::note(&set.name, &by_name));
             let mut wires = Vec::new();
-            wires.extend(several.then(|| way::wires(of_set.iter().copied())));
+            wires.extend(several.then(|| way::wires(&of_set)));
             let shares = placement.hosts.iter().any(|host| host.nodes > 1);
             wires.extend(shares.then(|| "shared memory within a host".to_owned()));
             let name = &set.name;
             told.wires.push(format!("network set {number} ({name}): {}", wires.join(", ")));
         }
+        self.joined = true;
         Ok(told)
     }
 
     /// What the processes of this host are told: which context reaches which nodes.
-    pub fn sets(spec: &JobSpec, placement: &Placement) -> Vec<NetworkSet> {
+    pub fn sets(&self, placement: &Placement) -> Vec<NetworkSet> {
         let nodes = placement.nodes();
-        let set = match (nodes, placement.here()) {
-            (0 | 1, _) | (_, None) => return Vec::new(),
-            (_, Some(_)) if placement.hosts.len() == 1 => NetworkSet::one_host(nodes),
-            (_, Some(here)) => NetworkSet::many_hosts(nodes, here.first, here.nodes),
+        let Some(here) = placement.here().filter(|_| nodes > 1) else { return Vec::new() };
+        let set = |set: &Set| match placement.hosts.len() {
+            1 => NetworkSet::one_host(nodes),
+            _ => NetworkSet::many_hosts(here.range(), &set.others),
         };
-        vec![set; way::names(spec).len()]
+        self.sets.iter().map(set).collect()
     }
 
     fn devices(&self) -> impl Iterator<Item = &Open> {
-        self.sets.iter().filter_map(Set::ethernet)
+        self.sets.iter().flat_map(Set::outward)
     }
 
     /// The attach descriptors of one process, in the order of its sets' members.
@@ -239,7 +283,7 @@ impl Networks {
     /// One line for the user.
     pub fn descriptors(&self, process: u32) -> Result<Vec<OwnedFd>, String> {
         let of_set = |set: &Set| {
-            let members = [set.shmem.as_ref(), set.ethernet()].into_iter().flatten();
+            let members = set.shmem.iter().chain(set.outward());
             members.map(|open| open.give(process)).collect::<Result<Vec<_>, _>>()
         };
         let all = self.sets.iter().map(of_set).collect::<Result<Vec<_>, _>>()?;
@@ -254,17 +298,14 @@ impl Networks {
     /// What counts the messages; once all have joined.
     pub fn gauges(&self) -> Gauges {
         let (here, first) = (self.first, self.first);
-        let of_set = |set: &Set| {
-            let shmem = set.shmem.as_ref().map(|open| Gauge {
-                device: open.device.clone(),
-                first: 0,
-                here,
-            });
-            let ethernet =
-                set.ethernet().map(|open| Gauge { device: open.device.clone(), first, here: 0 });
-            [shmem, ethernet]
-        };
-        Gauges(self.sets.iter().flat_map(of_set).flatten().collect())
+        let mut gauges = Vec::new();
+        for set in &self.sets {
+            let gauge =
+                |open: &Open, first, here| Gauge { device: open.device.clone(), first, here };
+            gauges.extend(set.shmem.as_ref().map(|open| gauge(open, 0, here)));
+            gauges.extend(set.outward().map(|open| gauge(open, first, 0)));
+        }
+        Gauges(gauges)
     }
 
     /// A process of this host has ended.
@@ -274,7 +315,7 @@ impl Networks {
             if let Some(open) = &set.shmem {
                 let _ = open.device.mark_exited(process);
             }
-            if let Some(open) = set.ethernet() {
+            for open in set.outward() {
                 let _ = open.device.mark_exited(self.first + process);
             }
         }
@@ -294,12 +335,11 @@ impl Networks {
     /// # Errors
     /// The system refuses.
     pub fn register(&mut self, registry: &Registry, token: Token) -> std::io::Result<()> {
-        let settled = self.sets.iter().all(|set| set.raw.is_none() || set.udp.is_none());
-        if self.registered || !settled {
+        if self.registered || !self.joined {
             return Ok(());
         }
         self.registered = true;
-        for open in self.devices() {
+        for open in self.sets.iter().flat_map(Set::outward) {
             let Ok(fd) = open.device.adopted_fd() else { continue };
             registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
         }

@@ -1,9 +1,12 @@
-//! Opening the ethernet devices of a parallel process, one network set after the other.
+//! Opening the devices of a parallel process that reach other hosts, one network set after the
+//! other.
 
 use score_pm::device::ethernet::wire::Endpoint;
+use score_pm::rdma::try_out;
 use score_pm::{Device, Error};
 use score_proto::order::{Place, Placement};
 
+use super::rdma::{self, Adapter, Lack, Rdma};
 use super::way::{Offer, Plan};
 use super::{Label, Open, Set};
 use crate::raw::{Ask, Asker};
@@ -47,8 +50,47 @@ impl Opening<'_> {
             None => {}
         }
         let reached = raw.as_ref().map(Open::reached).transpose().map_err(fault)?;
-        let offer = Offer { raw: reached, udp: offered, why };
-        Ok((Set { name: plan.name, shmem: None, raw, udp: Some(udp) }, offer))
+        let mut verbs = None;
+        let rdma = plan.rdma.as_ref().map(|plan| {
+            let offered = self.rdma(number, plan).map(|(open, adapter)| {
+                verbs = Some(open);
+                adapter
+            });
+            Rdma { asked: plan.asked, offered }
+        });
+        let offer = Offer { rdma, raw: reached, udp: offered, why };
+        let set = Set { verbs, raw, udp: Some(udp), ..Set::named(plan.name) };
+        Ok((set, offer))
+    }
+
+    /// RDMA, if it can be had.
+    fn rdma(&self, set: u32, plan: &rdma::Plan) -> Result<(Open, Adapter), Lack> {
+        let Label { secret, stage, element, .. } = self.label;
+        let number = |number: u32| number.to_string();
+        // Hellos of another stage or element are strangers, too.
+        let label = u64::from(stage << 16 | element & 0xffff).rotate_left(32);
+        let mut options = vec![
+            "-nodes".to_owned(),
+            number(self.placement.nodes()),
+            "-first".to_owned(),
+            number(self.here.first),
+            "-local".to_owned(),
+            number(self.here.nodes),
+            "-link".to_owned(),
+            plan.address.to_string(),
+            "-secret".to_owned(),
+            format!("{:x}", secret_of(secret, set) ^ label),
+        ];
+        options.extend(plan.options.iter().cloned());
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let found = try_out(&options)?;
+        plan.check(&found)?;
+        let fault = |error: Error| Lack { why: format!("{}: {error}", found.wires), matters: true };
+        let open = Device::open("verbs", &options)
+            .and_then(|device| Open::new(device, self.here.nodes, self.here.first));
+        let open = open.map_err(fault)?;
+        let reached = open.reached().map_err(fault)?;
+        Ok((open, Adapter { reached, fabric: found.fabric, subnet: found.subnet }))
     }
 
     /// AF_XDP takes a link for itself, so that it is for one process alone on its host, and for one

@@ -6,9 +6,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use nix::ifaddrs::getifaddrs;
 use score_proto::message::{HostKind, JobSpec, Level};
-use score_proto::network::{HostNetwork, NetworkWire, SHMEM, UDP};
+use score_proto::network::{ADDRESSING, AUTO, HostNetwork, NetworkWire, SHMEM, UDP};
 use score_proto::order::Placement;
 use serde::{Deserialize, Serialize};
+
+use super::rdma::{self, Rdma};
 
 /// What is to be opened for one network set on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,11 +21,15 @@ pub struct Plan {
     pub links: Vec<String>,
     /// The interfaces for raw Ethernet; why not, where it was asked for; nothing where it was not.
     pub raw: Option<Result<Vec<String>, String>>,
+    /// How RDMA is tried; nothing where it is not.
+    pub rdma: Option<rdma::Plan>,
 }
 
 /// What one host offers for one network set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
+    /// RDMA, if it is to be tried.
+    pub rdma: Option<Rdma>,
     /// Raw Ethernet, if there is.
     pub raw: Option<Reached>,
     /// UDP.
@@ -43,7 +49,11 @@ pub struct Reached {
 
 /// The name of each network set.
 pub fn names(spec: &JobSpec) -> Vec<String> {
-    let bare = if spec.hosts.len() > 1 { UDP } else { SHMEM };
+    let bare = match &spec.hosts[..] {
+        [] | [_] => SHMEM,
+        hosts if hosts.iter().all(|host| host.kind == HostKind::Virtual) => UDP,
+        _ => AUTO,
+    };
     match spec.networks.is_empty() {
         true => vec![bare.to_owned()],
         false => spec.networks.clone(),
@@ -71,7 +81,20 @@ pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<Plan, S
         let allowed = network.trusted || owns_links;
         if allowed { links.iter().map(|link| interface(link)).collect() } else { refusal(&network) }
     });
-    Ok(Plan { name: name.to_owned(), links, raw })
+    let asked = network.wire == NetworkWire::Verbs;
+    let rdma = (asked || network.wire == NetworkWire::Auto).then(|| rdma::Plan {
+        address,
+        options: options(&network),
+        asked,
+    });
+    Ok(Plan { name: name.to_owned(), links, raw, rdma })
+}
+
+/// What the database says of the adapter, as options of the device.
+fn options(network: &HostNetwork) -> Vec<String> {
+    let said = |name: &&str| network.addressing.iter().find(|(known, _)| known == name);
+    let pairs = ADDRESSING.iter().filter_map(said);
+    pairs.flat_map(|(name, value)| [format!("-{name}"), value.clone()]).collect()
 }
 
 /// The interfaces of each network set of a job that raw Ethernet goes by here; none where it is not
@@ -113,8 +136,18 @@ pub fn is_raw<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> bool {
     offers.into_iter().all(|offer| offer.raw.is_some())
 }
 
+/// Where all nodes are reached by ethernet.
+pub fn table(offers: &[&Offer], raw: bool) -> Vec<u8> {
+    let reached = |offer: &&Offer| offer.raw.clone().filter(|_| raw).unwrap_or(offer.udp.clone());
+    offers.iter().flat_map(|offer| reached(offer).table).collect()
+}
+
 /// What the user has to know of the wires of a network: at most one line. `offers`: by host name.
 pub fn note(name: &str, offers: &[(&str, &Offer)]) -> Option<(Level, String)> {
+    rdma::note(name, offers).or_else(|| note_of_ethernet(name, offers))
+}
+
+fn note_of_ethernet(name: &str, offers: &[(&str, &Offer)]) -> Option<(Level, String)> {
     let raw = is_raw(offers.iter().map(|(_, offer)| *offer));
     let speaks = |offer: &Offer| offer.why.is_some() && offer.raw.is_some() == raw;
     let those: Vec<_> = offers.iter().filter(|(_, offer)| speaks(offer)).collect();
@@ -134,15 +167,28 @@ pub fn note(name: &str, offers: &[(&str, &Offer)]) -> Option<(Level, String)> {
 }
 
 /// The wires that a network uses, for people.
-pub fn wires<'a>(offers: impl IntoIterator<Item = &'a Offer> + Clone) -> String {
-    let raw = is_raw(offers.clone());
-    let mut all: Vec<&str> = Vec::new();
-    for offer in offers {
-        let wires = match &offer.raw {
-            Some(reached) if raw => &reached.wires,
+pub fn wires(offers: &[&Offer]) -> String {
+    let (adapters, everywhere) = rdma::wires(offers);
+    let mut parts = Vec::new();
+    if !adapters.is_empty() {
+        parts.push(format!("RDMA by {}", listed(adapters)));
+    }
+    if !everywhere {
+        let raw = is_raw(offers.iter().copied());
+        let wires = offers.iter().map(|offer| match &offer.raw {
+            Some(reached) if raw => reached.wires.as_str(),
             _ => &offer.udp.wires,
-        };
-        if !all.contains(&wires.as_str()) {
+        });
+        parts.push(listed(wires));
+    }
+    parts.join(", ")
+}
+
+/// Each once, and three at most.
+fn listed<'a>(wires: impl IntoIterator<Item = &'a str>) -> String {
+    let mut all: Vec<&str> = Vec::new();
+    for wires in wires {
+        if !all.contains(&wires) {
             all.push(wires);
         }
     }
@@ -160,7 +206,7 @@ mod tests {
     fn offer(raw: Option<&str>, why: Option<&str>) -> Offer {
         let reached = |wires: &str| Reached { table: Vec::new(), wires: wires.to_owned() };
         let udp = reached("UDP over eth0");
-        Offer { raw: raw.map(reached), udp, why: why.map(str::to_owned) }
+        Offer { rdma: None, raw: raw.map(reached), udp, why: why.map(str::to_owned) }
     }
 
     fn job(kind: HostKind, trusted: bool) -> JobSpec {
@@ -210,9 +256,26 @@ mod tests {
         let plan = planned("agent-udp", &spec, "10.0.0.1");
         assert_eq!((plan.links, plan.raw), (vec!["10.0.0.1".to_owned()], None));
         assert!(planned("ethernet", &spec, "10.0.0.1").raw.unwrap().is_err());
-        assert_eq!(names(&spec), ["agent-udp"]);
+        assert_eq!((names(&spec), plan.rdma), (vec!["auto".to_owned()], None));
         assert_eq!(interface("127.0.0.1"), Ok("lo".to_owned()));
         assert!(interface("192.0.2.77").unwrap_err().contains("192.0.2.77"));
+    }
+
+    #[test]
+    fn rdma_is_tried_as_the_database_addresses_it_and_by_itself_where_nothing_is_said() {
+        let mut spec = job(HostKind::Other, false);
+        for host in &mut spec.hosts {
+            let said = [("level", "3"), ("device", "mlx5_1"), ("nodes", "9")];
+            let said = said.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let ib = HostNetwork::new("ib", "verbs", false, Vec::new()).addressed(said.into());
+            host.networks.push(ib);
+        }
+        let rdma = |name| planned(name, &spec, "10.0.0.1").rdma;
+        let plan = rdma("ib").unwrap();
+        assert_eq!((plan.address.to_string(), plan.asked), ("10.0.0.1".to_owned(), true));
+        assert_eq!(plan.options, ["-device", "mlx5_1", "-level", "3"]);
+        assert!(rdma("auto").is_some_and(|plan| !plan.asked && plan.options.is_empty()));
+        assert_eq!((rdma("fast"), rdma("agent-udp")), (None, None));
     }
 
     #[test]
@@ -221,8 +284,8 @@ mod tests {
         let lesser = offer(Some("AF_PACKET over eth0"), Some("no room; AF_PACKET is used"));
         let bad = offer(None, Some("operation not permitted"));
         assert_eq!(note("n", &[("a", &good), ("b", &good)]), None);
-        assert_eq!(wires([&good, &good]), "AF_XDP over eth0");
-        assert_eq!(wires([&good, &lesser]), "AF_XDP over eth0; AF_PACKET over eth0");
+        assert_eq!(wires(&[&good, &good]), "AF_XDP over eth0");
+        assert_eq!(wires(&[&good, &lesser]), "AF_XDP over eth0; AF_PACKET over eth0");
         let (level, line) = note("n", &[("a", &good), ("b", &lesser)]).unwrap();
         assert_eq!(level, Level::Info);
         assert_eq!(line, "network n: host b: no room; AF_PACKET is used");
@@ -231,7 +294,7 @@ mod tests {
         let wanted = "network n: UDP is used instead of raw Ethernet: host b (and 1 more): \
                       operation not permitted";
         assert_eq!(line, wanted);
-        assert_eq!(wires([&good, &bad]), "UDP over eth0");
+        assert_eq!(wires(&[&good, &bad]), "UDP over eth0");
         assert_eq!(note("n", &[("a", &offer(None, None))]), None);
     }
 }

@@ -1,6 +1,7 @@
 //! What the descriptors of a process are, from the outside (proc(5)): whether only PM makes them
 //! readable.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,6 +12,8 @@ use crate::sys::spawn::CONTROL_NUMBER;
 
 /// Names of PM's doorbells (`pm/src/doorbell.rs`).
 const BELL: &str = "@score-pm-";
+/// RDMA adapters.
+const ADAPTER: &str = "/dev/infiniband/uverbs";
 /// epoll sets within epoll sets.
 const DEPTH: usize = 4;
 
@@ -20,6 +23,12 @@ enum Kind {
     Socket(u64),
     Epoll,
     Event,
+    /// An open RDMA adapter.
+    Adapter,
+    /// What happens to one, or comes by it.
+    OfAdapter,
+    /// Changes of memory that is registered with one.
+    OfMemory,
     /// Another one that has no file: timers, signals, io_uring…
     Anonymous,
     Pipe,
@@ -34,6 +43,9 @@ fn kind(link: &str) -> Kind {
     match link {
         "anon_inode:[eventpoll]" => Kind::Epoll,
         "anon_inode:[eventfd]" => Kind::Event,
+        "anon_inode:[infinibandevent]" => Kind::OfAdapter,
+        "anon_inode:[userfaultfd]" => Kind::OfMemory,
+        _ if link.starts_with(ADAPTER) => Kind::Adapter,
         _ if link.starts_with("anon_inode:") => Kind::Anonymous,
         _ if link.starts_with("pipe:[") => Kind::Pipe,
         _ => Kind::File,
@@ -84,34 +96,66 @@ fn udp(list: &str) -> impl Iterator<Item = Way> {
     })
 }
 
-/// The sockets of PM that processes of this host may have, by inode.
+/// The sockets of PM that processes of this host may have, by inode. A list is read when it is
+/// asked for: the kernel takes long for that of UDP, and most jobs have none.
 #[derive(Debug, Default)]
 pub struct PmSockets {
+    unix: OnceCell<Ways>,
+    /// Wires that this process has, too.
+    own: OnceCell<HashSet<u64>>,
+    udp: OnceCell<Ways>,
+}
+
+#[derive(Debug, Default)]
+struct Ways {
     incoming: HashSet<u64>,
     outgoing: HashSet<u64>,
 }
 
-impl PmSockets {
-    /// Finds them. Wires are those that this process has, too.
-    pub fn find() -> Self {
-        let list = |name: &str| text(&format!("/proc/self/net/{name}")).unwrap_or_default();
+impl FromIterator<Way> for Ways {
+    fn from_iter<I: IntoIterator<Item = Way>>(ways: I) -> Self {
         let mut found = Self::default();
-        unix(&list("unix")).for_each(|way| found.add(way));
-        ["udp", "udp6"].iter().for_each(|name| udp(&list(name)).for_each(|way| found.add(way)));
-        let own = std::process::id() as i32;
-        for fd in descriptors(own).into_iter().flatten() {
-            if let Some(Kind::Socket(inode)) = kind_of(own, fd) {
-                found.add(Way::In(inode));
-            }
+        for way in ways {
+            match way {
+                Way::In(inode) => found.incoming.insert(inode),
+                Way::Out(inode) => found.outgoing.insert(inode),
+            };
         }
         found
     }
+}
 
-    fn add(&mut self, way: Way) {
-        match way {
-            Way::In(inode) => self.incoming.insert(inode),
-            Way::Out(inode) => self.outgoing.insert(inode),
+impl PmSockets {
+    fn unix(&self) -> &Ways {
+        let read = || text("/proc/self/net/unix").unwrap_or_default();
+        self.unix.get_or_init(|| unix(&read()).collect())
+    }
+
+    fn own(&self) -> &HashSet<u64> {
+        let pid = std::process::id() as i32;
+        let inode = |fd| match kind_of(pid, fd) {
+            Some(Kind::Socket(inode)) => Some(inode),
+            _ => None,
         };
+        let find = || descriptors(pid).into_iter().flatten().filter_map(inode).collect();
+        self.own.get_or_init(find)
+    }
+
+    fn udp(&self) -> &Ways {
+        let read = |name| text(&format!("/proc/self/net/{name}")).unwrap_or_default();
+        let lists = || ["udp", "udp6"].map(read);
+        self.udp.get_or_init(|| lists().iter().flat_map(|list| udp(list)).collect())
+    }
+
+    /// Whether PM receives by it.
+    fn brings(&self, inode: u64) -> bool {
+        self.unix().incoming.contains(&inode) || self.own().contains(&inode)
+    }
+
+    /// Whether PM receives or sends by it.
+    fn has(&self, inode: u64) -> bool {
+        let has = |ways: &Ways| ways.outgoing.contains(&inode);
+        self.brings(inode) || has(self.unix()) || has(self.udp())
     }
 }
 
@@ -125,17 +169,18 @@ pub struct Live<'a> {
     pid: i32,
     sockets: &'a PmSockets,
     tids: HashSet<u32>,
+    adapters: usize,
 }
 
 impl<'a> Live<'a> {
-    /// The process `pid`, which has these threads.
-    pub fn new(pid: i32, sockets: &'a PmSockets, tids: HashSet<u32>) -> Self {
-        Self { pid, sockets, tids }
+    /// The process `pid`, which has these threads. PM has opened so many RDMA adapters there.
+    pub fn new(pid: i32, sockets: &'a PmSockets, tids: HashSet<u32>, adapters: usize) -> Self {
+        Self { pid, sockets, tids, adapters }
     }
 
     fn only_pm_rings(&self, fd: i32, depth: usize) -> bool {
         match kind_of(self.pid, fd) {
-            Some(Kind::Socket(inode)) => self.sockets.incoming.contains(&inode),
+            Some(Kind::Socket(inode)) => self.sockets.brings(inode),
             // PM over ethernet rings by one, in the set that pmGetFd gives out.
             Some(Kind::Event) => depth > 0,
             Some(Kind::Epoll) if depth < DEPTH => {
@@ -152,18 +197,29 @@ impl<'a> Live<'a> {
     /// what a program polls.
     pub fn may_poll_others(&self) -> bool {
         let Some(fds) = descriptors(self.pid) else { return true };
-        fds.into_iter().any(|fd| match kind_of(self.pid, fd) {
-            Some(Kind::Socket(inode)) => {
-                let PmSockets { incoming, outgoing } = self.sockets;
-                !self.is_control(fd) && !incoming.contains(&inode) && !outgoing.contains(&inode)
-            }
-            Some(Kind::Pipe) => fd > 2 || (fd == 0 && self.is_nonblocking(fd)),
-            Some(Kind::File) => fd == 0 && self.is_nonblocking(fd),
-            Some(Kind::Anonymous) => true,
-            Some(Kind::Epoll | Kind::Event) => false,
-            // It was that of the directory itself, or has just been closed.
-            None => false,
-        })
+        let kinds: Vec<_> = fds.into_iter().map(|fd| (fd, kind_of(self.pid, fd))).collect();
+        self.has_other_adapters(&kinds)
+            || kinds.into_iter().any(|(fd, kind)| match kind {
+                Some(Kind::Socket(inode)) => !self.is_control(fd) && !self.sockets.has(inode),
+                Some(Kind::Pipe) => fd > 2 || (fd == 0 && self.is_nonblocking(fd)),
+                Some(Kind::File) => fd == 0 && self.is_nonblocking(fd),
+                Some(Kind::Anonymous) => true,
+                Some(Kind::Epoll | Kind::Event) => false,
+                // Those of PM: counted above.
+                Some(Kind::Adapter | Kind::OfAdapter | Kind::OfMemory) => false,
+                // It was that of the directory itself, or has just been closed.
+                None => false,
+            })
+    }
+
+    /// Whether it uses RDMA, or watches memory, beside PM: which has for each adapter that it opens
+    /// two descriptors of what happens there, and one for all registered memory.
+    fn has_other_adapters(&self, kinds: &[(i32, Option<Kind>)]) -> bool {
+        let count =
+            |wanted: &Kind| kinds.iter().filter(|(_, kind)| kind.as_ref() == Some(wanted)).count();
+        count(&Kind::Adapter) > self.adapters
+            || count(&Kind::OfAdapter) > 2 * self.adapters
+            || count(&Kind::OfMemory) > self.adapters.min(1)
     }
 
     fn is_nonblocking(&self, fd: i32) -> bool {
@@ -188,9 +244,7 @@ impl Process for Live<'_> {
     }
 
     fn is_way_out(&self, fd: i32) -> bool {
-        let PmSockets { incoming, outgoing } = self.sockets;
-        matches!(kind_of(self.pid, fd), Some(Kind::Socket(inode))
-            if incoming.contains(&inode) || outgoing.contains(&inode))
+        matches!(kind_of(self.pid, fd), Some(Kind::Socket(inode)) if self.sockets.has(inode))
     }
 
     fn is_control(&self, fd: i32) -> bool {
@@ -224,6 +278,8 @@ mod tests {
         assert_eq!(kind("anon_inode:[eventpoll]"), Kind::Epoll);
         assert_eq!(kind("anon_inode:[eventfd]"), Kind::Event);
         assert_eq!(kind("anon_inode:[timerfd]"), Kind::Anonymous);
+        assert_eq!(kind("anon_inode:[infinibandevent]"), Kind::OfAdapter);
+        assert_eq!(kind("/dev/infiniband/uverbs0"), Kind::Adapter);
         assert_eq!(kind("pipe:[1]"), Kind::Pipe);
         assert_eq!(kind("/dev/null"), Kind::File);
     }
@@ -249,10 +305,8 @@ mod tests {
         let bell = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
         let bell = UnixDatagram::bind_addr(&bell).unwrap();
         // This process is the shepherd, too, so that all of its sockets would be wires.
-        let list = text("/proc/self/net/unix").unwrap();
-        let mut sockets = PmSockets::default();
-        unix(&list).for_each(|way| sockets.add(way));
-        let live = Live::new(std::process::id() as i32, &sockets, HashSet::new());
+        let sockets = PmSockets { own: OnceCell::from(HashSet::new()), ..PmSockets::default() };
+        let live = Live::new(std::process::id() as i32, &sockets, HashSet::new(), 0);
         let (own, _peer) = UnixDatagram::pair().unwrap();
         assert!(live.is_of_pm(bell.as_raw_fd()) && !live.is_of_pm(own.as_raw_fd()));
         let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
@@ -269,10 +323,26 @@ mod tests {
     }
 
     #[test]
+    fn adapters_that_pm_has_not_opened_may_bring_what_nobody_counts() {
+        let sockets = PmSockets::default();
+        let has_others = |adapters, kinds: &[Kind]| {
+            let live = Live::new(1, &sockets, HashSet::new(), adapters);
+            let kinds: Vec<_> = kinds.iter().map(|kind| (5, Some(kind.clone()))).collect();
+            live.has_other_adapters(&kinds)
+        };
+        let of_pm = [Kind::Adapter, Kind::OfAdapter, Kind::OfAdapter, Kind::OfMemory];
+        assert!(!has_others(1, &of_pm) && !has_others(0, &[Kind::Event]));
+        for other in [Kind::Adapter, Kind::OfAdapter, Kind::OfMemory] {
+            assert!(has_others(1, &[&of_pm[..], &[other]].concat()));
+        }
+        assert!(has_others(0, &of_pm[..1]));
+    }
+
+    #[test]
     fn memory_is_read_where_there_is_some() {
         let text = *b"what is waited for";
         let sockets = PmSockets::default();
-        let live = Live::new(std::process::id() as i32, &sockets, HashSet::new());
+        let live = Live::new(std::process::id() as i32, &sockets, HashSet::new(), 0);
         let address = text.as_ptr() as u64;
         assert_eq!(live.read(address, text.len()).as_deref(), Some(&text[..]));
         assert_eq!(live.read(8, 8), None);

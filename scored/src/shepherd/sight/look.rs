@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::areas::Seat;
+use super::Claim;
 use super::descriptors::{Live, PmSockets};
 use super::stands::{Stand, stand};
 use super::tasks::{self, Task};
@@ -17,25 +17,41 @@ pub struct Threads {
     pub stamp: u64,
 }
 
-/// Looks at the threads of process `pid`; nothing when one of them may go on by itself, or that
-/// cannot be told. `seats`: those that say something of themselves.
-pub fn threads(pid: i32, seats: &[Seat], sockets: &PmSockets) -> Option<Threads> {
+/// How closely it is looked. Who looks costs the processes time, and each kind of file that is read
+/// more than the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// Whether they may be suspected: stopping those that are open would be in vain.
+    Suspicion,
+    /// Whether they have moved since they were; what else might wake them the verdict asks again.
+    Moved,
+    /// They stand still, and what is said is final.
+    Verdict,
+}
+
+/// Looks at the threads of a process; nothing when one of them may go on by itself, or that cannot
+/// be told.
+pub(super) fn threads(claim: &Claim, sockets: &PmSockets, care: Care) -> Option<Threads> {
+    let Claim { pid, adapters, ref seats } = *claim;
     let tasks = tasks::of_process(pid)?;
     let tids: HashSet<u32> = tasks.iter().map(|task| task.tid).collect();
     // A slot whose thread is gone belongs to somebody who did not end as threads do.
-    if !seats.iter().all(|seat| tids.contains(&seat.tid)) || tasks::manner(pid)?.is_open() {
+    if !seats.iter().all(|seat| tids.contains(&seat.tid)) {
         return None;
     }
-    let live = Live::new(pid, sockets, tids);
+    let live = Live::new(pid, sockets, tids, adapters);
     let seat_of = |task: &Task| seats.iter().find(|seat| seat.tid == task.tid);
     let stands: Vec<Stand> = tasks.iter().map(|task| stand(task, seat_of(task), &live)).collect();
     let spinning = stands.iter().filter(|stand| **stand == Stand::Spins).count();
     // Empty polls are counted for the process, so that one thread can account for them.
-    if stands.contains(&Stand::Open) || spinning > 1 || live.has_requests() {
+    if stands.contains(&Stand::Open) || spinning > 1 {
         return None;
     }
-    if spinning > 0 && live.may_poll_others() {
-        return None;
+    if care != Care::Moved {
+        let may_find_others = spinning > 0 && live.may_poll_others();
+        if tasks::manner(pid)?.is_open() || live.has_requests() || may_find_others {
+            return None;
+        }
     }
     let mut hasher = DefaultHasher::new();
     for (task, stand) in tasks.iter().zip(&stands).filter(|(_, one)| **one != Stand::Foreign) {

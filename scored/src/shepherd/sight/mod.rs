@@ -48,6 +48,7 @@ use areas::{Areas, Seat};
 use bell::Bell;
 use descriptors::PmSockets;
 use listen::Asked;
+use look::Care;
 use pause::Pause;
 
 /// All that is watched of a job on this host. The loop says what there is and looks when the master
@@ -265,12 +266,17 @@ impl Sight {
             let samples: Vec<Sample> = (0..one.areas.count()).map(|at| one.claim(at)).collect();
             let all_idle = samples.iter().all(|sample| sample.idle);
             // The first round is a question; from the second on each thread has to prove it.
+            let care = match (stopped, one.watch.has_proof(round)) {
+                (true, _) => Care::Verdict,
+                (false, true) => Care::Moved,
+                (false, false) => Care::Suspicion,
+            };
             let deep = all_idle && (stopped || one.watch.follows(round));
-            (samples, deep.then(|| one.claims()))
+            (samples, deep.then(|| (care, one.claims())))
         };
         // Not under the lock: it takes a while.
-        if let Some(claims) = claims {
-            prove(&claims, &mut samples, stopped);
+        if let Some((care, claims)) = claims {
+            prove(&claims, &mut samples, care);
         }
         let mut inner = self.lock();
         let Some(one) = inner.elements.get_mut(&element) else { return nothing };
@@ -304,22 +310,25 @@ impl Inner {
 /// A process that says that it waits.
 struct Claim {
     pid: i32,
+    /// Those of its threads that say something of themselves.
     seats: Vec<Seat>,
+    /// RDMA adapters that PM has opened there.
+    adapters: usize,
 }
 
 /// Looks at the threads of all processes that say that they wait; none where one has ended.
-fn prove(claims: &[Option<Claim>], samples: &mut [Sample], stopped: bool) {
-    let sockets = PmSockets::find();
+fn prove(claims: &[Option<Claim>], samples: &mut [Sample], care: Care) {
+    let sockets = PmSockets::default();
     for (claim, sample) in claims.iter().zip(samples.iter_mut()) {
-        let Some(Claim { pid, seats }) = claim else { continue };
-        match look::threads(*pid, seats, &sockets) {
+        let Some(claim) = claim else { continue };
+        match look::threads(claim, &sockets, care) {
             Some(threads) => {
                 (sample.spins, sample.threads) = (threads.spins, Some(threads.stamp));
             }
             None => return sample.idle = false,
         }
     }
-    if stopped {
+    if care == Care::Verdict {
         let pids: HashSet<i32> = claims.iter().flatten().map(|claim| claim.pid).collect();
         let parents = tasks::parents(&pids);
         for (claim, sample) in claims.iter().zip(samples) {
@@ -351,9 +360,10 @@ impl Element {
     }
 
     fn claims(&self) -> Vec<Option<Claim>> {
+        let adapters = self.gauges.adapters();
         let claim = |(number, process): (u32, &Process)| {
             let seats = self.areas.area(number).and_then(|area| area.seats());
-            let claim = Claim { pid: process.pid, seats: seats.unwrap_or_default() };
+            let claim = Claim { pid: process.pid, seats: seats.unwrap_or_default(), adapters };
             (!process.ended).then_some(claim)
         };
         (0..).zip(&self.processes).map(claim).collect()

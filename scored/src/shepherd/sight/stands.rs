@@ -10,16 +10,17 @@
 //!   may be one such thread.
 //!
 //! A thread that has never said anything must sleep in a futex of its own process, without timeout.
-//! PM's own thread does not count: what it brings is counted as sent and not received. Anything
-//! else, and whatever the kernel does not tell, is no verdict.
+//! PM's own threads do not count: what the one of a network brings is counted as sent and not
+//! received, and the one that watches registered memory brings nothing. Anything else, and whatever
+//! the kernel does not tell, is no verdict.
 
 use score_proto::carea::WaitingFor;
 
 use super::areas::Seat;
 use super::tasks::{Call, Task};
 
-/// What PM calls its thread.
-const PM_THREAD: &str = "score-pm";
+/// What PM calls its threads: that of a network, and that which watches registered memory.
+const PM_THREADS: [&str; 2] = ["score-pm", "score-pin"];
 /// As many descriptors are looked at as one call waits on.
 const MOST_DESCRIPTORS: u64 = 1024;
 
@@ -59,7 +60,7 @@ pub fn stand(task: &Task, seat: Option<&Seat>, process: &impl Process) -> Stand 
         // What has ended but for its number.
         (_, b'Z' | b'X') => Stand::Foreign,
         (Some(seat), _) if !seat.idle => Stand::Open,
-        (None, _) if task.name == PM_THREAD => Stand::Foreign,
+        (None, _) if PM_THREADS.contains(&task.name.as_str()) => Stand::Foreign,
         // Stopped threads are where they were.
         (Some(seat), b'S' | b'T') => idle(task.call, seat, process),
         (Some(_), b'R') => Stand::Spins,
@@ -267,9 +268,11 @@ mod tests {
         assert_eq!(of(b'S', futex(join, 72, 0)), Stand::Open, "shared with others");
         assert_eq!(of(b'S', Call::In(libc::SYS_clock_nanosleep, [0; 6])), Stand::Open);
         assert_eq!(of(b'S', Call::In(libc::SYS_read, [0; 6])), Stand::Open);
-        let mut pm = task(b'S', Call::Running);
-        pm.name = "score-pm".to_owned();
-        assert_eq!(stand(&pm, None, &Fake(Vec::new())), Stand::Foreign);
+        for name in ["score-pm", "score-pin"] {
+            let mut pm = task(b'S', Call::In(libc::SYS_ppoll, [0x1000, 1, 0, 0, 0, 0]));
+            pm.name = name.to_owned();
+            assert_eq!(stand(&pm, None, &Fake(Vec::new())), Stand::Foreign);
+        }
         assert_eq!(of(b'Z', Call::None), Stand::Foreign);
     }
 }

@@ -123,18 +123,48 @@ pub fn manner(pid: i32) -> Option<Manner> {
     Some(Manner { traced, caught, has_timers: !timers.trim().is_empty() })
 }
 
-/// Which of these processes have children that live.
+/// Which of these processes, which are all stopped, have children that live.
 pub fn parents(pids: &HashSet<i32>) -> HashSet<i32> {
+    let found: Option<Vec<(i32, bool)>> =
+        pids.iter().map(|pid| Some((*pid, is_parent(*pid)?))).collect();
+    match found {
+        Some(found) => found.into_iter().filter(|(_, is)| *is).map(|(pid, _)| pid).collect(),
+        None => parents_of_all(pids),
+    }
+}
+
+/// Nothing where the kernel has no lists of children (CONFIG_PROC_CHILDREN).
+fn is_parent(pid: i32) -> Option<bool> {
+    let list = children(pid)?;
+    // While one ends, reading may pass over the next.
+    let is_certain = list.is_empty() || list == children(pid)?;
+    Some(!is_certain || list.into_iter().any(|child| living(child).is_some()))
+}
+
+fn children(pid: i32) -> Option<Vec<i32>> {
+    let directory = format!("/proc/{pid}/task");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&directory).ok()? {
+        let tid = entry.ok()?.file_name();
+        let list = text(&format!("{directory}/{}/children", tid.to_str()?)).ok()?;
+        found.extend(list.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    Some(found)
+}
+
+/// The parent of a process that lives.
+fn living(pid: i32) -> Option<i32> {
+    let stat = text(&format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, parentheses too: count from the last one.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let lives = !matches!(fields.next()?, "Z" | "X");
+    fields.next()?.parse().ok().filter(|_| lives)
+}
+
+fn parents_of_all(pids: &HashSet<i32>) -> HashSet<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return pids.clone() };
-    let parent = |entry: fs::DirEntry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = text(&format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may hold anything, parentheses too: count from the last one.
-        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let lives = !matches!(fields.next()?, "Z" | "X");
-        fields.next()?.parse::<i32>().ok().filter(|parent| lives && pids.contains(parent))
-    };
-    entries.flatten().filter_map(parent).collect()
+    let parent = |entry: fs::DirEntry| living(entry.file_name().to_str()?.parse().ok()?);
+    entries.flatten().filter_map(parent).filter(|parent| pids.contains(parent)).collect()
 }
 
 #[cfg(test)]
@@ -185,7 +215,9 @@ mod tests {
         let own = std::process::id() as i32;
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert_eq!(parents(&HashSet::from([own])), HashSet::from([own]));
+        assert_eq!(parents_of_all(&HashSet::from([own])), HashSet::from([own]));
         assert!(parents(&HashSet::from([child.id() as i32])).is_empty());
+        assert_eq!(is_parent(i32::MAX), None);
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -97,7 +97,8 @@ impl Switch {
             Until::Passed { us, switch } => {
                 Some((Instant::now() + Duration::from_micros(us.into()), switch))
             }
-            Until::Ordered | Until::Same => None,
+            // Turns are its daemon's business.
+            Until::Ordered | Until::Same | Until::Turns(_) => None,
         };
     }
 

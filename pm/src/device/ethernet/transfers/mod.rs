@@ -21,7 +21,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-use super::lanes::Submitted;
+use crate::device::network::lanes::Submitted;
 use crate::remote::{AddrHandle, Direction};
 use origin::Origin;
 use score_proto::remote::Frame;

@@ -1,7 +1,7 @@
 //! Own operations on one peer, in their order, and the messages that wait for them.
 
 use super::{Chain, From, Next, Operation, Side};
-use crate::device::ethernet::lanes::Submitted;
+use crate::device::network::lanes::Submitted;
 use crate::remote::{AddrHandle, Direction};
 use score_proto::remote::Frame;
 use std::collections::VecDeque;

@@ -9,7 +9,7 @@
 #![expect(unsafe_code)]
 
 use super::layout::{
-    BEFORE, Geometry, Header, Letter, MAGIC, NUMBERED, OUTBOX, Outbox, Published, Record, Slot,
+    Geometry, Header, Letter, MAGIC, NUMBERED, OUTBOX, Outbox, Published, Record, Slot,
 };
 use crate::config::CONTROL_MTU;
 use crate::error::{Error, Result};
@@ -178,14 +178,9 @@ impl Slab {
         }
     }
 
-    /// All of it, as a wire needs it to send from.
-    ///
-    /// # Safety
-    /// The slab outlives what is made of this.
-    pub(crate) unsafe fn as_wire(&self) -> super::wire::Slab {
-        // SAFETY: the mapping, which lives as long as `self`; the caller's word for that. Each
-        // frame has these bytes before its payload, and its own end behind it.
-        unsafe { super::wire::Slab::new(self.at::<u8>(0), self.geometry.size).with_room(BEFORE) }
+    /// Where it begins.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.at(0)
     }
 
     /// The message in the slot's frame exists from now on.
@@ -254,6 +249,12 @@ impl Outbox {
         Ok(())
     }
 
+    /// Whether none waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.written.0.load(Ordering::Relaxed) == self.read.0.load(Ordering::Relaxed)
+    }
+
     /// By the process: the next letter, with its length checked.
     pub(crate) fn peek(&self) -> Option<(u32, [u8; CONTROL_MTU], usize)> {
         let read = self.read.0.load(Ordering::Relaxed);
@@ -280,7 +281,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::ethernet::reliability::Kind;
+    use score_proto::wire::Kind;
 
     fn slab() -> Slab {
         Slab::create(Geometry::new(6, 2, 3, 1400).unwrap()).unwrap()

@@ -15,11 +15,11 @@ const LINE: usize = size_of::<Line>();
 /// Aligned memory.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-pub(in crate::device) struct Line([u64; 8]);
+pub(crate) struct Line([u64; 8]);
 
 impl Line {
     /// Lines that hold `bytes`.
-    pub(in crate::device) fn copy(bytes: &[u8]) -> Box<[Line]> {
+    pub(crate) fn copy(bytes: &[u8]) -> Box<[Line]> {
         let line = |part: &[u8]| {
             let mut line = Line::default();
             for (word, eight) in line.0.iter_mut().zip(part.chunks(8)) {

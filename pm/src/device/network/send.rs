@@ -1,18 +1,14 @@
-//! Sending: a slot of the slab, a store that publishes it, a pass that posts it. Nobody sends more
-//! than the receiver has buffers for: it says by RDMA what it has consumed.
+//! Sending: a slot of the slab, a store that publishes it, and word to whoever makes progress.
 
 // UNSAFETY: copies a multicast's message.
 #![expect(unsafe_code)]
 
-use super::Endpoint;
-use super::engine::Pass;
+use super::lanes::{Peer, Submitted};
+use super::layout::{Geometry, OUTBOX};
+use super::pool::Line;
+use super::slots::Slots;
+use super::{Endpoint, Network, Pass};
 use crate::debug;
-use crate::device::ethernet::lanes::{Peer, Submitted};
-use crate::device::ethernet::layout::{Geometry, OUTBOX, Published};
-use crate::device::ethernet::pool::Line;
-use crate::device::ethernet::reliability::Kind;
-use crate::device::ethernet::slab::Content;
-use crate::device::ethernet::slots::Slots;
 use crate::error::{Error, Result};
 use crate::sync::{Local, Ordering};
 
@@ -20,6 +16,7 @@ use crate::sync::{Local, Ordering};
 const NOWHERE: u64 = u64::MAX - 1;
 /// The pending slot of a multicast.
 const MANY: u64 = u64::MAX;
+
 /// Nodes of one multicast: each needs a slot.
 const MULTICAST: usize = 1024;
 
@@ -40,6 +37,7 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(geometry: &Geometry) -> Sender {
+        // A multicast names each node once; most jobs send to few at a time.
         let many = geometry.nodes.min(MULTICAST);
         Sender {
             slots: Slots::new(geometry.slots - OUTBOX, geometry.mtu),
@@ -54,68 +52,92 @@ impl Sender {
             promised_to: Local::default(),
         }
     }
+
+    #[inline(always)]
+    fn set_pending(&self, slot: u64, node: u32, len: usize) {
+        self.slot.set(slot);
+        self.node.set(u64::from(node));
+        self.len.set(len as u64);
+    }
 }
 
-impl Endpoint {
+impl<N: Network> Endpoint<N> {
     #[inline(always)]
     pub(crate) fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
         let peer = self.target(node, len)?;
         let sender = &self.send;
         if self.is_gone(node) {
-            self.set_pending(NOWHERE, node, len);
+            sender.set_pending(NOWHERE, node, len);
             return Ok(self.staging());
         }
-        self.collect();
-        if !self.has_slot(node, peer, 0) {
-            // What is acknowledged and consumed meanwhile makes room.
-            self.serve(Pass::All);
-            self.collect();
-            if !self.has_slot(node, peer, 0) {
-                return Err(if self.is_broken() { Error::Io } else { Error::NoBuffers });
-            }
-        }
+        self.make_room(node, peer, 0)?;
         let slot = sender.slots.take().ok_or(Error::NoBuffers)?;
-        self.set_pending(slot, node, len);
+        sender.set_pending(slot, node, len);
         Ok(self.slab.payload(self.place, slot as usize))
     }
 
-    #[inline(always)]
-    fn set_pending(&self, slot: u64, node: u32, len: usize) {
-        self.send.slot.set(slot);
-        self.send.node.set(u64::from(node));
-        self.send.len.set(len as u64);
-    }
-
-    /// The peer, if a message of that length may go there. Io: the adapter has gone.
+    /// The peer, if a message of that length may go there. Io: none goes anywhere.
     #[inline(always)]
     fn target(&self, node: u32, len: usize) -> Result<&Peer> {
-        let known = (node as usize) < self.nodes() && node != self.own;
-        if !known || len.wrapping_sub(1) >= self.mtu {
+        let peer = self.peer(node)?;
+        if (len as u64).wrapping_sub(1) >= peer.mtu.get() {
             return Err(Error::Invalid);
         }
-        if self.is_broken() {
-            return Err(Error::Io);
+        N::check(self)?;
+        Ok(peer)
+    }
+
+    /// Another node, of which is known how long its messages may be.
+    #[inline(always)]
+    pub(crate) fn peer(&self, node: u32) -> Result<&Peer> {
+        self.check_peer(node)?;
+        let peer = self.lanes.peers.get(node).ok_or(Error::Invalid)?;
+        if peer.mtu.get() == 0 {
+            self.meet(node, peer)?;
         }
-        self.lanes.peers.get(node).ok_or(Error::Invalid)
+        Ok(peer)
+    }
+
+    /// Looks up how a peer is reached. Io: its address is none.
+    #[cold]
+    fn meet(&self, node: u32, peer: &Peer) -> Result<()> {
+        peer.mtu.set(N::longest(self, node)?.min(self.mtu) as u64);
+        Ok(())
     }
 
     pub(crate) fn mtu(&self, node: u32) -> Result<usize> {
-        if (node as usize) < self.nodes() { Ok(self.mtu) } else { Err(Error::Invalid) }
+        if node == self.own {
+            return Ok(self.mtu);
+        }
+        Ok(self.peer(node)?.mtu.get() as usize)
     }
 
     #[inline(always)]
-    fn is_gone(&self, node: u32) -> bool {
+    pub(crate) fn is_gone(&self, node: u32) -> bool {
         self.slab.gone_count().load(Ordering::Relaxed) != 0 && self.slab.is_gone(node as usize)
     }
 
-    /// Whether this peer may have a slot, after `promised` others: it has a buffer for the message,
-    /// and no peer has more slots than are left, so that those who do not read stop nobody else.
+    /// NoBuffers: no room for one more message to this peer, after `promised` others.
+    #[inline(always)]
+    fn make_room(&self, node: u32, peer: &Peer, promised: u64) -> Result<()> {
+        if self.has_slot(node, peer, promised) {
+            return Ok(());
+        }
+        // What is acknowledged meanwhile makes room.
+        N::poll(self, Pass::All);
+        if self.has_slot(node, peer, promised) {
+            return Ok(());
+        }
+        Err(N::check(self).err().unwrap_or(Error::NoBuffers))
+    }
+
+    /// Whether this peer may have a slot: no peer has more than are left, so that those who do not
+    /// read stop nobody else.
     #[inline(always)]
     fn has_slot(&self, node: u32, peer: &Peer, promised: u64) -> bool {
+        self.collect();
         let left = self.send.slots.len().saturating_sub(promised);
-        let consumed = self.credits.word(node as usize).load(Ordering::Acquire) as u32;
-        let unread = (peer.sent.get() as u32).wrapping_sub(consumed);
-        peer.outstanding() < left && unread < self.window
+        peer.outstanding() < left && N::may_send(self, node, peer)
     }
 
     /// Takes back what is acknowledged.
@@ -142,14 +164,7 @@ impl Endpoint {
             sender.promised_to.set(stamp);
             sender.promised.set(0);
         }
-        self.collect();
-        if !self.has_slot(node, peer, sender.promised.get()) {
-            self.serve(Pass::All);
-            self.collect();
-            if !self.has_slot(node, peer, sender.promised.get()) {
-                return Err(Error::NoBuffers);
-            }
-        }
+        self.make_room(node, peer, sender.promised.get())?;
         sender.promised.set(sender.promised.get() + 1);
         Ok(())
     }
@@ -162,7 +177,7 @@ impl Endpoint {
     /// Sends `len` bytes at `from` to a node that has room.
     pub(crate) fn send_copy(&self, node: u32, from: *const u8, len: usize) {
         let slot = if self.is_gone(node) { None } else { self.send.slots.take() };
-        self.set_pending(slot.unwrap_or(NOWHERE), node, len);
+        self.send.set_pending(slot.unwrap_or(NOWHERE), node, len);
         if let Some(slot) = slot {
             let to = self.slab.payload(self.place, slot as usize);
             // SAFETY: the slot has room for the longest message, `from` has as many bytes
@@ -225,16 +240,14 @@ impl Endpoint {
         let Some(peer) = self.lanes.peers.get(node).filter(|_| slot != NOWHERE) else {
             return self.drop_one();
         };
-        let published = Published::new(len as usize, Kind::Data);
-        let sequence = peer.sent.get() as u32;
-        let content = Content { to: node, order: 0, sequence: Some(sequence), published };
+        let content = N::content(self, node, peer, len as usize);
         self.slab.publish(self.place, slot as usize, content);
         peer.sent.set(peer.sent.get().wrapping_add(1));
         // As many words as slots: there is room.
         let word = Submitted { slot: slot as u32, to: node, len: len as u32 }.word();
         self.lanes.submitted.push(word);
         sender.slot.set(NOWHERE);
-        self.serve(Pass::Send);
+        N::sent(self);
     }
 
     #[cold]
@@ -245,15 +258,15 @@ impl Endpoint {
         for node in &sender.many[..count] {
             self.send_copy(node.get() as u32, self.staging(), len);
         }
-        sender.slot.set(NOWHERE);
     }
 
     /// A message to a node that has gone counts as received, by its sender.
     #[cold]
     fn drop_one(&self) {
+        self.send.slot.set(NOWHERE);
         self.record().node.send.0.dropped.fetch_add(1, Ordering::Release);
         debug::say(debug::WARNING, || {
-            "verbs: a message to a node that has exited is dropped".into()
+            format!("{}: a message to a node that has exited is dropped", N::KIND)
         });
     }
 

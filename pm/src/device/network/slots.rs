@@ -11,7 +11,7 @@ use crate::sync::Local;
 const GROUP: usize = 64 << 10;
 
 /// By the holder of the send lock.
-pub(in crate::device) struct Slots {
+pub(crate) struct Slots {
     /// Bit i of group g: slot `g * size + i` is free.
     groups: Box<[Local]>,
     size: u64,
@@ -22,7 +22,7 @@ pub(in crate::device) struct Slots {
 
 impl Slots {
     /// `count` slots, all free, with frames for messages of up to `mtu` bytes.
-    pub(in crate::device) fn new(count: usize, mtu: usize) -> Slots {
+    pub(crate) fn new(count: usize, mtu: usize) -> Slots {
         let size = (GROUP / mtu.max(1)).next_power_of_two().clamp(4, 64) as u64;
         let groups = (0..count as u64).step_by(size as usize);
         let groups = groups.map(|first| Local::new(lowest(size.min(count as u64 - first))));
@@ -36,13 +36,13 @@ impl Slots {
 
     /// How many are free.
     #[inline(always)]
-    pub(in crate::device) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.free.get()
     }
 
     /// A slot that was handed out is free again.
     #[inline(always)]
-    pub(in crate::device) fn give(&self, slot: u64) {
+    pub(crate) fn give(&self, slot: u64) {
         let Some(group) = self.groups.get((slot / self.size) as usize) else { return };
         group.set(group.get() | 1 << (slot % self.size));
         self.free.set(self.free.get() + 1);
@@ -50,7 +50,7 @@ impl Slots {
 
     /// A free slot.
     #[inline(always)]
-    pub(in crate::device) fn take(&self) -> Option<u64> {
+    pub(crate) fn take(&self) -> Option<u64> {
         let next = self.next.get();
         let mut number = next / self.size;
         let behind = self.groups.get(number as usize)?.get() & (u64::MAX << (next % self.size));

@@ -1,47 +1,18 @@
-//! Control messages: beside the others, over the same queue pairs.
+//! Control messages on their way through the engine: over the same queue pairs as the others.
 
 #![forbid(unsafe_code)]
 
-use super::Endpoint;
-use super::engine::{Engine, Pass};
+use super::engine::Engine;
 use super::flow::Kind;
 use crate::config::CONTROL_MTU;
-use crate::device::ethernet::lanes::Lanes;
-use crate::device::ethernet::layout::{OUTBOX, Published};
-use crate::device::ethernet::reliability;
-use crate::device::ethernet::slab::Content;
+use crate::device::network::lanes::Lanes;
+use crate::device::network::layout::{OUTBOX, Published};
+use crate::device::network::slab::Content;
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
-
-impl Endpoint {
-    /// By the process itself.
-    pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> Result<()> {
-        if node == self.own || message.len() > CONTROL_MTU {
-            return Err(Error::Invalid);
-        }
-        self.served.enter().send_letter(&self.lanes, node, message)?;
-        self.serve(Pass::Send);
-        Ok(())
-    }
-
-    pub(crate) fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> Result<u32> {
-        self.serve_surely();
-        self.served.enter().read_letter(&self.lanes, |letter| {
-            *len = letter.len;
-            let to = buffer.get_mut(..letter.len).ok_or(Error::NoSpace)?;
-            to.copy_from_slice(&letter.bytes[..letter.len]);
-            Ok(letter.from)
-        })
-    }
-}
+use score_proto::wire;
 
 impl Engine {
-    #[inline]
-    pub(super) fn has_outgoing_letter(&self) -> bool {
-        let outbox = &self.slab.record(self.place).outbox;
-        outbox.written.0.load(Ordering::Relaxed) != outbox.read.0.load(Ordering::Relaxed)
-    }
-
     /// Sends what the owner wants to be sent from here, as far as its receivers have read.
     #[cold]
     pub(super) fn send_letters(&mut self, lanes: &Lanes) {
@@ -72,7 +43,7 @@ impl Engine {
         }
         let slot = self.spare_slots.pop().ok_or(Error::NoBuffers)?;
         self.slab.write(self.place, slot as usize, message);
-        let published = Published::new(message.len(), reliability::Kind::Control);
+        let published = Published::new(message.len(), wire::Kind::Control);
         let content = Content { to, order: 0, sequence: Some(sent), published };
         self.slab.publish(self.place, slot as usize, content);
         self.submit(lanes, to, slot, message.len() as u32, Kind::Control);

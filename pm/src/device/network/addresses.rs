@@ -57,7 +57,7 @@ impl Addresses {
     pub(crate) fn create(shape: Shape, table: &[u8]) -> Result<Addresses> {
         if table.len() != shape.bytes() {
             debug::say(debug::ERROR, || {
-                format!("ethernet: {} bytes of addresses, not {}", table.len(), shape.bytes())
+                format!("network: {} bytes of addresses, not {}", table.len(), shape.bytes())
             });
             return Err(Error::Invalid);
         }
@@ -76,7 +76,7 @@ impl Addresses {
         let stat = nix::sys::stat::fstat(&memory).map_err(|_| Error::Invalid)?;
         let sealed = SealFlag::from_bits_retain(held).contains(seals());
         if !sealed || stat.st_size != shape.bytes() as i64 {
-            debug::say(debug::ERROR, || "ethernet: the table of addresses is no such".into());
+            debug::say(debug::ERROR, || "network: the table of addresses is no such".into());
             return Err(Error::Invalid);
         }
         let map = MmapOptions::new().len(shape.bytes()).map_raw_read_only(&memory);

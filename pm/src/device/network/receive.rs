@@ -1,12 +1,11 @@
-//! Receiving: messages wait in the order in which the machine has delivered them, each source in
-//! its turn; when none waits, a poll looks at the wires.
+//! Receiving: messages wait in the order in which they were delivered; when none waits, a poll
+//! looks at what has come.
 
 #![forbid(unsafe_code)]
 
-use super::Endpoint;
-use super::engine::Pass;
 use super::lanes::Arrived;
 use super::pool::Line;
+use super::{Endpoint, Network, Pass};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Local, Ordering};
 use std::collections::VecDeque;
@@ -39,7 +38,7 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    pub(super) fn restored(&self) -> MutexGuard<'_, VecDeque<Restored>> {
+    fn restored(&self) -> MutexGuard<'_, VecDeque<Restored>> {
         self.restored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,12 +49,12 @@ impl Receiver {
     }
 }
 
-impl Endpoint {
-    /// Who has sent the message that waits. Where none waits, looks at the wires first.
+impl<N: Network> Endpoint<N> {
+    /// Who has sent the message that waits. Where none waits, looks at what has come first.
     #[inline(always)]
     pub(crate) fn find(&self) -> Option<u32> {
         self.peek().or_else(|| {
-            self.poll(Pass::Receive);
+            N::poll(self, Pass::Receive);
             self.peek()
         })
     }

@@ -3,12 +3,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::reliability::{HEADER, Kind};
-use super::wire::UDP_PREFIX;
 use crate::config::{CONTROL_MTU, MAX_NODE, MIN_MTU};
 use crate::error::{Error, Result};
 use crate::segment::layout::{Line, Node};
 use crate::sync::{AtomicU32, AtomicU64};
+use score_proto::wire::{HEADER, Kind};
 
 /// "SCPMETH" and the layout's version.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x04");
@@ -19,8 +18,9 @@ pub(crate) const MAX_MTU: usize = 64 << 10;
 /// Control messages that wait for their process to send them. As many slots are kept for them.
 pub(crate) const OUTBOX: usize = 4;
 
-/// Bytes before each payload that are its frame's: a wire writes there what goes before it.
-pub(crate) const BEFORE: usize = HEADER + UDP_PREFIX;
+/// Bytes before each payload that are its frame's: a network writes there what goes before it. As
+/// many as an ethernet packet over UDP has.
+pub(crate) const BEFORE: usize = HEADER + 2;
 
 const PAGE: usize = 4096;
 /// What the frames of one process may take.

@@ -1,9 +1,9 @@
-//! Blocking receive (manual 3.3): while a receiver sleeps the progress thread has the wires, and
-//! rings when it delivers a message.
+//! Blocking receive (manual 3.3): while a receiver sleeps, a thread hears what comes, and rings
+//! when it delivers a message.
 
 #![forbid(unsafe_code)]
 
-use super::Endpoint;
+use super::{Endpoint, Network};
 use crate::error::{Error, Result};
 use crate::segment::from_errno;
 use crate::sync::Local;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
 
 #[derive(Default)]
-pub(super) struct Sleeper {
+pub(crate) struct Sleeper {
     /// Made when it is first needed.
     event: OnceLock<EventFd>,
     /// Between `before_select` and `after_select`.
@@ -21,7 +21,7 @@ pub(super) struct Sleeper {
 
 impl Sleeper {
     /// Wakes who selects.
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if let Some(event) = self.event.get() {
             // A full counter is as good as a ring.
             let _ = event.write(1);
@@ -29,7 +29,7 @@ impl Sleeper {
     }
 }
 
-impl Endpoint {
+impl<N: Network> Endpoint<N> {
     fn event(&self) -> Result<&EventFd> {
         if let Some(event) = self.select.event.get() {
             return Ok(event);
@@ -54,7 +54,7 @@ impl Endpoint {
         self.event()?;
         self.select.selecting.set(1);
         self.lanes.bell.arm();
-        self.give_to_thread();
+        N::watch(self);
         Ok(())
     }
 
@@ -70,14 +70,6 @@ impl Endpoint {
         self.select.selecting.get() != 0
     }
 
-    /// From now on the thread watches the wires, until a poll of one who does not sleep.
-    fn give_to_thread(&self) {
-        let engine = self.served.enter();
-        if self.turn.give_now() {
-            self.watch(&engine);
-        }
-    }
-
     /// Figure 3.4 never reads its descriptors and arms once: so every poll that finds nothing
     /// silences the bell, arms again, and looks once more. If that finds nothing, whatever comes
     /// rings.
@@ -86,7 +78,7 @@ impl Endpoint {
             let _ = event.read();
         }
         self.lanes.bell.arm();
-        self.give_to_thread();
+        N::watch(self);
         self.find()
     }
 }

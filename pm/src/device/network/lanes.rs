@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::desk::Desk;
 use super::layout::Geometry;
 use super::queue::Queue;
 use crate::config::CONTROL_MTU;
@@ -14,18 +13,18 @@ use std::sync::OnceLock;
 
 /// A message that was sent: its slot, receiver and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::device) struct Submitted {
-    pub(in crate::device) slot: u32,
-    pub(in crate::device) to: u32,
-    pub(in crate::device) len: u32,
+pub(crate) struct Submitted {
+    pub(crate) slot: u32,
+    pub(crate) to: u32,
+    pub(crate) len: u32,
 }
 
 /// A message that has arrived: the entry that holds it, its sender and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::device) struct Arrived {
-    pub(in crate::device) entry: u32,
-    pub(in crate::device) from: u32,
-    pub(in crate::device) len: u32,
+pub(crate) struct Arrived {
+    pub(crate) entry: u32,
+    pub(crate) from: u32,
+    pub(crate) len: u32,
 }
 
 // Both fit a word: 20 bits for a number, 24 for a node, 20 for a length.
@@ -38,50 +37,50 @@ fn unpack(word: u64) -> (u32, u32, u32) {
 }
 
 impl Submitted {
-    pub(in crate::device) fn word(self) -> u64 {
+    pub(crate) fn word(self) -> u64 {
         pack(self.slot, self.to, self.len)
     }
-    pub(in crate::device) fn from_word(word: u64) -> Submitted {
+    pub(crate) fn from_word(word: u64) -> Submitted {
         let (slot, to, len) = unpack(word);
         Submitted { slot, to, len }
     }
 }
 
 impl Arrived {
-    pub(in crate::device) fn word(self) -> u64 {
+    pub(crate) fn word(self) -> u64 {
         pack(self.entry, self.from, self.len)
     }
-    pub(in crate::device) fn from_word(word: u64) -> Arrived {
+    pub(crate) fn from_word(word: u64) -> Arrived {
         let (entry, from, len) = unpack(word);
         Arrived { entry, from, len }
     }
 }
 
 /// A control message that waits to be read.
-pub(in crate::device) struct Letter {
-    pub(in crate::device) from: u32,
-    pub(in crate::device) bytes: [u8; CONTROL_MTU],
-    pub(in crate::device) len: usize,
+pub(crate) struct Letter {
+    pub(crate) from: u32,
+    pub(crate) bytes: [u8; CONTROL_MTU],
+    pub(crate) len: usize,
 }
 
 /// What the sender keeps for one peer.
 #[derive(Default)]
-pub(in crate::device) struct Peer {
+pub(crate) struct Peer {
     /// How many messages were sent: by the sender.
-    pub(in crate::device) sent: Local,
+    pub(crate) sent: Local,
     /// How many of these are acknowledged or dropped: by who makes progress.
-    pub(in crate::device) freed: Local,
+    pub(crate) freed: Local,
     /// The longest message; 0: not known yet.
-    pub(in crate::device) mtu: Local,
+    pub(crate) mtu: Local,
     /// The last multicast that named it.
-    pub(in crate::device) stamp: Local,
+    pub(crate) stamp: Local,
     /// Remote operations on it that are under way.
-    pub(super) operations: AtomicU64,
+    pub(crate) operations: AtomicU64,
 }
 
 impl Peer {
     /// Slots that are in use for it.
-    pub(in crate::device) fn outstanding(&self) -> u64 {
+    pub(crate) fn outstanding(&self) -> u64 {
         self.sent.get().wrapping_sub(self.freed.get())
     }
 }
@@ -89,7 +88,7 @@ impl Peer {
 const CHUNK: usize = 256;
 
 /// All peers; only those in use take memory.
-pub(in crate::device) struct Peers(Box<[OnceLock<Box<[Peer]>>]>);
+pub(crate) struct Peers(Box<[OnceLock<Box<[Peer]>>]>);
 
 impl Peers {
     fn new(nodes: usize) -> Peers {
@@ -98,7 +97,7 @@ impl Peers {
 
     /// None: no such node.
     #[inline(always)]
-    pub(in crate::device) fn get(&self, node: u32) -> Option<&Peer> {
+    pub(crate) fn get(&self, node: u32) -> Option<&Peer> {
         let chunk = self.0.get(node as usize / CHUNK)?;
         let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| Peer::default()).collect());
         chunk.get(node as usize % CHUNK)
@@ -106,26 +105,23 @@ impl Peers {
 }
 
 /// See the module.
-pub(in crate::device) struct Lanes {
+pub(crate) struct Lanes {
     /// Sender to progress: what to send; back: slots that are free.
-    pub(in crate::device) submitted: Queue,
-    pub(in crate::device) freed: Queue,
+    pub(crate) submitted: Queue,
+    pub(crate) freed: Queue,
     /// Progress to receiver: messages; back: entries that were released.
-    pub(in crate::device) delivered: Queue,
-    pub(in crate::device) released: Queue,
+    pub(crate) delivered: Queue,
+    pub(crate) released: Queue,
     /// Where the message of each entry lies: written before it is delivered.
     places: Box<[AtomicPtr<u8>]>,
-    pub(in crate::device) peers: Peers,
-    /// Messages sent since the last poll.
-    pub(in crate::device) burst: Local,
-    pub(in crate::device) bell: Bell,
+    pub(crate) peers: Peers,
+    pub(crate) bell: Bell,
     /// Messages sent and neither acknowledged nor dropped: a glance.
-    pub(in crate::device) outstanding: AtomicU64,
-    pub(super) remote: Desk,
+    pub(crate) outstanding: AtomicU64,
 }
 
 impl Lanes {
-    pub(in crate::device) fn new(geometry: &Geometry, entries: usize) -> Lanes {
+    pub(crate) fn new(geometry: &Geometry, entries: usize) -> Lanes {
         Lanes {
             submitted: Queue::new(geometry.slots),
             freed: Queue::new(geometry.slots),
@@ -133,27 +129,19 @@ impl Lanes {
             released: Queue::new(entries),
             places: (0..entries).map(|_| AtomicPtr::new(null_mut())).collect(),
             peers: Peers::new(geometry.nodes),
-            burst: Local::default(),
             bell: Bell::default(),
             outstanding: AtomicU64::new(0),
-            remote: Desk::default(),
         }
     }
 
-    /// Whether something waits for whoever makes progress.
-    #[inline(always)]
-    pub(super) fn has_work(&self) -> bool {
-        !self.submitted.is_empty() || !self.remote.is_empty()
-    }
-
     /// By who makes progress, before it delivers.
-    pub(in crate::device) fn set_place(&self, entry: u32, place: *mut u8) {
+    pub(crate) fn set_place(&self, entry: u32, place: *mut u8) {
         self.places[entry as usize].store(place, Ordering::Relaxed);
     }
 
     /// By the receiver, of what was delivered to it.
     #[inline(always)]
-    pub(in crate::device) fn place(&self, entry: u32) -> *mut u8 {
+    pub(crate) fn place(&self, entry: u32) -> *mut u8 {
         self.places.get(entry as usize).map_or(null_mut(), |place| place.load(Ordering::Relaxed))
     }
 }

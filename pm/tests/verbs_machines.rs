@@ -1,0 +1,312 @@
+//! Two machines on a wire, over each adapter: both run this at the same time, in the order of the
+//! tests' names. `cargo xtask vm -machines 2`; nothing anywhere else.
+
+#![allow(unsafe_code, missing_docs)]
+
+mod bed;
+
+use bed::*;
+use score_pm::*;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Bytes that are written and read in the other's memory: a burst that the wires hold, which are
+/// sockets and drop what is beyond.
+const LEN: usize = 60_000;
+
+fn machine() -> Option<u32> {
+    std::env::var("SCORE_VM_MACHINE").ok()?.parse().ok()
+}
+
+/// The number of an adapter's wire.
+fn wire(adapter: &str) -> u32 {
+    u32::from(adapter == "siw0")
+}
+
+/// A line to the other machine's test, by a wire that the adapter does not use.
+struct Line(TcpStream);
+
+impl Line {
+    fn new(machine: u32, adapter: &str) -> Line {
+        let address = format!("10.9.{}.1:7000", 1 - wire(adapter));
+        if machine == 1 {
+            return Line(TcpListener::bind(address).unwrap().accept().unwrap().0);
+        }
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            match TcpStream::connect(&address) {
+                Ok(stream) => return Line(stream),
+                Err(why) => assert!(Instant::now() < end, "{why}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.0.write_all(&[&(bytes.len() as u32).to_le_bytes()[..], bytes].concat()).unwrap();
+    }
+
+    fn hear(&mut self) -> Vec<u8> {
+        let mut len = [0; 4];
+        self.0.read_exact(&mut len).unwrap();
+        let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Both are here.
+    fn meet(&mut self) {
+        self.say(b"here");
+        assert_eq!(self.hear(), b"here");
+    }
+}
+
+/// This machine's node of two.
+struct Node {
+    adapter: &'static str,
+    /// 0 or 1.
+    own: u32,
+    other: u32,
+    line: Line,
+    device: Device,
+    opened: ContextRef,
+    end: ContextRef,
+}
+
+impl Node {
+    fn new(machine: u32, adapter: &'static str) -> Node {
+        let (own, other) = (machine - 1, 2 - machine);
+        let mut line = Line::new(machine, adapter);
+        let first = own.to_string();
+        let link = format!("10.9.{}.{machine}", wire(adapter));
+        let of_job = ["-nodes", "2", "-local", "1", "-first", &first, "-secret", "5eed"];
+        let device =
+            Device::open("verbs", &[&of_job[..], &["-link", &link, "-device", adapter]].concat());
+        let device = device.unwrap();
+        let addresses = device.addresses().unwrap();
+        line.say(&addresses);
+        let others = line.hear();
+        let table = if own == 0 { [addresses, others] } else { [others, addresses] };
+        device.set_peers(&table.concat()).unwrap();
+        let opened = device.open_context(0).unwrap();
+        opened.bind_channel(0, own).unwrap();
+        let end = Context::attach("verbs", opened.create_attach_fd().unwrap()).unwrap();
+        Node { adapter, own, other, line, device, opened, end }
+    }
+
+    fn link(&self, state: &str) {
+        let wire = format!("wire{}", wire(self.adapter));
+        assert!(Command::new("ip").args(["link", "set", &wire, state]).status().unwrap().success());
+    }
+
+    /// Sends each message, and has it back.
+    fn exchange(&self, messages: impl Iterator<Item = Vec<u8>>) {
+        for message in messages {
+            send_surely(&self.end, self.other, &message);
+            assert_eq!(receive_surely(&self.end), message);
+        }
+    }
+
+    /// Sends back what comes, `count` times.
+    fn echo(&self, count: usize) {
+        for _ in 0..count {
+            let message = receive_surely(&self.end);
+            send_surely(&self.end, self.other, &message);
+        }
+    }
+
+    fn settle(&self) {
+        assert_eq!(until(|| self.end.is_send_done()), Ok(()));
+    }
+
+    /// Locked memory of `LEN` bytes.
+    fn memory(&self) -> (*mut u8, AddrHandle) {
+        let at = self.end.allocate_memory(LEN).unwrap();
+        (at, self.end.lock_memory(None, at.addr(), LEN).unwrap())
+    }
+}
+
+/// On both machines, for each adapter.
+fn between_machines(test: impl Fn(&mut Node)) {
+    let Some(machine) = machine() else { return };
+    let _dog = Watchdog::new(200);
+    for adapter in adapters() {
+        test(&mut Node::new(machine, adapter));
+    }
+}
+
+fn message(i: usize) -> Vec<u8> {
+    vec![i as u8; 1 + i * 677 % 16_000]
+}
+
+#[test]
+fn messages_and_remote_memory_go_between_machines() {
+    between_machines(|node| {
+        if node.own == 0 {
+            node.exchange((0..20).map(message));
+        } else {
+            node.echo(20);
+        }
+        // Both at once, more than a window in all; half of one is room at any time.
+        for round in 0..5u32 {
+            let all = || (0..30).map(|i| (round * 30 + i).to_le_bytes());
+            all().for_each(|message| send_surely(&node.end, node.other, &message));
+            all().for_each(|message| assert_eq!(receive_surely(&node.end), message));
+        }
+        let (at, handle) = node.memory();
+        node.line.say(&handle.bits().to_le_bytes());
+        let there = u64::from_le_bytes(node.line.hear().try_into().unwrap());
+        let there = AddrHandle::from_bits(there);
+        // Node 0 writes, and reads it back; node 1 finds it, and changes it.
+        let pattern = |round: u8| -> Vec<u8> {
+            let few: Vec<u8> = (0..4096).map(|i: usize| ((i * 31) >> 3) as u8 ^ round).collect();
+            few.repeat(LEN.div_ceil(few.len()))[..LEN].to_vec()
+        };
+        // SAFETY: ours; whoever writes it from the other side is waited for.
+        let memory = || unsafe { std::slice::from_raw_parts_mut(at, LEN) };
+        if node.own == 0 {
+            memory().copy_from_slice(&pattern(0));
+            until(|| node.end.write(1, there, handle, LEN)).unwrap();
+            send_surely(&node.end, 1, b"written");
+            assert_eq!(receive_surely(&node.end), b"changed");
+            until(|| node.end.read(1, there, handle, LEN)).unwrap();
+            let done = (until(|| node.end.is_write_done()), until(|| node.end.is_read_done()));
+            assert_eq!(done, (Ok(()), Ok(())));
+            assert!(*memory() == pattern(99));
+        } else {
+            assert_eq!(receive_surely(&node.end), b"written");
+            assert!(*memory() == pattern(0));
+            memory().copy_from_slice(&pattern(99));
+            send_surely(&node.end, 0, b"changed");
+        }
+        node.settle();
+        node.line.meet();
+    });
+}
+
+#[test]
+fn one_whose_link_was_down_goes_on_where_it_was() {
+    const COUNT: usize = 20;
+    between_machines(|node| {
+        if node.own == 1 {
+            node.echo(5 + COUNT);
+            return node.line.meet();
+        }
+        node.exchange((0..5).map(message));
+        node.link("down");
+        (0..COUNT).for_each(|i| send_surely(&node.end, 1, &message(i)));
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(node.end.is_send_done(), Err(Error::Busy));
+        node.link("up");
+        (0..COUNT).for_each(|i| assert_eq!(receive_surely(&node.end), message(i)));
+        node.settle();
+        node.line.meet();
+    });
+}
+
+/// What a queue pair waits for must not keep it from answering the other's reads.
+#[test]
+fn reads_and_messages_that_cross_hold_up_neither() {
+    const ROUNDS: usize = 80;
+    between_machines(|node| {
+        let (_, handle) = node.memory();
+        node.line.say(&handle.bits().to_le_bytes());
+        let there = u64::from_le_bytes(node.line.hear().try_into().unwrap());
+        let there = AddrHandle::from_bits(there);
+        for i in 0..ROUNDS {
+            for _ in 0..3 {
+                until(|| node.end.read(node.other, there, handle, 8)).unwrap();
+                send_surely(&node.end, node.other, &message(i % 7));
+            }
+            (0..3).for_each(|_| assert_eq!(receive_surely(&node.end), message(i % 7)));
+        }
+        assert_eq!(until(|| node.end.is_read_done()), Ok(()));
+        node.settle();
+        node.line.meet();
+    });
+}
+
+#[test]
+fn a_full_receiver_control_messages_and_who_sleeps_are_as_within_a_machine() {
+    between_machines(|node| {
+        let (mut sent, mut buffer, mut len) = (0u32, [0; CONTROL_MTU], 0);
+        // Nobody receives.
+        while send(&node.end, node.other, &sent.to_le_bytes()).is_ok() {
+            sent += 1;
+            assert!(sent < 1000, "room without end");
+        }
+        node.opened.control_send(node.other, b"beside them").unwrap();
+        node.line.say(&sent.to_le_bytes());
+        let theirs = u32::from_le_bytes(node.line.hear().try_into().unwrap());
+        let came = until(|| node.end.control_receive(&mut buffer, &mut len).map(drop));
+        assert_eq!((came, &buffer[..len]), (Ok(()), &b"beside them"[..]));
+        (0..theirs).for_each(|i| assert_eq!(receive_surely(&node.end), i.to_le_bytes()));
+        for sleeper in 0..2 {
+            node.settle();
+            node.line.meet();
+            if node.own == sleeper {
+                assert_eq!(blocking_receive(&node.end), b"wake");
+            } else {
+                std::thread::sleep(Duration::from_millis(200));
+                send_surely(&node.end, node.other, b"wake");
+            }
+        }
+        node.settle();
+        node.line.meet();
+    });
+}
+
+/// The last: of two machines one is left.
+#[test]
+fn what_is_under_way_to_a_machine_that_is_switched_off_ends_when_membership_says_that_it_has_gone()
+{
+    let Some(machine) = machine() else { return };
+    let _dog = Watchdog::new(200);
+    let mut nodes: Vec<Node> = adapters().iter().map(|name| Node::new(machine, name)).collect();
+    let mut handles = Vec::new();
+    for node in &mut nodes {
+        let (_, handle) = node.memory();
+        node.line.say(&handle.bits().to_le_bytes());
+        let there = AddrHandle::from_bits(u64::from_le_bytes(node.line.hear().try_into().unwrap()));
+        handles.push((handle, there));
+        if machine == 1 {
+            node.exchange((0..3).map(message));
+            until(|| node.end.write(1, there, handle, LEN)).unwrap();
+            assert_eq!(until(|| node.end.is_write_done()), Ok(()));
+        } else {
+            node.echo(3);
+        }
+        node.line.meet();
+    }
+    if machine == 2 {
+        // The harness takes this for the program's.
+        fs::write("/dev/ttyS0", "score-vm code 0\n").unwrap();
+        Command::new("poweroff").arg("-f").status().unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    // The line says nothing more: as with a pulled plug. The kernel there may take a while.
+    std::thread::sleep(Duration::from_secs(2));
+    for (node, (handle, there)) in nodes.iter().zip(&handles) {
+        let end = &node.end;
+        send_surely(end, 1, b"nobody hears this");
+        until(|| end.write(1, *there, *handle, LEN)).unwrap();
+        until(|| end.read(1, *there, *handle, LEN)).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    for (node, (handle, there)) in nodes.iter().zip(&handles) {
+        let end = &node.end;
+        assert_eq!(end.is_send_done(), Err(Error::Busy), "{}", node.adapter);
+        assert_eq!(end.is_write_done(), Err(Error::Busy), "{}", node.adapter);
+        node.device.peer_exited(1).unwrap();
+        node.settle();
+        assert_eq!(until(|| end.is_write_done()), Err(Error::Io), "{}", node.adapter);
+        assert_eq!(until(|| end.is_read_done()), Err(Error::Io), "{}", node.adapter);
+        send_surely(end, 1, b"dropped");
+        until(|| end.write(1, *there, *handle, LEN)).unwrap();
+        assert_eq!(until(|| end.is_write_done()), Err(Error::Io), "{}", node.adapter);
+        node.settle();
+    }
+}
