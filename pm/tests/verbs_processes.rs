@@ -283,6 +283,11 @@ impl Limits {
 impl Drop for Limits {
     fn drop(&mut self) {
         let _ = fs::write("/tmp/cgroups/cgroup.procs", "0");
+        // A kernel does not forget the limit of a cgroup that uses nothing of an adapter when it
+        // is removed, and follows it when the adapter is (kernel/cgroup/rdma.c up to 6.1 at least).
+        for adapter in adapters() {
+            let _ = fs::write(self.0.join("rdma.max"), format!("{adapter} hca_object=max"));
+        }
         let _ = fs::remove_dir(&self.0);
     }
 }

@@ -13,14 +13,19 @@ use super::image;
 use super::wires::Wires;
 use crate::run;
 
-/// For an emulated machine: nothing that costs time and shows nothing.
-const KERNEL_OPTIONS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr \
+/// For an emulated machine: nothing that costs time and shows nothing. A kernel that has failed
+/// ends at once.
+const KERNEL_OPTIONS: &str = "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off nokaslr \
                               random.trust_cpu=on tsc=reliable audit=0 rdinit=/init";
+/// What a kernel's report of its own fault begins with.
+const FAULTS: [&str; 4] = ["kernel BUG at", "BUG: ", "Oops: ", "Kernel panic"];
 /// A boot takes 4 s, on a busy machine 15; one in some dozens stops before its first line.
 const BOOT: Duration = Duration::from_secs(60);
 const BOOTS: u32 = 3;
 /// Of the console, where a run did not come to its end.
 const LAST_LINES: usize = 20;
+/// Of what a kernel says that has failed: where, and called by whom.
+const LINES_OF_A_FAULT: usize = 50;
 
 /// Boots, runs, and answers the program's exit code.
 ///
@@ -171,6 +176,13 @@ fn code(console: &str, options: &Options) -> Result<i32, String> {
         return Ok(code);
     }
     let lines: Vec<&str> = console.lines().collect();
+    let is_fault = |line: &&str| FAULTS.iter().any(|word| line.contains(word));
+    if let Some(first) = lines.iter().position(is_fault) {
+        // What led to it is in the line before.
+        let shown = lines.iter().skip(first.saturating_sub(1)).take(LINES_OF_A_FAULT);
+        let shown = shown.map(|line| format!("\n{line}")).collect::<String>();
+        return Err(format!("the kernel of the virtual machine has failed:{shown}"));
+    }
     let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
     let seconds = options.seconds;
     Err(format!("no exit code from the virtual machine within {seconds} s; its console:\n{last}"))
@@ -257,7 +269,7 @@ fn qemu(home: &Path) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::{quote, said};
+    use super::{Options, code, quote, said};
 
     #[test]
     fn the_exit_code_is_what_the_first_process_said_last() {
@@ -265,5 +277,14 @@ mod tests {
         assert_eq!((said(console, "code "), said(console, "ready ")), (Some("3"), Some("1.6")));
         assert_eq!(said("score-vm ready", "code "), None);
         assert_eq!(quote("it's"), r"'it'\''s'");
+    }
+    #[test]
+    fn a_kernel_that_has_failed_is_shown_from_its_first_word() {
+        let console =
+            "score-vm ready 1.6\nnoise\nlist_del corruption\nkernel BUG at 59!\nRIP: here";
+        let text = code(console, &Options::default()).unwrap_err();
+        assert!(text.ends_with("has failed:\nlist_del corruption\nkernel BUG at 59!\nRIP: here"));
+        let text = code("score-vm ready 1.6", &Options::default()).unwrap_err();
+        assert!(text.starts_with("no exit code") && text.ends_with("ready 1.6"));
     }
 }
