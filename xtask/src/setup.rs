@@ -11,6 +11,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("gcc", "gcc"),
     ("g++", "g++"),
     ("clang", "clang"),
+    ("gfortran", "gfortran"),
     ("pkg-config", "pkg-config"),
     ("make", "make"),
     ("man", "man-db"),

@@ -4,25 +4,33 @@
 //! latency NS       of 8 bytes one way, median
 //! messages MIB     a second, of the longest messages
 //! writes MIB       a second, of remote writes of 64 KiB
+//! shares MIB       the same for the slowest of four processes that write at once
 // UNSAFETY: writes to and reads from buffers that PM hands out, and inherits a descriptor.
 #![expect(unsafe_code)]
 
 use score_pm::{AddrHandle, Context, ContextRef, Device, Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
 
 const FD: &str = "SCORE_VERBS_FD";
+const WRITES_ONLY: &str = "SCORE_VERBS_WRITES";
 /// Round trips, messages and writes; the first ones do not count.
 const TRIPS: usize = 1000;
 const MESSAGES: usize = 1500;
 const WRITES: usize = 500;
 const WARM: usize = 50;
 const WRITE: usize = 64 << 10;
+/// Processes that write at once, and for how long.
+const WRITERS: u32 = 4;
+const SPAN: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     let done = match std::env::var(FD) {
-        Ok(fd) => peer(&fd),
+        Ok(fd) => attach(&fd).and_then(|end| match std::env::var_os(WRITES_ONLY) {
+            Some(_) => writer(&end),
+            None => peer(&end),
+        }),
         Err(_) => measure(),
     };
     match done {
@@ -64,21 +72,45 @@ fn receive(end: &Context) -> Result<(usize, u64)> {
     }
 }
 
-/// Answers each message of 8 bytes, and counts the others; locks memory for writes.
-fn peer(fd: &str) -> Result<()> {
+fn attach(fd: &str) -> Result<ContextRef> {
     let fd: i32 = fd.parse().map_err(|_| Error::Invalid)?;
     // SAFETY: inherited for this purpose.
-    let end = Context::attach("verbs", unsafe { OwnedFd::from_raw_fd(fd) })?;
+    Context::attach("verbs", unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Answers each message of 8 bytes, and counts the others; locks memory for writes.
+fn peer(end: &ContextRef) -> Result<()> {
     let memory = end.allocate_memory(WRITE)?;
     let handle = end.lock_memory(None, memory.addr(), WRITE)?;
-    send(&end, 0, &handle.bits().to_ne_bytes())?;
+    send(end, 0, &handle.bits().to_ne_bytes())?;
     loop {
-        match receive(&end)? {
+        match receive(end)? {
             (8, 0) => break,
-            (8, word) => send(&end, 0, &word.to_ne_bytes())?,
+            (8, word) => send(end, 0, &word.to_ne_bytes())?,
             _ => {}
         }
     }
+    end.unlock_memory(None, memory.addr(), WRITE)?;
+    end.detach()
+}
+
+/// Writes where the first message says, for its time, and tells how many bytes a second.
+fn writer(end: &ContextRef) -> Result<()> {
+    let (_, there) = receive(end)?;
+    let memory = end.allocate_memory(WRITE)?;
+    let here = end.lock_memory(None, memory.addr(), WRITE)?;
+    let (start, mut bytes) = (Instant::now(), 0);
+    while start.elapsed() < SPAN {
+        match end.write(0, AddrHandle::from_bits(there), here, WRITE) {
+            Err(Error::NoBuffers) => {}
+            other => other.map(|()| bytes += WRITE)?,
+        }
+    }
+    while end.is_write_done() == Err(Error::Busy) {}
+    end.is_write_done()?;
+    let rate = bytes as f64 / start.elapsed().as_secs_f64();
+    send(end, 0, &(rate as u64).to_ne_bytes())?;
+    while end.is_send_done() == Err(Error::Busy) {}
     end.unlock_memory(None, memory.addr(), WRITE)?;
     end.detach()
 }
@@ -89,35 +121,93 @@ fn ask(end: &Context) -> Result<()> {
     receive(end).map(drop)
 }
 
-fn measure() -> Result<()> {
-    let device = Device::open("verbs", &["-nodes", "2"])?;
-    let opened: Vec<ContextRef> =
-        (0..2).map(|node| device.open_context(node)).collect::<Result<_>>()?;
-    for (node, context) in (0..).zip(&opened) {
-        context.bind_channel(0, node)?;
+/// Contexts of which the first is this process's and each other has one of its own.
+struct Nodes {
+    end: ContextRef,
+    others: Vec<Child>,
+    _opened: Vec<ContextRef>,
+    _device: Device,
+}
+
+impl Nodes {
+    fn start(count: u32, writes_only: bool) -> Result<Nodes> {
+        let device = Device::open("verbs", &["-nodes", &count.to_string()])?;
+        let opened: Vec<ContextRef> =
+            (0..count as usize).map(|node| device.open_context(node)).collect::<Result<_>>()?;
+        for (node, context) in (0..).zip(&opened) {
+            context.bind_channel(0, node)?;
+        }
+        let others = opened[1..].iter().map(|context| start(context, writes_only));
+        let others = others.collect::<Result<_>>()?;
+        let end = Context::attach("verbs", opened[0].create_attach_fd()?)?;
+        Ok(Nodes { end, others, _opened: opened, _device: device })
     }
-    let fd = opened[1].create_attach_fd()?;
+
+    fn end_well(self) -> Result<()> {
+        for mut other in self.others {
+            let status = other.wait().map_err(|_| Error::Io)?;
+            status.success().then_some(()).ok_or(Error::Io)?;
+        }
+        Ok(())
+    }
+}
+
+/// This program again, as the node of that context.
+fn start(context: &ContextRef, writes_only: bool) -> Result<Child> {
+    let fd = context.create_attach_fd()?;
     // SAFETY: our descriptor; the other process has to inherit it.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
-    let program = std::env::current_exe().map_err(|_| Error::Io)?;
-    let other = Command::new(program).env(FD, fd.as_raw_fd().to_string()).spawn();
-    let mut other = other.map_err(|_| Error::Io)?;
-    let end = Context::attach("verbs", opened[0].create_attach_fd()?)?;
-    let (_, there) = receive(&end)?;
+    let mut command = Command::new(std::env::current_exe().map_err(|_| Error::Io)?);
+    command.env(FD, fd.as_raw_fd().to_string());
+    if writes_only {
+        command.env(WRITES_ONLY, "1");
+    }
+    command.spawn().map_err(|_| Error::Io)
+}
+
+fn measure() -> Result<()> {
     let named: Vec<String> = std::env::args().skip(1).collect();
     let wanted = |name: &str| named.is_empty() || named.iter().any(|other| other == name);
-    if wanted("latency") {
-        latency(&end)?;
+    if ["latency", "messages", "writes"].into_iter().any(wanted) {
+        let nodes = Nodes::start(2, false)?;
+        let end = &nodes.end;
+        let (_, there) = receive(end)?;
+        if wanted("latency") {
+            latency(end)?;
+        }
+        if wanted("messages") {
+            messages(end)?;
+        }
+        if wanted("writes") {
+            writes(end, AddrHandle::from_bits(there))?;
+        }
+        send(end, 1, &0u64.to_ne_bytes())?;
+        nodes.end_well()?;
     }
-    if wanted("messages") {
-        messages(&end)?;
+    if wanted("shares") {
+        shares()?;
     }
-    if wanted("writes") {
-        writes(&end, AddrHandle::from_bits(there))?;
+    Ok(())
+}
+
+/// All write into the memory of one that sleeps.
+fn shares() -> Result<()> {
+    let nodes = Nodes::start(1 + WRITERS, true)?;
+    let end = &nodes.end;
+    let memory = end.allocate_memory(WRITE)?;
+    let handle = end.lock_memory(None, memory.addr(), WRITE)?;
+    for node in 1..=WRITERS {
+        send(end, node, &handle.bits().to_ne_bytes())?;
     }
-    send(&end, 1, &0u64.to_ne_bytes())?;
-    let status = other.wait().map_err(|_| Error::Io)?;
-    if status.success() { Ok(()) } else { Err(Error::Io) }
+    std::thread::sleep(SPAN);
+    let mut rates: Vec<u64> = Vec::new();
+    for _ in 0..WRITERS {
+        rates.push(receive(end)?.1);
+    }
+    let slowest = rates.iter().min().copied().unwrap_or(0);
+    println!("shares {:.2}", slowest as f64 / f64::from(1 << 20));
+    end.unlock_memory(None, memory.addr(), WRITE)?;
+    nodes.end_well()
 }
 
 fn latency(end: &Context) -> Result<()> {

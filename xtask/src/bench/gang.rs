@@ -15,7 +15,8 @@ const KEPT: (&str, Better) = ("of one job alone", Better::More);
 const OFF: (&str, Better) = ("off its due, % of it", Better::Less);
 
 /// Slices in ms, and the least that has to be kept with each.
-const SLICES: [(&str, Option<f64>); 3] = [("40", Some(0.99)), ("10", Some(0.98)), ("plain", None)];
+const SLICES: [(&str, Option<f64>); 4] =
+    [("40", Some(0.99)), ("10", Some(0.98)), ("bare-10", None), ("plain", None)];
 /// Slice, priorities, and how far each share may be off.
 const SHARES: [(&str, &str, f64); 2] = [("40", "8 8", 2.0), ("10", "6 8 10", 5.0)];
 /// Slices in ms at which deadlocks are to be found.
@@ -90,6 +91,7 @@ fn kept(bench: &Bench, slice: &str, amount: &str, aim: Option<f64>) -> Result<Ro
     }
     let who = match slice {
         "plain" => format!("Linux alone [{interval}]"),
+        "bare-10" => format!("signals alone, 10 ms [{interval}]"),
         slice => format!("scored -ts {slice} [{interval}]"),
     };
     Ok(Row { aim, ..Row::new("gang", "2 jobs together", &who, KEPT, figures, &line) })

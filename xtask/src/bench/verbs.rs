@@ -15,6 +15,8 @@ const SECONDS: &str = "900";
 const MEMORY: &str = "1024";
 const OURS: [&str; 4] = ["score-verbs", "scrun", "scored", "pmtest"];
 const BESIDE: [&str; 3] = ["ib_send_lat", "ib_send_bw", "ib_write_bw"];
+/// Processes that share the adapter in `score-verbs shares`.
+const WRITERS: f64 = 4.0;
 const MIB: (&str, Better) = ("MiB/s", Better::More);
 
 /// One comparison: what it is called, the word of `score-verbs`, the program beside it, by how much
@@ -35,10 +37,7 @@ pub fn verbs(bench: &Bench) -> Rows {
     let text = told(bench)?;
     let mut rows = Vec::new();
     for (what, word, other, scale, column, unit, aim) in PAIRS {
-        let ours = figures(&text, "@ours", |line| {
-            let (name, value) = line.split_once(' ')?;
-            (name == word).then(|| value.parse().ok())?.map(|value: f64| value / scale)
-        });
+        let ours = ours(&text, word, scale);
         let theirs = figures(&text, &format!("@{other}"), |line| row_of_perftest(line, column));
         let row = |who: &str, figures| Row::new("verbs", what, who, unit, figures, "score-verbs");
         let theirs = row(other, theirs);
@@ -46,8 +45,27 @@ pub fn verbs(bench: &Bench) -> Rows {
         ours.beside = vec![Comparison::of(&ours, &theirs, Some(aim))];
         rows.extend([ours, theirs]);
     }
+    rows.extend(shares(&text));
     rows.extend(pins(&text)?);
     Ok(rows)
+}
+
+/// Our figures of one kind, divided by `scale`.
+fn ours(text: &str, word: &str, scale: f64) -> Vec<f64> {
+    figures(text, "@ours", |line| {
+        let (name, value) = line.split_once(' ')?;
+        (name == word).then(|| value.parse().ok())?.map(|value: f64| value / scale)
+    })
+}
+
+/// What the slowest of four has that write at once, as if all were like it, beside one alone.
+fn shares(text: &str) -> [Row; 2] {
+    let what = "remote writes of 64 KiB, several";
+    let row = |who: &str, figures| Row::new("verbs", what, who, MIB, figures, "score-verbs");
+    let alone = row("one alone", ours(text, "writes", 1.0));
+    let mut four = row("four times the slowest of four", ours(text, "shares", 1.0 / WRITERS));
+    four.beside = vec![Comparison::of(&four, &alone, Some(0.5))];
+    [four, alone]
 }
 
 /// What the cache is worth, one row for each size and kind.

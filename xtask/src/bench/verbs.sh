@@ -19,6 +19,7 @@ for round in $(seq "$ROUNDS"); do
     peer ib_write_bw -s 65536
     echo "@ours"
     score-verbs writes || exit 1
+    score-verbs shares || exit 1
     echo "round $round"
 done
 echo "@pins"

@@ -4,6 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::Result;
+use crate::bare::Switcher;
 use crate::bed::{Bed, Job, Play};
 use crate::quiet::Reading;
 
@@ -13,22 +14,26 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// How far the ends of the interval may be from the median.
 const EXACT: f64 = 0.005;
 
-/// Measures and prints.
+/// Measures and prints, with slices of so many milliseconds, `plain`, or `bare`-N.
 pub fn run(slice: &str, rounds: u32, seconds: u32, others: u32) -> Result<()> {
     let limit = Duration::from_secs(seconds.into());
-    let mut bed = Bed::new(slice, &[2])?;
+    let bare = slice.strip_prefix("bare-");
+    let mut bed = Bed::new(if bare.is_some() { "plain" } else { slice }, &[2])?;
     let jobs = [bed.start(Play::Turns, "8")?, bed.start(Play::Turns, "8")?];
+    let start = |slice| Switcher::start(slice, [&jobs[0], &jobs[1]], &bed.processors);
+    let switcher = bare.map(start).transpose()?;
     let begin = Instant::now();
     // Not even the rounds that are wanted are worth waiting for without end.
     let mut meter = Meter { bed: &bed, until: begin + limit * 2, others, disturbed: 0 };
     let mut kept = Vec::new();
     loop {
         // Neither job is the one alone more often.
-        let (stays, goes) = (&jobs[kept.len() % 2], &jobs[(kept.len() + 1) % 2]);
+        let at = kept.len() % 2;
+        let (stays, goes) = (&jobs[at], &jobs[1 - at]);
         let first = meter.rate(&[stays, goes])?;
-        goes.suspend()?;
+        switcher.as_ref().map_or_else(|| goes.suspend(), |switcher| switcher.alone(at))?;
         let (second, third) = (meter.rate(&[stays])?, meter.rate(&[stays])?);
-        goes.resume()?;
+        switcher.as_ref().map_or_else(|| goes.resume(), Switcher::both)?;
         let fourth = meter.rate(&[stays, goes])?;
         kept.push((first + fourth) / (second + third));
         println!(

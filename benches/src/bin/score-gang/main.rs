@@ -4,7 +4,8 @@
 //! ```text
 //! score-gang kept SLICE [ROUNDS SECONDS [PERCENT]]
 //!                                          progress of two jobs together by that of one alone,
-//!                                          with slices of so many ms; `plain`: as Linux does
+//!                                          with slices of so many ms; `plain`: as Linux does;
+//!                                          `bare-N`: N ms by signals alone, the floor
 //! score-gang shares SLICE SECONDS P...     what each of several jobs with these priorities gets
 //! score-gang switches SLICE SECONDS [1]    how long it takes from one job to the next, and how
 //!                                          much later one host of two does so; with 1, of two
@@ -12,6 +13,7 @@
 //! score-gang deadlock SLICE ROUNDS [alone] how long it takes to find a deadlock beside another job
 //! score-gang turns FILE | gaps FILE | hang FILE
 //!                                          jobs themselves: the file has their progress, or times
+//! score-gang switch SLICE PID...           who sends the signals of `bare-N`
 //! ```
 //! `kept` measures in turns together, alone, alone, together, so that a machine whose speed changes
 //! does not matter; at least ROUNDS (20) times, and on until the median's 95 % interval is within
@@ -25,6 +27,7 @@
 // PM itself: the runtime only declares its functions.
 extern crate pm as _;
 
+mod bare;
 mod bed;
 mod gaps;
 mod hang;
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         ["turns", file] => turns::run(file),
         ["gaps", file] => gaps::note(file),
         ["hang", file] => hang::wait(file),
+        ["switch", slice, players @ ..] if players.len() > 1 => bare::switch(slice, players),
         ["deadlock", slice, rounds] => {
             number(rounds).and_then(|rounds| hang::run(slice, rounds, false))
         }

@@ -2,9 +2,11 @@
 //! stopped.
 //!
 //! Where the shepherd is init of a PID namespace, one call stops all of them at once, and no fork
-//! gets past it: the kernel begins one anew that a signal has come before. Its children are waited
-//! for by waitid(2); others are looked at in /proc, and only if any process has begun since that
-//! was done last.
+//! gets past it: the kernel begins one anew that a signal has come before. But for that call the
+//! kernel goes through all processes of the machine. So those that are known are stopped one by
+//! one, and when they stand still, all are if no process has begun since they were looked for; else
+//! that call follows. Children of the shepherd are waited for by waitid(2); others are looked at in
+//! /proc.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -39,6 +41,10 @@ pub struct Members {
     foreign: HashSet<i32>,
     /// Who has not been seen to stand still.
     moving: Vec<i32>,
+    /// Whether this stop is the first since they ran.
+    first: bool,
+    /// All stand still, and these are all.
+    is_complete: bool,
 }
 
 impl Members {
@@ -53,37 +59,58 @@ impl Members {
             others: Vec::new(),
             foreign: HashSet::new(),
             moving: Vec::new(),
+            first: false,
+            is_complete: false,
         }
     }
 
     /// Stops all; [`Members::watch`] tells when they stand still. `first`: they run so far.
     pub fn stop(&mut self, first: bool) {
+        (self.first, self.is_complete) = (first, false);
         if first {
             self.find_stopped();
         }
-        match self.has_namespace {
-            true => {
-                process::kill_namespace(libc::SIGSTOP);
-                self.look_around();
+        match (self.has_namespace, self.looked) {
+            (true, Some(_)) => {
+                self.known().for_each(|pid| process::kill(pid, libc::SIGSTOP));
+                self.wait_for(&[]);
             }
-            false => self.stop_descendants(),
+            (true, None) => self.stop_namespace(),
+            (false, _) => {
+                self.stop_descendants();
+                self.wait_for(&[]);
+            }
         }
-        if first {
-            self.find_others_stopped();
+    }
+
+    fn known(&self) -> impl Iterator<Item = i32> + '_ {
+        self.children.iter().chain(&self.others).copied()
+    }
+
+    /// Whoever is there; some of them may have been stopped before.
+    fn stop_namespace(&mut self) {
+        let before: Vec<i32> = self.known().collect();
+        process::kill_namespace(libc::SIGSTOP);
+        self.look_around();
+        self.wait_for(&before);
+    }
+
+    /// All that are known are to stand still; `before` were stopped already.
+    fn wait_for(&mut self, before: &[i32]) {
+        if self.first {
+            self.find_others_stopped(before);
         }
-        let all = self.children.iter().chain(&self.others);
-        self.moving = all.filter(|pid| !self.foreign.contains(pid)).copied().collect();
+        self.moving = self.known().filter(|pid| !self.foreign.contains(pid)).collect();
     }
 
     /// Has all go on that were not stopped by somebody else.
     pub fn go_on(&self) {
-        if self.has_namespace && self.foreign.is_empty() {
+        if self.has_namespace && self.foreign.is_empty() && !self.is_complete {
             process::kill_namespace(libc::SIGCONT);
             return;
         }
-        let all = self.children.iter().chain(&self.others);
-        for pid in all.filter(|pid| !self.foreign.contains(pid)) {
-            process::kill(*pid, libc::SIGCONT);
+        for pid in self.known().filter(|pid| !self.foreign.contains(pid)) {
+            process::kill(pid, libc::SIGCONT);
         }
     }
 
@@ -101,7 +128,16 @@ impl Members {
             }
             stop::look(*pid).is_some_and(|look| !look.stands_still())
         });
-        if self.moving.is_empty() { Standing::All } else { Standing::NotYet }
+        if !self.moving.is_empty() {
+            return Standing::NotYet;
+        }
+        // Of those that stand still none forks any more.
+        if self.has_namespace && self.looked.is_some() && self.last_given() != self.looked {
+            self.stop_namespace();
+            return Standing::NotYet;
+        }
+        self.is_complete = self.looked.is_some();
+        Standing::All
     }
 
     /// Whether some that move still are no children: they have to be looked at again and again.
@@ -118,25 +154,19 @@ impl Members {
     }
 
     /// The same of those that are no children, behind the signal: who was stopped before does not
-    /// take it.
-    fn find_others_stopped(&mut self) {
+    /// take it. Of those that were stopped here already that tells nothing.
+    fn find_others_stopped(&mut self, here: &[i32]) {
         let stopped = |pid: &&i32| stop::look(**pid).is_some_and(|look| look.is_stopped());
-        let before = |pid: &&i32| stopped(pid) && stop::is_pending(**pid, libc::SIGSTOP);
+        let before = |pid: &&i32| {
+            !here.contains(pid) && stopped(pid) && stop::is_pending(**pid, libc::SIGSTOP)
+        };
         self.foreign.extend(self.others.iter().filter(before));
     }
 
-    /// Looks who is there, unless nobody can have come.
+    /// Looks who is there.
     fn look_around(&mut self) {
-        let given = self.last_given();
-        if given.is_some() && given == self.looked {
-            return;
-        }
-        if self.has_namespace {
-            self.sort(all_of_namespace());
-        } else {
-            self.sort(process::descendants());
-        }
-        self.looked = given;
+        self.looked = self.last_given();
+        self.sort(all_of_namespace());
     }
 
     fn sort(&mut self, found: Vec<i32>) {
