@@ -13,20 +13,41 @@
 //! A fence costs several times what an atomic exchange does, and each poll would pay for it: so
 //! all of this relies on exchanges and on the lock.
 
-#![forbid(unsafe_code)]
+// UNSAFETY: a lock of its own around what is served.
+#![expect(unsafe_code)]
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, yield_now};
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
-/// What only one at a time may serve.
+/// Nobody serves.
+const FREE: u32 = 0;
+/// Somebody does.
+const HELD: u32 = 1;
+/// And somebody else has found it so, and left something to do.
+const ASKED: u32 = 2;
+
+/// Who waits for the lock offers the processor so often before it sleeps.
+const PATIENCE: u32 = 100;
+const NAP: Duration = Duration::from_micros(50);
+
+/// What only one at a time may serve. One word says who is at it and whether more is asked for, so
+/// that a turn costs two exchanges.
 pub(crate) struct Served<T> {
-    inside: Mutex<T>,
-    /// 1: somebody found it locked, and left something to do.
-    asked: AtomicU32,
+    state: AtomicU32,
+    inside: UnsafeCell<T>,
 }
+
+// SAFETY: the inside is reached through the lock alone, by one thread at a time.
+unsafe impl<T: Send> Sync for Served<T> {}
+
+/// The lock, held.
+pub(crate) struct Inside<'a, T>(&'a Served<T>);
 
 impl<T> Served<T> {
     pub(crate) fn new(inside: T) -> Served<T> {
-        Served { inside: Mutex::new(inside), asked: AtomicU32::new(0) }
+        Served { state: AtomicU32::new(FREE), inside: UnsafeCell::new(inside) }
     }
 
     /// Serves, and again as long as others ask for it meanwhile. Where somebody else is serving,
@@ -34,43 +55,103 @@ impl<T> Served<T> {
     /// before this call.
     #[inline(always)]
     pub(crate) fn serve(&self, mut serve: impl FnMut(&mut T), left: impl Fn() -> bool) {
-        loop {
-            let Some(mut inside) = self.try_enter().or_else(|| self.ask(&left)) else { return };
-            serve(&mut inside);
-            drop(inside);
-            // SYNC: served
-            if self.asked.swap(0, Ordering::AcqRel) == 0 {
-                return;
-            }
+        if !self.try_serve(&mut serve)
+            && let Some(inside) = self.ask(&left)
+        {
+            inside.serve(serve);
         }
     }
 
-    /// Tries once more after asking: whoever holds the lock then looks at the question later than
-    /// it was asked.
+    /// The same, but where somebody else is serving, asks for nothing: false.
+    #[inline(always)]
+    pub(crate) fn try_serve(&self, serve: impl FnMut(&mut T)) -> bool {
+        let inside = self.try_enter();
+        inside.map(|inside| inside.serve(serve)).is_some()
+    }
+
+    /// Asks whoever serves to do it once more. Where nobody does any more, enters: then with one
+    /// turn too many.
     #[cold]
-    fn ask(&self, left: impl Fn() -> bool) -> Option<MutexGuard<'_, T>> {
+    fn ask(&self, left: impl Fn() -> bool) -> Option<Inside<'_, T>> {
         if !left() {
             return None;
         }
-        // SYNC: served (what was left before is seen by who holds the lock, or by us)
-        self.asked.swap(1, Ordering::AcqRel);
-        self.try_enter()
+        // SYNC: served (what was left before is seen by who serves, or by us)
+        let before = self.state.swap(ASKED, Ordering::AcqRel);
+        (before == FREE).then(|| Inside(self))
     }
 
-    fn try_enter(&self) -> Option<MutexGuard<'_, T>> {
-        #[cfg(not(loom))]
-        if let Err(std::sync::TryLockError::Poisoned(poisoned)) = self.inside.try_lock() {
-            return Some(poisoned.into_inner());
+    #[inline(always)]
+    fn try_enter(&self) -> Option<Inside<'_, T>> {
+        // SYNC: served
+        let entered = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        entered.is_ok().then(|| Inside(self))
+    }
+
+    /// False: it stays held, because somebody has asked for more.
+    #[inline(always)]
+    fn try_leave(&self) -> bool {
+        // SYNC: served
+        let left = self.state.compare_exchange(HELD, FREE, Ordering::AcqRel, Ordering::Relaxed);
+        left.is_ok() || {
+            self.state.swap(HELD, Ordering::AcqRel);
+            false
         }
-        self.inside.try_lock().ok()
     }
 
     /// Waits for whoever serves, who never takes long.
-    pub(crate) fn enter(&self) -> MutexGuard<'_, T> {
-        #[cfg(not(loom))]
-        return self.inside.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        #[cfg(loom)]
-        self.inside.lock().unwrap()
+    pub(crate) fn enter(&self) -> Inside<'_, T> {
+        let mut tries = 0;
+        loop {
+            if let Some(inside) = self.try_enter() {
+                return inside;
+            }
+            tries += 1;
+            wait(tries);
+        }
+    }
+}
+
+fn wait(tries: u32) {
+    if tries < PATIENCE {
+        yield_now();
+    } else {
+        std::thread::sleep(NAP);
+    }
+}
+
+impl<T> Inside<'_, T> {
+    #[inline(always)]
+    fn serve(mut self, mut serve: impl FnMut(&mut T)) {
+        loop {
+            serve(&mut self);
+            if self.0.try_leave() {
+                return std::mem::forget(self);
+            }
+        }
+    }
+}
+
+impl<T> Deref for Inside<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held as long as this lives.
+        unsafe { &*self.0.inside.get() }
+    }
+}
+
+impl<T> DerefMut for Inside<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and this is borrowed alone.
+        unsafe { &mut *self.0.inside.get() }
+    }
+}
+
+impl<T> Drop for Inside<'_, T> {
+    fn drop(&mut self) {
+        // What was asked for meanwhile is found by the next pass.
+        // SYNC: served
+        self.0.state.store(FREE, Ordering::Release);
     }
 }
 
@@ -167,6 +248,28 @@ mod interleavings {
             work(&shared);
             thread.join().unwrap();
             assert_eq!(shared.2.load(Ordering::Relaxed), 2);
+        });
+    }
+
+    /// Who waits for the lock, who tries and who asks are never inside together, and each sees what
+    /// the one before has written.
+    #[test]
+    fn one_at_a_time_is_inside() {
+        loom::model(|| {
+            let shared = Arc::new((Served::new(()), AtomicU64::new(0), AtomicU64::new(0)));
+            let step = |shared: &(Served<()>, AtomicU64, AtomicU64)| {
+                let inside = shared.1.load(Ordering::Relaxed);
+                shared.1.store(inside + 1, Ordering::Relaxed);
+                shared.2.fetch_add(1, Ordering::Relaxed);
+            };
+            let other = shared.clone();
+            let thread = thread::spawn(move || other.0.serve(|()| step(&other), || true));
+            let inside = shared.0.enter();
+            step(&shared);
+            drop(inside);
+            shared.0.serve(|()| step(&shared), || true);
+            thread.join().unwrap();
+            assert_eq!(shared.1.load(Ordering::Relaxed), shared.2.load(Ordering::Relaxed));
         });
     }
 

@@ -35,6 +35,8 @@ const TELL: u64 = 1024;
 /// Nanoseconds between two looks for links without a carrier: each may wait for a lock that all
 /// changes of networks take.
 const CARRIER: u64 = 250_000_000;
+/// Polls that find nothing to do, of which one looks at the clock, and at what the owner asks for.
+const QUIET: u32 = 16;
 /// Buffers that the machine does not know of: for what is just being read.
 const SPARE: usize = 64;
 
@@ -64,6 +66,8 @@ pub(crate) struct Engine {
     time_outs_seen: u64,
     look_at: u64,
     passes: u64,
+    /// Polls since the latest look at everything.
+    quiet: u32,
     /// The latest pass has left the rest to the next one.
     behind: bool,
     pub(super) place: usize,
@@ -134,6 +138,7 @@ impl Engine {
             time_outs_seen: 0,
             look_at: 0,
             passes: 0,
+            quiet: 0,
             behind: false,
             place,
             slab,
@@ -212,6 +217,27 @@ impl Engine {
         }
     }
 
+    /// Whether a message to `node` may go past the queue: nothing waits that comes before it.
+    #[inline]
+    pub(super) fn takes_at_once(&self, lanes: &Lanes, node: u32) -> bool {
+        // In this order: what is sent after an operation has begun comes behind it.
+        lanes.submitted.is_empty() && self.desk.is_empty() && !self.remote.transfers.must_wait(node)
+    }
+
+    /// Publishes a message that has its number at once.
+    #[inline]
+    pub(super) fn publish(&mut self, Submitted { slot, to, len }: Submitted) {
+        self.owners[slot as usize] = to;
+        let taken = self.machine.submit(to, slot, len as u16, Kind::Data);
+        debug_assert!(taken.is_ok(), "{taken:?}");
+        let published = Published::new(len as usize, Kind::Data);
+        let content = Content { to, order: 0, sequence: taken.ok(), published };
+        self.slab.publish(self.place, slot as usize, content);
+        if let Ok(sequence) = taken {
+            self.count_number(to, sequence);
+        }
+    }
+
     /// For who adopts what is left here: the number is taken.
     #[inline]
     fn count_number(&self, to: u32, sequence: u32) {
@@ -247,19 +273,40 @@ impl Engine {
         self.machine.released(from);
     }
 
+    /// Takes what has come; answers the time, if anything has.
     #[inline]
-    fn receive(&mut self, lanes: &Lanes, now: u64) {
+    fn receive(&mut self, lanes: &Lanes) -> Option<u64> {
+        let mut now = None;
         for link in 0..self.links.wires.len() {
             for _ in 0..ROUNDS {
                 let count = self.links.wires[link].receive(&mut self.came);
-                for i in 0..count {
-                    self.look_at(lanes, link, self.came[i], now);
+                if count > 0 {
+                    let now = *now.get_or_insert_with(|| self.clock.now());
+                    for i in 0..count {
+                        self.look_at(lanes, link, self.came[i], now);
+                    }
                 }
                 if count < BATCH {
                     break;
                 }
             }
         }
+        now
+    }
+
+    /// Whether a poll that has found nothing is over: nothing waits to be done, and timers have
+    /// time for some polls.
+    #[inline]
+    fn is_quiet(&mut self, lanes: &Lanes) -> bool {
+        self.quiet += 1;
+        let idle = !self.behind
+            && self.machine.is_silent()
+            && lanes.released.is_empty()
+            && lanes.submitted.is_empty()
+            && self.desk.is_empty()
+            && self.remote.is_quiet()
+            && !self.links.is_blocked();
+        idle && self.quiet < QUIET
     }
 
     #[inline]
@@ -269,14 +316,15 @@ impl Engine {
             // Cannot be: the machine knows of fewer buffers than there are.
             return wire.release(packet.buffer);
         };
+        let at = wire.pointer(packet);
         // SAFETY: just received from this wire; released below, or kept by the store.
-        let bytes = unsafe { bytes(wire, packet) };
+        let bytes = unsafe { bytes(at, packet.len) };
         let fate = self.machine.receive(bytes, link as u8, entry, now);
         match fate {
             Fate::Free => wire.release(packet.buffer),
             Fate::Kept => {
                 let is_message = kind_of(bytes) == Some(Kind::Data);
-                let place = self.store.keep(link, wire, packet);
+                let place = self.store.keep(link, wire, packet, at);
                 lanes.set_place(entry, place);
                 if is_message {
                     let arrived = &self.slab.record(self.place).arrived.0;
@@ -316,11 +364,10 @@ impl Engine {
 
     #[inline]
     fn transmit(&mut self, now: u64) {
-        if self.machine.is_silent() && !self.links.is_blocked() {
-            return;
-        }
         let Engine { machine, links, slab, place, .. } = self;
-        links.send_all(slab, *place, || machine.poll_transmit(now));
+        if links.is_blocked() || !machine.is_silent() {
+            links.send_all(slab, *place, machine, now);
+        }
     }
 
     /// Also what becomes of remote operations, as far as there are slots.
@@ -427,13 +474,17 @@ impl network::Engine for Engine {
     /// A look at each wire costs a system call.
     #[inline]
     fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
-        let now = self.clock.now();
         let mut delivered = false;
-        if what == Pass::Send {
+        let now = if what == Pass::Send {
+            let now = self.clock.now();
             self.take_submitted(lanes);
             self.transmit_all(lanes, now);
+            now
         } else {
-            self.receive(lanes, now);
+            let came = self.receive(lanes);
+            if came.is_none() && what == Pass::Receive && self.is_quiet(lanes) {
+                return false;
+            }
             delivered = self.deliver(lanes);
             // Who asks for a message answers it, perhaps: the rest has time until that is sent.
             let idle = self.machine.is_silent() && self.remote.is_quiet();
@@ -442,8 +493,9 @@ impl network::Engine for Engine {
                 return true;
             }
             self.take_submitted(lanes);
-        }
-        self.behind = false;
+            came.unwrap_or_else(|| self.clock.now())
+        };
+        (self.behind, self.quiet) = (false, 0);
         self.rest(lanes, now);
         delivered
     }

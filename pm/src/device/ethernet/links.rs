@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::reliability::{HEADER, Transmit};
+use super::reliability::{HEADER, Machine, Transmit};
 use super::wire::{Packet, Wire};
 use crate::debug;
 use crate::device::network::addresses::Addresses;
@@ -100,42 +100,34 @@ impl Links {
         !self.unsent.is_empty()
     }
 
-    /// Sends what `next` answers until that is nothing, or the kernel has no room.
+    /// Sends what the machine has until that is nothing, or the kernel has no room.
     #[inline]
-    pub(super) fn send_all(
-        &mut self,
-        slab: &Slab,
-        place: usize,
-        mut next: impl FnMut() -> Option<Transmit>,
-    ) {
+    pub(super) fn send_all(&mut self, slab: &Slab, place: usize, machine: &mut Machine, now: u64) {
         if self.is_blocked() {
             self.retry(slab, place);
         }
         while self.unsent.is_empty() {
-            let Some(first) = next() else { return };
-            match next() {
-                None => return self.send_one(slab, place, &first),
-                Some(second) => {
-                    if !self.send_many(slab, place, [first, second], &mut next) {
-                        return;
-                    }
-                }
+            let Some(first) = machine.poll_transmit(now) else { return };
+            if machine.is_silent() {
+                return self.send_one(slab, place, &first);
+            }
+            if !self.send_many(slab, place, first, || machine.poll_transmit(now)) {
+                return;
             }
         }
     }
 
-    /// Sends these and what follows, a batch at most; false: nothing more follows.
+    /// Sends this and what follows, a batch at most; false: nothing more follows.
     #[inline(never)]
     fn send_many(
         &mut self,
         slab: &Slab,
         place: usize,
-        [first, second]: [Transmit; 2],
-        next: &mut impl FnMut() -> Option<Transmit>,
+        first: Transmit,
+        mut next: impl FnMut() -> Option<Transmit>,
     ) -> bool {
         let mut batch = [first; BATCH];
-        batch[1] = second;
-        let mut count = 2;
+        let mut count = 1;
         while count < BATCH
             && let Some(more) = next()
         {

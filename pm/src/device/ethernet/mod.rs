@@ -34,7 +34,7 @@ mod transfers;
 pub mod wire;
 
 use super::network::addresses::Addresses;
-use super::network::lanes::Peer;
+use super::network::lanes::{Peer, Submitted};
 use super::network::slab::{Content, Slab};
 use super::network::{self, Identity, Network, Pass, count_unread, pool};
 use crate::error::{Error, Result};
@@ -131,8 +131,8 @@ impl Network for Ethernet {
         send::content(node, peer, len)
     }
     #[inline(always)]
-    fn sent(end: &Endpoint) {
-        end.go_out();
+    fn send(end: &Endpoint, peer: &Peer, message: Submitted) {
+        end.go_out(peer, message);
     }
     #[inline(always)]
     fn has_work(end: &Endpoint) -> bool {

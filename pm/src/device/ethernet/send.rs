@@ -4,10 +4,10 @@
 
 use super::reliability::Kind;
 use super::{Endpoint, clock};
-use crate::device::network::Pass;
-use crate::device::network::lanes::Peer;
+use crate::device::network::lanes::{Peer, Submitted};
 use crate::device::network::layout::Published;
 use crate::device::network::slab::Content;
+use crate::device::network::{Engine as _, Pass};
 use crate::sync::Ordering;
 
 /// Messages in a row, with no poll and no pause between, that go out each at once. Who sends more
@@ -31,15 +31,45 @@ pub(super) fn content(node: u32, peer: &Peer, len: usize) -> Content {
 }
 
 impl Endpoint {
-    /// A message was handed over.
+    /// A message lies in its slot.
     #[inline(always)]
-    pub(super) fn go_out(&self) {
-        if !self.is_streaming() || self.lanes.submitted.len() >= RUN {
-            self.serve(Pass::Send);
-            if self.net.burst.get() >= AT_ONCE {
-                // The time that this took is no pause of the application's.
-                self.net.last.set(clock::read());
+    pub(super) fn go_out(&self, peer: &Peer, message: Submitted) {
+        if self.is_streaming() {
+            self.hand_over(peer, message);
+            if self.lanes.submitted.len() < RUN {
+                return;
             }
+            self.serve(Pass::Send);
+        } else {
+            self.send_now(peer, message);
+        }
+        if self.net.burst.get() >= AT_ONCE {
+            // The time that this took is no pause of the application's.
+            self.net.last.set(clock::read());
+        }
+    }
+
+    /// Past the queue, unless somebody else makes progress.
+    #[inline(always)]
+    fn send_now(&self, peer: &Peer, message: Submitted) {
+        let mut mine = Some(message);
+        let sent = self.served.try_serve(|engine| match mine.take() {
+            Some(message) => {
+                if engine.takes_at_once(&self.lanes, message.to) {
+                    peer.count_sent();
+                    engine.publish(message);
+                } else {
+                    self.hand_over(peer, message);
+                }
+                engine.pass(&self.lanes, Pass::Send);
+            }
+            None => {
+                engine.pass(&self.lanes, Pass::Send);
+            }
+        });
+        if !sent {
+            self.hand_over(peer, message);
+            self.serve(Pass::Send);
         }
     }
 

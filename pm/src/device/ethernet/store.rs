@@ -27,16 +27,17 @@ pub(super) struct Store {
 /// A packet as the machine looks at it.
 ///
 /// # Safety
-/// The packet is one that `wire` has received, and it is not released while the bytes are used.
-pub(super) unsafe fn bytes(wire: &Wire, packet: Received) -> &[u8] {
-    let at = wire.pointer(packet);
+/// `at` is where a wire says that a packet of this length lies, or null, and the packet is not
+/// released while the bytes are used.
+#[inline]
+pub(super) unsafe fn bytes<'a>(at: *mut u8, len: u32) -> &'a [u8] {
     if at.is_null() {
         return &[];
     }
     // SAFETY: the caller's word; valid for this length until it is released. Only on AF_XDP, whose
     // memory the job's own processes share, could somebody write there meanwhile: of the header
     // each field is read once.
-    unsafe { std::slice::from_raw_parts(at, packet.len as usize) }
+    unsafe { std::slice::from_raw_parts(at, len as usize) }
 }
 
 impl Store {
@@ -52,21 +53,30 @@ impl Store {
         self.free.last().copied()
     }
 
-    /// `next` holds the message of this packet from now on; answers where it lies. The packet is
-    /// released, or is kept.
-    pub(super) fn keep(&mut self, link: usize, wire: &mut Wire, packet: Received) -> *mut u8 {
+    /// `next` holds the message of this packet, which lies at `at`, from now on; answers where
+    /// that lies. The packet is released, or is kept.
+    #[inline]
+    pub(super) fn keep(
+        &mut self,
+        link: usize,
+        wire: &mut Wire,
+        packet: Received,
+        at: *mut u8,
+    ) -> *mut u8 {
         let Some(entry) = self.free.pop() else {
             wire.release(packet.buffer);
             return std::ptr::null_mut();
         };
-        let payload = wire.pointer(packet).wrapping_add(HEADER);
-        let spared = wire.spare() * 2 > wire.buffers();
-        if packet.len as usize >= COPIED && spared && (payload as usize).is_multiple_of(16) {
+        let payload = at.wrapping_add(HEADER);
+        let stays = packet.len as usize >= COPIED
+            && wire.spare() * 2 > wire.buffers()
+            && (payload as usize).is_multiple_of(16);
+        if stays {
             self.held[entry as usize] = Held { link: link as u8, buffer: packet.buffer };
             return payload;
         }
         // SAFETY: the wire's word; not released yet.
-        let message = unsafe { bytes(wire, packet) };
+        let message = unsafe { bytes(at, packet.len) };
         self.pool.fill(entry as usize, message.get(HEADER..).unwrap_or_default());
         wire.release(packet.buffer);
         self.held[entry as usize] = Held { link: OWN, buffer: 0 };

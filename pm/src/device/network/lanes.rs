@@ -79,6 +79,12 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// By the sender.
+    #[inline(always)]
+    pub(crate) fn count_sent(&self) {
+        self.sent.set(self.sent.get().wrapping_add(1));
+    }
+
     /// Slots that are in use for it.
     pub(crate) fn outstanding(&self) -> u64 {
         self.sent.get().wrapping_sub(self.freed.get())

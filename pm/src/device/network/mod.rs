@@ -34,7 +34,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::watch::Served;
 use addresses::Addresses;
 pub(crate) use bound::Bound;
-use lanes::{Lanes, Letter, Peer};
+use lanes::{Lanes, Letter, Peer, Submitted};
 use layout::Record;
 pub(super) use open::count_unread;
 pub(crate) use open::{Channels, attach};
@@ -147,9 +147,10 @@ pub(crate) trait Network: Sized {
     }
     /// What stands in the slot of the next message to that peer.
     fn content(end: &Endpoint<Self>, node: u32, peer: &Peer, len: usize) -> Content;
-    /// A message was handed over.
+    /// A message lies in its slot: publishes it, and sends it now or before long.
     #[inline(always)]
-    fn sent(end: &Endpoint<Self>) {
+    fn send(end: &Endpoint<Self>, peer: &Peer, message: Submitted) {
+        end.hand_over(peer, message);
         end.serve(Pass::Send);
     }
     /// Whether something waits for whoever makes progress.

@@ -240,14 +240,19 @@ impl<N: Network> Endpoint<N> {
         let Some(peer) = self.lanes.peers.get(node).filter(|_| slot != NOWHERE) else {
             return self.drop_one();
         };
-        let content = N::content(self, node, peer, len as usize);
-        self.slab.publish(self.place, slot as usize, content);
-        peer.sent.set(peer.sent.get().wrapping_add(1));
-        // As many words as slots: there is room.
-        let word = Submitted { slot: slot as u32, to: node, len: len as u32 }.word();
-        self.lanes.submitted.push(word);
         sender.slot.set(NOWHERE);
-        N::sent(self);
+        N::send(self, peer, Submitted { slot: slot as u32, to: node, len: len as u32 });
+    }
+
+    /// Publishes a message, for whoever makes progress to send.
+    #[inline(always)]
+    pub(in crate::device) fn hand_over(&self, peer: &Peer, message: Submitted) {
+        let Submitted { slot, to, len } = message;
+        let content = N::content(self, to, peer, len as usize);
+        self.slab.publish(self.place, slot as usize, content);
+        peer.count_sent();
+        // As many words as slots: there is room.
+        self.lanes.submitted.push(message.word());
     }
 
     #[cold]

@@ -14,7 +14,9 @@ const GROUP: usize = 64 << 10;
 pub(crate) struct Slots {
     /// Bit i of group g: slot `g * size + i` is free.
     groups: Box<[Local]>,
+    /// A power of two, and which.
     size: u64,
+    shift: u32,
     /// The next slot that may be handed out from the group in use.
     next: Local,
     free: Local,
@@ -29,6 +31,7 @@ impl Slots {
         Slots {
             groups: groups.collect(),
             size,
+            shift: size.ilog2(),
             next: Local::default(),
             free: Local::new(count as u64),
         }
@@ -43,8 +46,8 @@ impl Slots {
     /// A slot that was handed out is free again.
     #[inline(always)]
     pub(crate) fn give(&self, slot: u64) {
-        let Some(group) = self.groups.get((slot / self.size) as usize) else { return };
-        group.set(group.get() | 1 << (slot % self.size));
+        let Some(group) = self.groups.get((slot >> self.shift) as usize) else { return };
+        group.set(group.get() | 1 << (slot & (self.size - 1)));
         self.free.set(self.free.get() + 1);
     }
 
@@ -52,8 +55,9 @@ impl Slots {
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<u64> {
         let next = self.next.get();
-        let mut number = next / self.size;
-        let behind = self.groups.get(number as usize)?.get() & (u64::MAX << (next % self.size));
+        let mut number = next >> self.shift;
+        let inside = next & (self.size - 1);
+        let behind = self.groups.get(number as usize)?.get() & (u64::MAX << inside);
         let mut bits = behind;
         if bits == 0 {
             number = self.another()?;

@@ -42,6 +42,15 @@ impl Geometry {
         frame / self.per_block() * BLOCK + frame % self.per_block() * self.frame
     }
 
+    /// Where the frame behind the one at `at` is: what `at` answers, without a division.
+    #[inline]
+    fn behind(self, at: usize) -> usize {
+        let next = at + self.frame;
+        let inside = next % BLOCK + self.frame <= BLOCK;
+        let next = if inside { next } else { next.next_multiple_of(BLOCK) };
+        if next < self.blocks * BLOCK { next } else { 0 }
+    }
+
     /// Has the kernel allocate it.
     pub fn install(self, socket: BorrowedFd<'_>) -> nix::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
@@ -92,7 +101,7 @@ pub struct Frame {
 pub struct Ring {
     map: MmapRaw,
     geometry: Geometry,
-    /// The frame that the kernel fills next, as far as known.
+    /// Where the frame is that the kernel fills next, as far as known.
     next: usize,
     /// Whether `next` is right. Whoever takes a ring over finds out by the first frame that comes.
     synced: bool,
@@ -106,32 +115,35 @@ impl Ring {
         Ok(Ring { map, geometry, next: 0, synced: false })
     }
 
-    fn header(&self, frame: usize) -> *mut libc::tpacket2_hdr {
-        assert!(frame < self.geometry.frames());
-        // SAFETY: inside the mapping by the geometry, which its length was made from.
-        unsafe { self.map.as_mut_ptr().add(self.geometry.at(frame)).cast() }
+    #[inline]
+    fn header(&self, at: usize) -> *mut libc::tpacket2_hdr {
+        assert!(at < self.map.len());
+        // SAFETY: a frame of the mapping, by the geometry, which its length was made from.
+        unsafe { self.map.as_mut_ptr().add(at).cast() }
     }
 
-    fn status(&self, frame: usize) -> &AtomicU32 {
+    #[inline]
+    fn status(&self, at: usize) -> &AtomicU32 {
         // SAFETY: an aligned word inside the mapping, which lives as long as self; both sides
         // access it atomically.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.header(frame)).tp_status) }
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.header(at)).tp_status) }
     }
 
-    fn is_ours(&self, frame: usize) -> bool {
+    #[inline]
+    fn is_ours(&self, at: usize) -> bool {
         // With the kernel, which writes the frame before its status.
-        self.status(frame).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+        self.status(at).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
     /// Looks for the oldest frame: the one that is ours after one that is not.
     #[cold]
     fn sync(&mut self) {
         let frames = self.geometry.frames();
-        let before = |frame: usize| (frame + frames - 1) % frames;
-        let oldest = (0..frames).find(|&one| self.is_ours(one) && !self.is_ours(before(one)));
-        let all = || self.is_ours(0).then_some(0);
+        let is_ours = |frame: usize| self.is_ours(self.geometry.at(frame % frames));
+        let oldest = (0..frames).find(|&one| is_ours(one) && !is_ours(one + frames - 1));
+        let all = || is_ours(0).then_some(0);
         if let Some(first) = oldest.or_else(all) {
-            self.next = first;
+            self.next = self.geometry.at(first);
             self.synced = true;
         }
     }
@@ -168,6 +180,24 @@ impl Ring {
     pub fn pop(&mut self) {
         // What was read of the frame was read before.
         self.status(self.next).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.next = (self.next + 1) % self.geometry.frames();
+        self.next = self.geometry.behind(self.next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_follow_each_other_round_the_ring() {
+        for mtu in [1496, 8996, 65_531] {
+            let ring = Geometry::new(mtu);
+            let mut at = 0;
+            for frame in 0..ring.frames() {
+                assert_eq!(at, ring.at(frame), "frame {frame} for an MTU of {mtu}");
+                at = ring.behind(at);
+            }
+            assert_eq!(at, 0);
+        }
     }
 }
