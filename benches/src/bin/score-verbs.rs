@@ -8,6 +8,8 @@
 // UNSAFETY: writes to and reads from buffers that PM hands out, and inherits a descriptor.
 #![expect(unsafe_code)]
 
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use score_pm::{AddrHandle, Context, ContextRef, Device, Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, ExitCode};
@@ -162,7 +164,21 @@ fn start(context: &ContextRef, writes_only: bool) -> Result<Child> {
     if writes_only {
         command.env(WRITES_ONLY, "1");
     }
-    command.spawn().map_err(|_| Error::Io)
+    let child = command.spawn().map_err(|_| Error::Io)?;
+    if !writes_only {
+        keep(std::process::id(), 0);
+        keep(child.id(), 1);
+    }
+    Ok(child)
+}
+
+/// Keeps a process to a processor: two that poll on one would wait for ticks of the clock.
+fn keep(process: u32, processor: usize) {
+    let mut one = CpuSet::new();
+    // Where there is no second one they share the first.
+    let _ = one
+        .set(processor)
+        .and_then(|()| sched_setaffinity(Pid::from_raw(process.cast_signed()), &one));
 }
 
 fn measure() -> Result<()> {

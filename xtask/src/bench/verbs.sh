@@ -1,12 +1,13 @@
 # Run in the machine: ROUNDS rounds of our figures and perftest's in turn, then what the pin-down cache is worth.
+# Two ends that poll on one processor wait for ticks of its clock: each has its own, as those of score-verbs have.
 export PATH=/given:$PATH
 peer() {
     name=$1
     shift
-    "$name" -d rxe0 -x 1 -F "$@" > /dev/null 2>&1 &
+    taskset 1 "$name" -d rxe0 -x 1 -F "$@" > /dev/null 2>&1 &
     sleep 1
     echo "@$name"
-    "$name" -d rxe0 -x 1 -F "$@" 10.9.0.1 || exit 1
+    taskset 2 "$name" -d rxe0 -x 1 -F "$@" 10.9.0.1 || exit 1
     wait
 }
 for round in $(seq "$ROUNDS"); do
