@@ -44,6 +44,8 @@ fn every_impossible_header_is_refused() {
     const LONG: u64 = 1 << 30;
     // The data area of two nodes.
     const AREA: u64 = 256 << 10;
+    // Words from a ring's first slot to its second: 128 slots on, each a pair of lines.
+    const SECOND: usize = 128 * 16;
     let headers = [
         u64::MAX,
         2 << 32 | 8,
@@ -66,7 +68,7 @@ fn every_impossible_header_is_refused() {
         let segment = Segment::steal(&bed);
         send(&bed.ends[1], 0, &[0x5c; 8000]).unwrap();
         send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
-        let at = segment.find(0x5c0_4e11) - 2 - 8;
+        let at = segment.find(0x5c0_4e11) - 2 - SECOND;
         segment.word(at + 1).store(position, Ordering::Relaxed);
         // Only where it falls in the area counts, not which lap it claims to be of.
         let inside = [AREA, 1 << 63].contains(&position);

@@ -353,6 +353,8 @@ fn await_word(word: &AtomicU64, value: u64) {
         if looks.is_multiple_of(1 << 20) {
             std::thread::yield_now();
         }
+        // Who looks without a pause takes the line from the process that is about to write it.
+        std::hint::spin_loop();
     }
 }
 

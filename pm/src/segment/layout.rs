@@ -7,11 +7,11 @@ use crate::config::Counters;
 use crate::door::Door;
 use crate::error::{Error, Result};
 use crate::remote::{Entry, SLOTS};
-use crate::ring::Shape;
+use crate::ring::{MAX_SLOTS, Shape};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x05");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x06");
 /// The most nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
@@ -26,7 +26,6 @@ const BUDGET: usize = 256 << 20;
 const MAX_DATA: usize = 256 << 10;
 const MAX_MTU: usize = 8 << 10;
 const MIN_DATA: usize = 4 << 10;
-const MAX_SLOTS: usize = 256;
 const MIN_SLOTS: usize = 32;
 /// Slots of the ring for control messages; these are never long.
 const CONTROL_SLOTS: u32 = 4;
@@ -228,10 +227,12 @@ impl Geometry {
         let share = BUDGET / (nodes * nodes);
         let data = power_of_two_below(share / 4 * 3).clamp(MIN_DATA, MAX_DATA);
         let slots = power_of_two_below(share / 4 / 64).clamp(MIN_SLOTS, MAX_SLOTS);
-        let ring =
-            Shape { slots: slots as u32, data: data as u32, mtu: (data / 4).min(MAX_MTU) as u32 };
-        let control =
-            Shape { slots: CONTROL_SLOTS, data: 0, mtu: crate::config::CONTROL_MTU as u32 };
+        let mtu = (data / 4).min(MAX_MTU) as u32;
+        let close = Shape { slots: slots as u32, lines: 1, data: data as u32, mtu };
+        let apart = Shape { lines: 2, ..close };
+        let ring = if apart.bytes() + 128 <= share { apart } else { close };
+        let mtu = crate::config::CONTROL_MTU as u32;
+        let control = Shape { slots: CONTROL_SLOTS, lines: 1, data: 0, mtu };
         let remote = Shape { slots: REMOTE_SLOTS, ..control };
         // An odd number of 128-byte units: the first lines of idle rings then differ in their
         // offset in a page, and a sweep over them does not miss the cache (measured: 52 ns
