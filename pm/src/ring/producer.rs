@@ -7,6 +7,9 @@ use crate::sync::{Local, Ordering, prefetch_write};
 /// Pauses between two looks at a full ring: some 100 ns, the time of a few messages.
 const PAUSES: u32 = 4;
 
+/// Bytes of a data area from which on there is room for gaps between messages.
+const ROOMY: u64 = 64 << 10;
+
 /// Marks a reservation in the slot itself.
 pub(crate) const IN_SLOT: u64 = u64::MAX;
 
@@ -150,12 +153,19 @@ impl Producer {
     }
 
     /// Where a message goes when the data area is used up to `head`. A message never wraps: what is
-    /// left at the end is skipped.
+    /// left at the end is skipped. Behind the one before a gap is left, so that a processor that
+    /// reads or writes on beyond its end does not fetch the lines of this one.
     #[inline(always)]
     fn place(&self, head: u64, len: usize) -> (u64, u64) {
         let area = u64::from(self.ring.shape.data);
         let need = len.next_multiple_of(LINE) as u64;
-        debug_assert!(need * 2 <= area);
+        let gap = match need {
+            _ if area < ROOMY => 0,
+            0..1024 => 3 * LINE as u64,
+            _ => 4096,
+        };
+        debug_assert!(need * 2 + gap <= area);
+        let head = head.wrapping_add(gap);
         let left = area - (head & (area - 1));
         let start = if left >= need { head } else { head.wrapping_add(left) };
         (start, start.wrapping_add(need))

@@ -12,7 +12,11 @@ struct Memory(NonNull<u8>, Layout);
 
 impl Memory {
     fn new() -> Memory {
-        let layout = Layout::from_size_align(SHAPE.bytes(), 128).unwrap();
+        Memory::of(SHAPE)
+    }
+
+    fn of(shape: Shape) -> Memory {
+        let layout = Layout::from_size_align(shape.bytes(), 128).unwrap();
         // SAFETY: the layout is not empty.
         Memory(NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap(), layout)
     }
@@ -242,9 +246,7 @@ fn a_claimed_message_is_counted_once_and_passed_over() {
 
 /// Where the slots of a lap lie, in lines from the first, in the order in which they are used.
 fn places(shape: Shape) -> Vec<i64> {
-    let layout = Layout::from_size_align(shape.bytes(), 128).unwrap();
-    // SAFETY: the layout is not empty.
-    let memory = Memory(NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap(), layout);
+    let memory = Memory::of(shape);
     // SAFETY: the memory has the shape's size and outlives the ring.
     let ring = unsafe { Ring::new(memory.0, shape) };
     let first = memory.0.addr().get() + size_of::<Ends>();
@@ -266,5 +268,26 @@ fn each_slot_is_used_once_in_a_lap_and_no_two_steps_in_a_row_are_equal() {
         assert_eq!(sorted, expected);
         let steps: Vec<_> = lap.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(steps.windows(2).all(|two| two[0] != two[1]), "{slots} {steps:?}");
+    }
+}
+
+#[test]
+fn where_there_is_room_messages_lie_apart_and_any_fits_an_empty_ring() {
+    let shape = Shape { slots: 8, lines: 1, data: 64 << 10, mtu: 8192 };
+    let memory = Memory::of(shape);
+    // SAFETY: the memory has the shape's size and outlives the ring.
+    let ring = unsafe { Ring::new(memory.0, shape) };
+    let (producer, consumer) = (Producer::new(ring), Consumer::new(ring));
+    let mut end = 0;
+    for (len, gap) in
+        [(49, 192), (960, 192), (1024, 4096), (8192, 4096)].into_iter().cycle().take(99)
+    {
+        let room = producer.reserve(len).unwrap();
+        producer.publish(room.position, len);
+        let message = consumer.take().unwrap().unwrap();
+        let (start, after) = message.data.unwrap();
+        assert!(start - end >= gap, "{len} at {start}, the one before to {end}");
+        end = after;
+        consumer.release(message.next, Some(after));
     }
 }
