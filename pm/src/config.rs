@@ -81,6 +81,8 @@ pub struct Counters {
     pub last_from: Option<u32>,
     /// Bit 0: a blocked receiver wants to be woken; bit 1: the node has exited.
     pub door: u32,
+    /// RDMA adapters that librdmacm keeps open in the process, beside what the device opens.
+    pub opened: u32,
 }
 
 impl Counters {
@@ -97,5 +99,7 @@ impl Counters {
         self.last_to = self.last_to.or(other.last_to);
         self.last_from = self.last_from.or(other.last_from);
         self.door |= other.door;
+        // Each tells of all that its process has.
+        self.opened = self.opened.max(other.opened);
     }
 }

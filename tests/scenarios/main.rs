@@ -55,6 +55,7 @@ mod system_calls;
 mod time_sharing;
 mod traffic;
 mod trusted_networks;
+mod two_machines;
 mod unprivileged;
 mod usage_errors;
 mod virtual_hosts;

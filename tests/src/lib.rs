@@ -6,6 +6,7 @@ pub mod binaries;
 pub mod browser;
 pub mod http;
 pub mod job;
+pub mod machines;
 pub mod openmetrics;
 pub mod place;
 pub mod process;

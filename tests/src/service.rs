@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -81,6 +82,25 @@ impl<'a> Cluster<'a> {
             cluster.until_logged(server, &format!("host {host} is up"));
         }
         Some(cluster)
+    }
+
+    /// The daemon of one host, whose others are on machines of their own and have the same key and
+    /// port.
+    pub fn join(
+        scene: &'a Scene,
+        host: &str,
+        database: &str,
+        options: &[&str],
+        (key, port): (&[u8], u16),
+    ) -> Self {
+        scene.file("db", database);
+        let key = scene.file("key", key);
+        std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let options = options.iter().map(|word| (*word).to_owned()).collect();
+        let places = HashMap::new();
+        let mut cluster = Self { scene, port, options, daemons: Vec::new(), places };
+        cluster.start_host(host);
+        cluster
     }
 
     /// The database where nobody needs another: hosts on loopback addresses, with two processors.

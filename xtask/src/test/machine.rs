@@ -16,13 +16,15 @@ const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// `tests/programs`.
 const SCENARIOS: &str = "rdma_jobs::";
 const USED: &[&str] = &["scored", "scrun", "scatter", "gather", "system", "pmtest"];
-const PROGRAMS: &[&str] = &["deadlock", "figures", "pingpong", "remote", "traffic", "two_networks"];
+const PROGRAMS: &[&str] =
+    &["deadlock", "figures", "pingpong", "remote", "traffic", "turns", "two_networks"];
 /// After them the adapters are removed; and one that runs again then.
 const REMOVAL: &str = "verbs_removal";
 const REMOVED: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
                        sleep 0.1; done; exit 1";
 const AGAIN: usize = 2;
-/// What runs on two machines at a time, joined by wires.
+/// What runs on two machines at a time, joined by wires: scenarios, and tests of pm.
+const JOBS: &str = "two_machines::";
 const MACHINES: &str = "verbs_machines";
 /// A service there, and a job of a user that exceeds its memorylimit.
 const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
@@ -68,15 +70,17 @@ pub fn run(tally: &mut Tally) -> Result<(), String> {
     command.args(["sh", "-c", MEMORY_LIMIT, "--"]).arg(built("score-pm", REMOVAL)?);
     command.args(["--", "sh", "-c", REMOVED, "--"]);
     command.arg(&programs[AGAIN]).arg(ONE_AT_A_TIME);
-    tally.count(&mut command).and(two_machines(tally))
+    tally.count(&mut command).and(two_machines(tally, &scenarios, &files))
 }
 
-/// What two machines send each other.
-fn two_machines(tally: &mut Tally) -> Result<(), String> {
-    let program = built("score-pm", MACHINES)?;
+/// Jobs over two machines, and what these send each other: the last of that ends with one machine.
+fn two_machines(tally: &mut Tally, scenarios: &str, files: &[PathBuf]) -> Result<(), String> {
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(me);
-    command.args(["vm", "-machines", "2", "-limit", LIMIT]).arg(program).arg(ONE_AT_A_TIME);
+    command.args(["vm", "-machines", "2", "-limit", LIMIT, "-memory", MEMORY]);
+    files.iter().for_each(|file| _ = command.arg("-give").arg(file));
+    command.args(["env", "HARNESS_BIN_DIR=/given", scenarios, JOBS, ONE_AT_A_TIME, "--"]);
+    command.arg(built("score-pm", MACHINES)?).arg(ONE_AT_A_TIME);
     tally.count(&mut command)
 }
 

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use super::Options;
 use super::cpio::Archive;
 use super::image;
+use super::tsc;
 use super::wires::Wires;
 use crate::run;
 
 /// For an emulated machine: nothing that costs time and shows nothing. A kernel that has failed
 /// ends at once.
 const KERNEL_OPTIONS: &str = "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off nokaslr \
-                              random.trust_cpu=on tsc=reliable audit=0 rdinit=/init";
+                              random.trust_cpu=on tsc=reliable no_timer_check audit=0 rdinit=/init";
 /// What a kernel's report of its own fault begins with.
 const FAULTS: [&str; 4] = ["kernel BUG at", "BUG: ", "Oops: ", "Kernel panic"];
 /// A boot takes 4 s, on a busy machine 15; one in some dozens stops before its first line.
@@ -123,7 +124,8 @@ impl Machine {
         if options.machines > 1 {
             command.args(wires.arguments(number)).stdout(Stdio::piped());
         }
-        command.args(["-append", &wires.kernel_options(KERNEL_OPTIONS, number)]);
+        let kernel = format!("{KERNEL_OPTIONS} tsc_early_khz={}", tsc::khz());
+        command.args(["-append", &wires.kernel_options(&kernel, number)]);
         let mut child = command.spawn().map_err(|error| format!("qemu: {error}"))?;
         let output = child.stdout.take();
         let copier = output.map(|output| {

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # The first process of the machine: ttyS0 is for the kernel and for what the harness reads, ttyS1 for the program.
 # One machine has RDMA over dummy links; of two, each has two wires to the other. wire0 carries rxe0, wire1 siw0.
-/bin/busybox mkdir -p /proc /sys /dev /tmp /run
+/bin/busybox mkdir -p /proc /sys /dev /tmp /run /var
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
 /bin/busybox mount -t devtmpfs dev /dev

@@ -11,6 +11,7 @@ mod cpio;
 mod image;
 mod packages;
 mod siw;
+mod tsc;
 mod wires;
 
 pub use boot::inside;

@@ -10,7 +10,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 use score_proto::wire::{HEADER, Kind};
 
 /// "SCPMETH" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x04");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x05");
 /// The most processes of one host that share a slab.
 pub(crate) const MAX_LOCAL: usize = 1024;
 /// The longest message that a wire may offer.
@@ -65,6 +65,8 @@ pub(crate) struct Record {
     pub(crate) node: Node,
     /// Messages that are in the process's queue or were: it has acknowledged them.
     pub(crate) arrived: Line<AtomicU64>,
+    /// As `Counters::opened`.
+    pub(crate) opened: Line<AtomicU32>,
     pub(crate) outbox: Outbox,
 }
 

@@ -231,7 +231,9 @@ impl<N: Network> Channels<N> {
         let place = self.geometry.place(node).ok_or(Error::Invalid)?;
         let mut sum = Counters::default();
         for slab in &self.slabs {
-            slab.record(place).node.add_to(&mut sum, self.geometry.nodes);
+            let record = slab.record(place);
+            record.node.add_to(&mut sum, self.geometry.nodes);
+            sum.opened = sum.opened.max(record.opened.0.load(Ordering::Relaxed));
         }
         Ok(sum)
     }

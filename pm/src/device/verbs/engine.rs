@@ -11,7 +11,7 @@ use super::calls;
 use super::choice::Chosen;
 use super::connection::{Connection, Event};
 use super::flow::{Item, Kind, Outgoing};
-use super::manager::Manager;
+use super::manager::{self, Manager};
 use super::pair::{What, Work};
 use super::peer::Peer;
 use super::regions::{ENTRY, Regions};
@@ -120,6 +120,9 @@ impl Engine {
         let landings = Registered::buffers(&adapter, (geometry.nodes + 1) * ENTRY, access);
         let regions = Arc::new(Regions::new(&adapter).map_err(refused)?);
         let manager = calls::manager(&adapter, &socket).map_err(refused)?;
+        if manager.is_some() {
+            slab.record(place).opened.0.store(manager::opened(), Ordering::Relaxed);
+        }
         let slots = (geometry.slots - OUTBOX) as u32..geometry.slots as u32;
         Ok(Engine {
             peers: (0..geometry.nodes).map(|_| Peer::new(chosen.iwarp, adapter.reads)).collect(),

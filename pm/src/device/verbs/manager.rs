@@ -19,14 +19,14 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Milliseconds until an address or a route is given up.
 const RESOLVE: i32 = 2000;
@@ -153,6 +153,15 @@ pub(super) fn probe(chosen: &Chosen, near: IpAddr) -> Result<IpAddr, String> {
     listen(chosen, near).map(|(_, address)| address.ip())
 }
 
+/// Names of the adapters that librdmacm has opened in this process: all that an identifier was ever
+/// bound to. It closes none.
+static OPENED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// How many these are.
+pub(super) fn opened() -> u32 {
+    OPENED.lock().unwrap_or_else(PoisonError::into_inner).len() as u32
+}
+
 fn listen(chosen: &Chosen, near: IpAddr) -> Result<(Id, SocketAddr), String> {
     let library = CmLibrary::get().map_err(|lack| lack.to_string())?;
     let verbs = Library::get().map_err(|lack| lack.to_string())?;
@@ -162,8 +171,12 @@ fn listen(chosen: &Chosen, near: IpAddr) -> Result<(Id, SocketAddr), String> {
     let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     for ip in [near].into_iter().chain(own).filter(|ip| !is_link_local(ip)) {
         let id = Id::new(&channel, 0)?;
+        let bound = id.bind(ip).ok().and_then(|()| id.adapter(verbs));
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.extend(bound.clone());
+        drop(opened);
         // An address of another adapter, or of none, is refused.
-        if id.bind(ip).is_err() || id.adapter(verbs).as_deref() != Some(&chosen.adapter) {
+        if bound.as_ref() != Some(&chosen.adapter) {
             continue;
         }
         let port = id.listen()?;

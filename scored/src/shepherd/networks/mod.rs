@@ -64,15 +64,25 @@ struct Gauge {
     here: u32,
 }
 
+/// How often PM has opened an RDMA adapter in a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Adapters {
+    /// Its devices, each once.
+    pub own: usize,
+    /// librdmacm, which connects those of iWARP, each once.
+    pub managed: usize,
+}
+
 /// What counts the messages of the processes of one parallel process on this host.
 #[derive(Clone, Default)]
 pub struct Gauges(Vec<Gauge>);
 
 impl Gauges {
-    /// RDMA adapters that each process opens.
-    pub fn adapters(&self) -> usize {
+    /// What PM has opened in a process.
+    pub fn adapters(&self, process: u32) -> Adapters {
         let is_rdma = |gauge: &&Gauge| gauge.device.config().is_ok_and(|it| it.kind == "verbs");
-        self.0.iter().filter(is_rdma).count()
+        let managed = self.counters(process).opened as usize;
+        Adapters { own: self.0.iter().filter(is_rdma).count(), managed }
     }
 
     /// What a process has sent and received over all its networks; peers by the job's numbers.

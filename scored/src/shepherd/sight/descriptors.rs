@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use super::stands::Process;
 use super::tasks::text;
+use crate::shepherd::networks::Adapters;
 use crate::sys::spawn::CONTROL_NUMBER;
 
 /// Names of PM's doorbells (`pm/src/doorbell.rs`).
@@ -18,7 +19,7 @@ const ADAPTER: &str = "/dev/infiniband/uverbs";
 const DEPTH: usize = 4;
 
 /// What a descriptor is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Socket(u64),
     Epoll,
@@ -169,12 +170,12 @@ pub struct Live<'a> {
     pid: i32,
     sockets: &'a PmSockets,
     tids: HashSet<u32>,
-    adapters: usize,
+    adapters: Adapters,
 }
 
 impl<'a> Live<'a> {
-    /// The process `pid`, which has these threads. PM has opened so many RDMA adapters there.
-    pub fn new(pid: i32, sockets: &'a PmSockets, tids: HashSet<u32>, adapters: usize) -> Self {
+    /// The process `pid`, which has these threads.
+    pub fn new(pid: i32, sockets: &'a PmSockets, tids: HashSet<u32>, adapters: Adapters) -> Self {
         Self { pid, sockets, tids, adapters }
     }
 
@@ -213,13 +214,14 @@ impl<'a> Live<'a> {
     }
 
     /// Whether it uses RDMA, or watches memory, beside PM: which has for each adapter that it opens
-    /// two descriptors of what happens there, and one for all registered memory.
+    /// two descriptors of what happens there, librdmacm one, and one for all registered memory.
     fn has_other_adapters(&self, kinds: &[(i32, Option<Kind>)]) -> bool {
         let count =
             |wanted: &Kind| kinds.iter().filter(|(_, kind)| kind.as_ref() == Some(wanted)).count();
-        count(&Kind::Adapter) > self.adapters
-            || count(&Kind::OfAdapter) > 2 * self.adapters
-            || count(&Kind::OfMemory) > self.adapters.min(1)
+        let Adapters { own, managed } = self.adapters;
+        count(&Kind::Adapter) > own + managed
+            || count(&Kind::OfAdapter) > 2 * own + managed
+            || count(&Kind::OfMemory) > own.min(1)
     }
 
     fn is_nonblocking(&self, fd: i32) -> bool {
@@ -272,6 +274,8 @@ mod tests {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+    const NONE: Adapters = Adapters { own: 0, managed: 0 };
+
     #[test]
     fn what_a_descriptor_is_stands_in_its_link() {
         assert_eq!(kind("socket:[4711]"), Kind::Socket(4711));
@@ -306,7 +310,7 @@ mod tests {
         let bell = UnixDatagram::bind_addr(&bell).unwrap();
         // This process is the shepherd, too, so that all of its sockets would be wires.
         let sockets = PmSockets { own: OnceCell::from(HashSet::new()), ..PmSockets::default() };
-        let live = Live::new(std::process::id() as i32, &sockets, HashSet::new(), 0);
+        let live = Live::new(std::process::id() as i32, &sockets, HashSet::new(), NONE);
         let (own, _peer) = UnixDatagram::pair().unwrap();
         assert!(live.is_of_pm(bell.as_raw_fd()) && !live.is_of_pm(own.as_raw_fd()));
         let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
@@ -325,24 +329,29 @@ mod tests {
     #[test]
     fn adapters_that_pm_has_not_opened_may_bring_what_nobody_counts() {
         let sockets = PmSockets::default();
-        let has_others = |adapters, kinds: &[Kind]| {
-            let live = Live::new(1, &sockets, HashSet::new(), adapters);
-            let kinds: Vec<_> = kinds.iter().map(|kind| (5, Some(kind.clone()))).collect();
+        let has_others = |(own, managed), kinds: &[Kind]| {
+            let live = Live::new(1, &sockets, HashSet::new(), Adapters { own, managed });
+            let kinds: Vec<_> = kinds.iter().map(|kind| (5, Some(*kind))).collect();
             live.has_other_adapters(&kinds)
         };
         let of_pm = [Kind::Adapter, Kind::OfAdapter, Kind::OfAdapter, Kind::OfMemory];
-        assert!(!has_others(1, &of_pm) && !has_others(0, &[Kind::Event]));
+        assert!(!has_others((1, 0), &of_pm) && !has_others((0, 0), &[Kind::Event]));
+        // The own one and another, which had the address that was tried first.
+        let of_manager = [Kind::Adapter, Kind::OfAdapter].repeat(2);
+        let of_iwarp = [&of_pm[..], &of_manager].concat();
+        assert!(!has_others((1, 2), &of_iwarp) && has_others((1, 1), &of_iwarp));
         for other in [Kind::Adapter, Kind::OfAdapter, Kind::OfMemory] {
-            assert!(has_others(1, &[&of_pm[..], &[other]].concat()));
+            assert!(has_others((1, 0), &[&of_pm[..], &[other]].concat()));
+            assert!(has_others((1, 2), &[&of_iwarp[..], &[other]].concat()));
         }
-        assert!(has_others(0, &of_pm[..1]));
+        assert!(has_others((0, 0), &of_pm[..1]));
     }
 
     #[test]
     fn memory_is_read_where_there_is_some() {
         let text = *b"what is waited for";
         let sockets = PmSockets::default();
-        let live = Live::new(std::process::id() as i32, &sockets, HashSet::new(), 0);
+        let live = Live::new(std::process::id() as i32, &sockets, HashSet::new(), NONE);
         let address = text.as_ptr() as u64;
         assert_eq!(live.read(address, text.len()).as_deref(), Some(&text[..]));
         assert_eq!(live.read(8, 8), None);

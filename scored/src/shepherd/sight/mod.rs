@@ -42,7 +42,7 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use score_proto::sight::{Quiet, Seen, Wait};
 
-use super::networks::Gauges;
+use super::networks::{Adapters, Gauges};
 use crate::deadlock::{Sample, Watch};
 use areas::{Areas, Seat};
 use bell::Bell;
@@ -312,8 +312,7 @@ struct Claim {
     pid: i32,
     /// Those of its threads that say something of themselves.
     seats: Vec<Seat>,
-    /// RDMA adapters that PM has opened there.
-    adapters: usize,
+    adapters: Adapters,
 }
 
 /// Looks at the threads of all processes that say that they wait; none where one has ended.
@@ -360,9 +359,9 @@ impl Element {
     }
 
     fn claims(&self) -> Vec<Option<Claim>> {
-        let adapters = self.gauges.adapters();
         let claim = |(number, process): (u32, &Process)| {
             let seats = self.areas.area(number).and_then(|area| area.seats());
+            let adapters = self.gauges.adapters(number);
             let claim = Claim { pid: process.pid, seats: seats.unwrap_or_default(), adapters };
             (!process.ended).then_some(claim)
         };
