@@ -36,7 +36,7 @@ const TELL: u64 = 1024;
 /// changes of networks take.
 const CARRIER: u64 = 250_000_000;
 /// Polls that find nothing to do, of which one looks at the clock, and at what the owner asks for.
-const QUIET: u32 = 16;
+const QUIET: u32 = 8;
 /// Buffers that the machine does not know of: for what is just being read.
 const SPARE: usize = 64;
 
@@ -301,6 +301,7 @@ impl Engine {
         self.quiet += 1;
         let idle = !self.behind
             && self.machine.is_silent()
+            && !self.machine.owes()
             && lanes.released.is_empty()
             && lanes.submitted.is_empty()
             && self.desk.is_empty()

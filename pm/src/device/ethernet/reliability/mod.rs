@@ -95,6 +95,8 @@ pub struct Machine {
     shared: Shared,
     table: Table,
     peers: Vec<Peer>,
+    /// Of these, how many wait for an acknowledgement.
+    owed: u32,
     timers: Timers,
     /// Peers that may have something to transmit, each at most once.
     ready: VecDeque<u32>,
@@ -122,6 +124,7 @@ impl Machine {
                 draining: false,
             },
             peers: Vec::new(),
+            owed: 0,
             timers: Timers::default(),
             ready: VecDeque::new(),
             burst: 0,
@@ -213,10 +216,11 @@ impl Machine {
         while let Some(&index) = self.ready.front() {
             let peer = &mut self.peers[index as usize];
             let packet = peer.transmit(&mut self.shared, now);
-            peer.arm(index, &mut self.timers);
+            peer.ready = packet.is_some() && peer.has_work();
+            let more = peer.ready;
+            self.arm(index);
             self.burst += 1;
-            if packet.is_none() || !peer.has_work() {
-                peer.ready = false;
+            if !more {
                 self.burst = 0;
                 self.ready.pop_front();
             } else if self.burst >= BURST {
@@ -244,12 +248,30 @@ impl Machine {
             peer.send.acknowledge(&header, &mut peer.links, &mut self.shared, now);
         }
         let fate = peer.take(&header, link, buffer, &mut self.shared, now);
-        peer.arm(index, &mut self.timers);
-        if peer.has_work() {
+        let more = peer.has_work();
+        self.arm(index);
+        if more {
             self.enlist(index);
         }
         self.list_deliverable(index);
         fate
+    }
+
+    /// After each change of a peer: its timers, and whether it waits for an acknowledgement.
+    #[inline]
+    fn arm(&mut self, index: u32) {
+        let peer = &mut self.peers[index as usize];
+        peer.arm(index, &mut self.timers);
+        let owed = peer.receive.ack_at != NEVER;
+        self.owed = self.owed + u32::from(owed) - u32::from(peer.owed);
+        peer.owed = owed;
+    }
+
+    /// Whether a peer is owed an acknowledgement that waits for a message to ride on: then
+    /// [`Self::expire`] is needed before long.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.owed > 0
     }
 
     /// The header of a packet that is this job's and meant for this node; others are counted.
@@ -419,7 +441,7 @@ impl Machine {
             }
             self.enlist(index);
         }
-        self.peers[index as usize].arm(index, &mut self.timers);
+        self.arm(index);
     }
 
     /// Takes over the messages of a process that has died, as its slab has them, in any order.

@@ -15,6 +15,8 @@ pub(super) struct Peer {
     pub(super) links: Links,
     /// In the machine's list of peers that may have something to transmit.
     pub(super) ready: bool,
+    /// It waits for an acknowledgement that waits for a message to ride on.
+    pub(super) owed: bool,
     /// For each timer, the entry of the heap that counts.
     pub(super) armed: [u64; TIMERS.len()],
 }
@@ -27,6 +29,7 @@ impl Peer {
             receive: Receiver::new(config),
             links: Links::new(config),
             ready: false,
+            owed: false,
             armed: [NEVER; TIMERS.len()],
         }
     }
