@@ -276,8 +276,11 @@ fn whoever_has_a_remote_shell_needs_no_service() {
         let remote = scene.file("rsh", REMOTE_SHELL);
         std::fs::set_permissions(&remote, std::fs::Permissions::from_mode(0o755)).unwrap();
         let traffic = program(scene, "traffic");
-        let words = ["-file=db,nodes=2x1,network=roce,stat", &traffic, "100", "1"];
-        let job = scene.scrun(&words).env("SCORE_RSH", remote.to_str().unwrap());
+        // A directory that both machines have.
+        let database = scene.dir().join("db");
+        let options = format!("-file={},nodes=2x1,network=roce,stat", database.display());
+        let line = format!("cd / && exec scrun {options} {traffic} 100 1");
+        let job = scene.sh(&line).env("SCORE_RSH", remote.to_str().unwrap());
         let outcome = job.watchdog(PATIENCE).run().expect(0);
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");
         let _ = outcome.says(&["network set 0 (roce): RDMA by rxe0"]);
