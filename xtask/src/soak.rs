@@ -1,15 +1,19 @@
 //! `cargo xtask soak`: builds, then hands over to the soak program, which shares the scenarios'
-//! harness (tests/src/bin/score-soak/).
+//! harness (tests/src/bin/score-soak/). `cargo xtask soak machines` has two virtual machines
+//! instead.
 
 use std::process::Command;
 
-use crate::run;
+use crate::{run, test};
 
 /// Runs the soak that `args` name.
 ///
 /// # Errors
 /// The build failed, or the soak found something.
 pub fn run(args: &[String]) -> Result<(), String> {
+    if args.first().is_some_and(|what| what == "machines") {
+        return test::machine::soak();
+    }
     let bin = run::build_release()?;
     run::call(Command::new(bin.join("score-soak")).args(args).env("HARNESS_BIN_DIR", &bin))
 }

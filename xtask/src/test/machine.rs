@@ -23,8 +23,12 @@ const REMOVAL: &str = "verbs_removal";
 const REMOVED: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
                        sleep 0.1; done; exit 1";
 const AGAIN: usize = 2;
+/// For how long jobs take turns there.
+const SLICES: &str = "HARNESS_SLICES_SECONDS";
 /// What runs on two machines at a time, joined by wires: scenarios, and tests of pm.
 const JOBS: &str = "two_machines::";
+/// Of these the ones that wait for what takes its time, or measure it: `cargo xtask soak machines`.
+const LONG: [&str; 2] = ["jobs_take_turns_on_both", "the_machine_that_is_lost"];
 const MACHINES: &str = "verbs_machines";
 /// A service there, and a job of a user that exceeds its memorylimit.
 const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
@@ -52,10 +56,7 @@ pub fn run(tally: &mut Tally) -> Result<(), String> {
     let of_pm = |name: &&str| built("score-pm", name);
     let programs = TESTS.iter().map(of_pm).collect::<Result<Vec<_>, _>>()?;
     let scenarios = built("score-tests", "scenarios")?;
-    let release = run::build_release()?;
-    let mut files: Vec<PathBuf> = USED.iter().map(|name| release.join(name)).collect();
-    files.extend(compiled(&release)?);
-    files.push(scenarios.clone());
+    let files = given(&scenarios)?;
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(me);
     command.args(["vm", "-limit", LIMIT, "-memory", MEMORY]);
@@ -70,18 +71,44 @@ pub fn run(tally: &mut Tally) -> Result<(), String> {
     command.args(["sh", "-c", MEMORY_LIMIT, "--"]).arg(built("score-pm", REMOVAL)?);
     command.args(["--", "sh", "-c", REMOVED, "--"]);
     command.arg(&programs[AGAIN]).arg(ONE_AT_A_TIME);
-    tally.count(&mut command).and(two_machines(tally, &scenarios, &files))
+    let mut two = two_machines(&scenarios, &files)?;
+    LONG.iter().for_each(|name| _ = two.args(["--skip", name]));
+    two.arg("--").arg(built("score-pm", MACHINES)?).arg(ONE_AT_A_TIME);
+    tally.count(&mut command).and(tally.count(&mut two))
 }
 
-/// Jobs over two machines, and what these send each other: the last of that ends with one machine.
-fn two_machines(tally: &mut Tally, scenarios: &str, files: &[PathBuf]) -> Result<(), String> {
+/// All that runs on two machines but the tests of pm: `cargo xtask soak machines`.
+///
+/// # Errors
+/// They could not be had, or one failed.
+pub fn soak() -> Result<(), String> {
+    vm::prepare()?;
+    let scenarios = built("score-tests", "scenarios")?;
+    let files = given(&scenarios)?;
+    run::call(two_machines(&vm::inside(&scenarios), &files)?.arg("--nocapture"))
+}
+
+/// What scenarios need, and themselves.
+fn given(scenarios: &Path) -> Result<Vec<PathBuf>, String> {
+    let release = run::build_release()?;
+    let mut files: Vec<PathBuf> = USED.iter().map(|name| release.join(name)).collect();
+    files.extend(compiled(&release)?);
+    files.push(scenarios.to_path_buf());
+    Ok(files)
+}
+
+/// Jobs over two machines.
+fn two_machines(scenarios: &str, files: &[PathBuf]) -> Result<Command, String> {
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(me);
     command.args(["vm", "-machines", "2", "-limit", LIMIT, "-memory", MEMORY]);
     files.iter().for_each(|file| _ = command.arg("-give").arg(file));
-    command.args(["env", "HARNESS_BIN_DIR=/given", scenarios, JOBS, ONE_AT_A_TIME, "--"]);
-    command.arg(built("score-pm", MACHINES)?).arg(ONE_AT_A_TIME);
-    tally.count(&mut command)
+    command.args(["env", "HARNESS_BIN_DIR=/given"]);
+    if let Ok(seconds) = std::env::var(SLICES) {
+        command.arg(format!("{SLICES}={seconds}"));
+    }
+    command.args([scenarios, JOBS, ONE_AT_A_TIME]);
+    Ok(command)
 }
 
 /// The C programs of the scenarios: there is no compiler in the machine.

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: sets up what is missing, then every check in order, each with its time.
 
-mod machine;
+pub mod machine;
 mod sanitizers;
 mod tally;
 
