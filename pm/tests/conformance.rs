@@ -260,7 +260,10 @@ fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
 #[test]
 fn bytes_count_exactly_and_the_last_peers_are_known() {
     on_every_kind(4, |bed| {
-        assert_eq!(bed.counters(0), Counters::default());
+        // On iWARP a library that PM uses opens adapters, too, which is no count of messages.
+        let opened = bed.counters(0).opened;
+        assert!(opened == 0 || bed.kind.contains("iwarp"), "{}", bed.kind);
+        assert_eq!(bed.counters(0), Counters { opened, ..Counters::default() });
         let lengths = [1, 48, 49, 1000];
         for (round, len) in lengths.into_iter().enumerate() {
             for to in 1..4 {
