@@ -313,20 +313,23 @@ impl Context {
         Ok(())
     }
 
-    /// Writes the context's state for people to read.
+    /// Writes the context's state for people to read, all of it at once: who shares the place it
+    /// goes to, like the other nodes' dumps, comes before or after it.
     pub fn dump(&self, out: &mut dyn Write) -> Result<()> {
         let inner = self.live()?;
         let words = |held: bool| if held { "held" } else { "free" };
         let locks = inner.locks();
+        let mut text = Vec::new();
         writeln!(
-            out,
+            text,
             "{} context {}: send lock {}, receive lock {}",
             inner.body.kind(),
             inner.id,
             words(!locks.send.is_free()),
             words(!locks.receive.is_free()),
         )
-        .and_then(|()| on!(&inner.body, device => device.dump(out)))
+        .and_then(|()| on!(&inner.body, device => device.dump(&mut text)))
+        .and_then(|()| out.write_all(&text))
         .map_err(|_| Error::Io)
     }
 }

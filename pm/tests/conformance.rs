@@ -313,9 +313,7 @@ fn the_configuration_tells_the_truth() {
         assert_eq!(bed.device.node_list(), Ok(0..3));
         assert_eq!(bed.device.is_reachable(2), Ok(true));
         assert_eq!(bed.device.is_reachable(3), Err(Error::Invalid));
-        let mut text = Vec::new();
-        bed.ends[1].dump(&mut text).unwrap();
-        let text = String::from_utf8(text).unwrap();
+        let text = dump(&bed.ends[1]);
         assert!(text.contains(bed.end_kind()) && text.contains("node 1 of 3"), "{text}");
     });
 }

@@ -58,12 +58,6 @@ fn stream(from: &Context, to: &Context, count: u32, meanwhile: impl FnOnce() + S
     }
 }
 
-fn dump(context: &Context) -> String {
-    let mut text = Vec::new();
-    context.dump(&mut text).unwrap();
-    String::from_utf8(text).unwrap()
-}
-
 /// How many packets have gone over one of several links.
 fn sent_over(context: &Context, link: u32) -> u64 {
     let text = dump(context);

@@ -118,7 +118,7 @@ impl Target {
 
 /// What node 1 has counted under these words.
 fn counted(outcome: &Outcome, words: &str) -> u64 {
-    // Both nodes print theirs at once: their headings may come before either.
+    // Each node's comes whole, in any order.
     let mut dumps = outcome.stderr.split("composite context");
     let own = dumps.find(|dump| dump.contains("channel 0 node 1 of ")).unwrap_or_default();
     let line = own.lines().find_map(|line| line.trim().strip_prefix(words)?.strip_prefix(": "));

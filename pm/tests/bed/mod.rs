@@ -323,3 +323,24 @@ impl Drop for Watchdog {
         self.0.take();
     }
 }
+
+/// Who takes one text and no more.
+struct One(Option<String>);
+
+impl std::io::Write for One {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let before = self.0.replace(String::from_utf8(bytes.to_vec()).unwrap());
+        assert_eq!(before, None, "a dump comes whole: those of several nodes are not mixed");
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+pub fn dump(context: &Context) -> String {
+    let mut out = One(None);
+    context.dump(&mut out).unwrap();
+    out.0.expect("a context has something to tell")
+}
