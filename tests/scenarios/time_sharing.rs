@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use score_tests::process::Process;
 use score_tests::service::{ALICE, BOB, Cluster};
 use score_tests::{Outcome, Running, Scene};
 
@@ -181,7 +182,8 @@ fn a_suspended_job_stands_still_while_others_take_turns() {
     let mut job = cluster.scrun(BOB, "a", "nodes=1", tick).start();
     job.wait_for("tick", 3);
     job.signal(Signal::SIGTSTP);
-    stands_still(&scene, |one| one.command.contains("echo tick") && one.program() != "scrun");
+    let tick = |one: &Process| one.command.contains("echo tick") && one.program() != "scrun";
+    stands_still(&scene, NO_SLICE, tick);
     // What was on its way when it was stopped; scrun itself stands still, too.
     sleep(Duration::from_millis(200));
     let shown = job.stdout().len();
@@ -196,12 +198,15 @@ fn a_suspended_job_stands_still_while_others_take_turns() {
     assert_ne!(other.wait().code, 0);
 }
 
-/// Waits until such a process is found stopped several times on end, so that no slice is over
-/// between. A shell that waits for a child of vfork(2) that is stopped stands still, too.
-fn stands_still(scene: &Scene, which: impl Fn(&score_tests::process::Process) -> bool) {
+/// In slices of 10 ms, a process that is found stopped so often on end is not stopped by them.
+const NO_SLICE: u32 = 40;
+
+/// Waits until such processes are found stopped so many times on end. A shell that waits for a
+/// child of vfork(2) that is stopped stands still, too.
+fn stands_still(scene: &Scene, wanted: u32, which: impl Fn(&Process) -> bool) {
     let begin = Instant::now();
     let mut times = 0;
-    while times < 40 {
+    while times < wanted {
         let all: Vec<_> = scene.processes().into_iter().filter(|one| which(one)).collect();
         let still = !all.is_empty() && all.iter().all(|one| matches!(one.state, 'T' | 'D'));
         times = if still { times + 1 } else { 0 };
@@ -216,10 +221,9 @@ fn a_job_whose_output_nobody_takes_is_suspended_and_goes_on_when_somebody_does()
     let (mut read, write) = std::io::pipe().unwrap();
     let words = ["-nodes=1", "sh", "-c", "seq 1 2000000; echo end >&2"];
     let job = scene.scrun(&words).output_to(write).start();
-    let shell = |one: &score_tests::process::Process| {
-        one.command.starts_with("seq ") || one.command.starts_with("sh -c seq")
-    };
-    stands_still(&scene, shell);
+    let shell =
+        |one: &Process| one.command.starts_with("seq ") || one.command.starts_with("sh -c seq");
+    stands_still(&scene, NO_SLICE, shell);
     let mut bytes = Vec::new();
     read.read_to_end(&mut bytes).unwrap();
     let outcome = job.wait();
@@ -233,7 +237,8 @@ fn sc_sleep_stops_the_whole_job_for_its_time() {
     let scene = Scene::new();
     let Some(program) = turns(&scene) else { return };
     let job = scene.scrun(&["-nodes=2", program.to_str().unwrap(), "3", "sleep"]).start();
-    stands_still(&scene, |one| one.program() == "turns");
+    // It is alone: only its sleep stops it.
+    stands_still(&scene, 5, |one| one.program() == "turns");
     let outcome = job.wait();
     assert_eq!(outcome.code, 0, "{outcome}");
     assert_eq!(outcome.text().matches("slept 0").count(), 2, "{outcome}");
