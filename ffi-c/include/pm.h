@@ -426,6 +426,7 @@ int pmMLock(pmContext *pmc, int rmt_node, caddr_t addr, size_t len, pmAddrHandle
 
 /*
  * Unlocks memory: its handle is refused when this was the last lock.
+ * Waits for copies that other processes of this host have under way there.
  * EINVAL node or length; ENOENT it was not locked; ENOSYS.
  * Manual page pmMUnlock(3).
  */

@@ -17,6 +17,7 @@ mod barrier;
 pub mod config;
 #[cfg(not(loom))]
 pub mod context;
+mod copying;
 #[cfg(not(loom))]
 pub mod debug;
 #[cfg(not(loom))]

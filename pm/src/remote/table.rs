@@ -55,6 +55,11 @@ impl Entry {
         fence(Ordering::Release);
     }
 
+    /// Whether all of its region lies in the arena.
+    pub(crate) fn is_in_arena(&self) -> bool {
+        self.arena.load(Ordering::Relaxed) != 0
+    }
+
     /// Address, length and arena of the region of this number.
     fn read(&self, number: u32) -> Option<[u64; 3]> {
         // SYNC: region

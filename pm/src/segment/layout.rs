@@ -4,14 +4,15 @@
 #![forbid(unsafe_code)]
 
 use crate::config::Counters;
+use crate::copying::Copying;
 use crate::door::Door;
 use crate::error::{Error, Result};
 use crate::remote::{Entry, SLOTS};
 use crate::ring::{MAX_SLOTS, Shape};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x06");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x07");
 /// The most nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
@@ -124,7 +125,7 @@ pub(crate) struct Node {
     pub(crate) receive: Line<ReceiveCounters>,
     /// Advanced by every poll that found nothing.
     pub(crate) epoch: Line<AtomicU64>,
-    pub(crate) pad: Line<[u64; 8]>,
+    pub(crate) copying: Copying,
     pub(crate) door: Line<Door>,
     pub(crate) pad2: Line<[u64; 8]>,
 }
@@ -166,6 +167,9 @@ pub(crate) struct Activation {
     pub(crate) generation: Line<[AtomicU64; KINDS]>,
 }
 
+/// Bits for those who copy.
+const COPIERS: usize = 256;
+
 /// What a node's peers need to copy into and out of its memory. All zero: it has locked nothing.
 /// The entries of its locked regions follow.
 #[repr(C, align(64))]
@@ -175,6 +179,27 @@ pub(crate) struct Access {
     /// Where in that process a word lies, and the word: whoever reads it there may copy.
     pub(crate) probe: AtomicU64,
     pub(crate) word: AtomicU64,
+    /// Who has copied there, by a bit for each node's number modulo [`COPIERS`].
+    pub(crate) copiers: [AtomicU64; COPIERS / 64],
+}
+
+impl Access {
+    /// By node `by`, before it copies for the first time.
+    pub(crate) fn note_copier(&self, by: usize) {
+        let bit = by % COPIERS;
+        self.copiers[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// By the owner: whom it may have to wait for, of `nodes` nodes.
+    pub(crate) fn copiers(&self, nodes: usize) -> impl Iterator<Item = usize> {
+        let bits = self.copiers.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let nodes = if bits == [0; COPIERS / 64] { 0 } else { nodes };
+        (0..nodes).filter(move |node| {
+            let bit = node % COPIERS;
+            bits[bit / 64] >> (bit % 64) & 1 == 1
+        })
+    }
 }
 
 /// A node's locked regions.

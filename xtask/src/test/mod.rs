@@ -120,7 +120,7 @@ fn loom(tally: &mut Tally) -> Result<(), String> {
 
 fn soak(tally: &mut Tally) -> Result<(), String> {
     let program = run::target()?.join("release/score-soak");
-    for kind in ["kill", "messages", "gang"] {
+    for kind in ["kill", "messages", "memory", "gang"] {
         run::call(Command::new(&program).args([kind, "-quick"]))?;
         tally.pass(1);
     }

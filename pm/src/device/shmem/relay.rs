@@ -18,7 +18,7 @@ use crate::ring::{Consumer, Producer};
 use crate::segment::Kind;
 use crate::sync::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Bytes of a request at most.
 const CHUNK: usize = 256 << 10;
@@ -100,6 +100,11 @@ impl Endpoint {
             Err(TryLockError::Poisoned(state)) => Ok(state.into_inner()),
             Err(TryLockError::WouldBlock) => Err(Error::NoBuffers),
         }
+    }
+
+    /// Until no thread of this process copies for others.
+    pub(super) fn wait_for_relay(&self) {
+        drop(self.relay.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Operations under way to any node.

@@ -6,9 +6,10 @@
 #![expect(unsafe_code)]
 
 use super::Endpoint;
+use crate::barrier;
 use crate::config::RMA_MTU;
 use crate::debug;
-use crate::door::EXITED;
+use crate::door::{EXITED, FENCED};
 use crate::error::{Error, Result};
 use crate::lock::is_single_threaded;
 use crate::remote::{
@@ -16,12 +17,17 @@ use crate::remote::{
     copy_to, find,
 };
 use crate::segment::layout::Regions;
-use crate::sync::{AtomicU32, AtomicU64, Local, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Local, Ordering, fence};
 use memmap2::MmapRaw;
+use std::cell::OnceCell;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// What lies in every process, for its peers to read.
 static KNOWN_WORD: AtomicU64 = AtomicU64::new(0);
+
+/// How long a copy of another process may hold up who unlocks its memory.
+const HELD: Duration = Duration::from_secs(10);
 
 /// How the memory of a peer's process is reached, together with its number.
 const REFUSED: u64 = 1 << 32;
@@ -33,6 +39,16 @@ struct Peer {
     part: OnceLock<Option<MmapRaw>>,
     /// 0, or the process that was probed, perhaps [`REFUSED`].
     probed: Local,
+}
+
+impl Peer {
+    /// Where both ends are mapped here, if both lie in the arena.
+    #[inline]
+    fn mapped(&self, local: Place, there: Place) -> Option<(*mut u8, *mut u8)> {
+        let (_, there) = (local.arena?, there.arena?);
+        let start = self.part.get()?.as_ref()?.as_mut_ptr();
+        Some((local.addr as *mut u8, start.wrapping_add(there as usize)))
+    }
 }
 
 pub(super) struct Remote {
@@ -88,9 +104,34 @@ impl Endpoint {
     }
 
     pub(crate) fn withdraw_region(&self, number: Number) {
-        if let Some(own) = self.remote.own.get() {
-            own[number.slot()].withdraw();
-            self.shared(self.own).entries[number.slot()].withdraw();
+        let Some(own) = self.remote.own.get() else { return };
+        let in_arena = own[number.slot()].is_in_arena();
+        own[number.slot()].withdraw();
+        self.shared(self.own).entries[number.slot()].withdraw();
+        self.wait_for_copies(number, in_arena);
+    }
+
+    /// Until nobody copies into or out of a region that was withdrawn. Who is held by a debugger
+    /// amid a copy is waited for no longer than [`HELD`].
+    fn wait_for_copies(&self, number: Number, in_arena: bool) {
+        if self.relay_is_used() {
+            self.wait_for_relay();
+        }
+        fence(Ordering::SeqCst);
+        let copiers: Vec<_> = self.shared(self.own).access.copiers(self.nodes()).collect();
+        if in_arena && !copiers.is_empty() {
+            barrier::issue();
+        }
+        let begin = OnceCell::new();
+        for node in copiers {
+            let record = self.segment.node(node);
+            record.copying.wait(self.own, number.bits(), || {
+                let is_late = begin.get_or_init(Instant::now).elapsed() > HELD;
+                if is_late {
+                    debug::say(debug::ERROR, || format!("shmem: node {node} copies for {HELD:?}"));
+                }
+                is_late || record.door.0.bits() & EXITED != 0
+            });
         }
     }
 
@@ -125,30 +166,48 @@ impl Endpoint {
     }
 
     pub(crate) fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
+        let number = operation.remote.number();
+        let copying = &self.record().copying;
+        let copy = copying.begin(node, number, is_single_threaded()).ok_or(Error::NoBuffers)?;
         let (local, there) = self.ends(node, operation)?;
         let Operation { direction, len, .. } = *operation;
-        if self.segment.node(node as usize).door.0.bits() & EXITED != 0 {
+        let door = self.segment.node(node as usize).door.0.bits();
+        if door & EXITED != 0 {
             self.fail(direction, || format!("node {node} has exited"));
             return Ok(());
         }
         if self.is_relaying_to(node) {
             return self.relayed_operation(node, operation, local);
         }
-        if let Some((here, there)) = self.mapped(node, local, there) {
+        let peer = &self.remote.peers[node as usize];
+        if peer.part.get().is_none() && local.arena.is_some() && there.arena.is_some() {
+            let _ = peer.part.set(self.part_of(node));
+            drop(copy);
+            return self.remote(node, operation);
+        }
+        if let Some((here, there)) = peer.mapped(local, there) {
+            if self.fences || door & FENCED != 0 {
+                fence(Ordering::SeqCst);
+                self.ends(node, operation)?;
+            }
             let (from, to) = match direction {
                 Direction::Write => (here, there),
                 Direction::Read => (there, here),
             };
             // SAFETY: both lie in mappings of parts of the arena, which stay, at places that were
             // checked against their parts, and two nodes' parts are not one.
-            unsafe { copy(from, to, len) };
+            unsafe { copy_bytes(from, to, len) };
+            drop(copy);
             self.count_moved(direction, len);
             return Ok(());
         }
-        match self.process_of(node) {
-            Some(pid) => self.by_kernel(node, pid, direction, local, there, len),
-            None => return self.relayed_operation(node, operation, local),
-        }
+        let Some(pid) = self.process_of(node) else {
+            return self.relayed_operation(node, operation, local);
+        };
+        // A system call is long: this side may as well fence for itself.
+        fence(Ordering::SeqCst);
+        let ends = self.ends(node, operation)?;
+        self.by_kernel(node, pid, direction, ends, len);
         Ok(())
     }
 
@@ -166,14 +225,11 @@ impl Endpoint {
         self.remote.own.get().map(|own| &own[..])
     }
 
-    /// Where both ends are mapped here, if both lie in the arena.
-    #[inline]
-    fn mapped(&self, node: u32, local: Place, there: Place) -> Option<(*mut u8, *mut u8)> {
-        let (_, there) = (local.arena?, there.arena?);
-        let peer = self.remote.peers.get(node as usize)?;
-        let part = peer.part.get_or_init(|| self.segment.arena()?.map(node as usize));
-        let start = part.as_ref()?.as_mut_ptr();
-        Some((local.addr as *mut u8, start.wrapping_add(there as usize)))
+    /// Before anything of it is looked at that is to be copied.
+    #[cold]
+    fn part_of(&self, node: u32) -> Option<MmapRaw> {
+        self.shared(node).access.note_copier(self.own as usize);
+        self.segment.arena()?.map(node as usize)
     }
 
     /// Any other memory.
@@ -182,8 +238,7 @@ impl Endpoint {
         node: u32,
         pid: i32,
         direction: Direction,
-        local: Place,
-        there: Place,
+        (local, there): (Place, Place),
         len: usize,
     ) {
         let (here, there) = (local.addr as usize, there.addr as usize);
@@ -211,6 +266,7 @@ impl Endpoint {
         if probed.get() == pid as u64 | REFUSED {
             return None;
         }
+        access.note_copier(self.own as usize);
         let at = access.probe.load(Ordering::Relaxed) as usize;
         let word = access.word.load(Ordering::Relaxed);
         let mut found = 0u64;
@@ -272,7 +328,7 @@ impl Endpoint {
 /// # Safety
 /// `len` bytes are mapped at both places, which do not overlap.
 #[inline]
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     if len == 8 && from.addr().is_multiple_of(8) && to.addr().is_multiple_of(8) {
         // SAFETY: aligned, and as the caller says; shared memory is used by atomics.
         let (from, to) = unsafe { (&*from.cast::<AtomicU64>(), &*to.cast::<AtomicU64>()) };

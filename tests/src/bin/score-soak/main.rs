@@ -5,6 +5,7 @@
 mod deadlock;
 mod gang;
 mod kill;
+mod memory;
 mod messages;
 mod random;
 
@@ -12,11 +13,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: cargo xtask soak [kill|messages|deadlock|gang] [-count N] [-minutes N] [-seed S] [-quick]
+usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minutes N] [-seed S]
+       [-quick]
 
   kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
             short jobs of random shape; after each, nothing may be left (10,000 by default)
   messages  random sizes, senders and kills; every byte, order and count is checked (3 minutes)
+  memory    regions that change under remote writes and reads, in short slices; what is around
+            them, or no longer locked, stays as it was (3 minutes; needs root)
   deadlock  random patterns of communication: none that goes on is called deadlocked, each that does
             not is (3 minutes)
   gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
             "kill" => kill::run(&plan),
             "gang" => gang::run(&plan),
             "deadlock" => deadlock::run(&plan),
+            "memory" => memory::run(&plan),
             _ => messages::run(&plan),
         };
         if let Err(fault) = done {
@@ -87,7 +92,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
             text.parse().map_err(|_| format!("{word} {text}: no number"))
         };
         match word.as_str() {
-            "kill" | "messages" | "deadlock" | "gang" => kinds.push(word.clone()),
+            "kill" | "messages" | "memory" | "deadlock" | "gang" => kinds.push(word.clone()),
             "-count" => count = Some(number()?),
             "-minutes" => minutes = Some(number()?),
             "-seed" => seed = Some(number()?),
@@ -96,7 +101,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
         }
     }
     if kinds.is_empty() {
-        kinds = ["kill", "messages", "deadlock", "gang"].map(String::from).into();
+        kinds = ["kill", "messages", "memory", "deadlock", "gang"].map(String::from).into();
     }
     #[expect(clippy::disallowed_methods, reason = "another seed at each time")]
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -106,6 +111,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
             "kill" => (10_000, 60),
             "gang" => (100_000, 2_000),
             "deadlock" => (u64::MAX, 40),
+            "memory" => (u64::MAX, 9),
             _ => (u64::MAX, 8),
         };
         let count = count.unwrap_or(match (minutes, quick) {

@@ -1,0 +1,402 @@
+/*
+ * Memory that is locked, written, read, and mapped anew under the writes of others, for long:
+ *   regions ROUNDS SEED [alone]
+ * In each round two nodes meet, one that owns a region and one that writes it and reads it. In
+ * quiet rounds every byte is checked at both ends. In the others the owner maps its region anew,
+ * protects it or gives it up while the other one goes on: each operation is carried out or EIO or
+ * EINVAL, and what lies around the region, or is never locked, stays as it was. At the end of each
+ * round the region is unlocked: whoever still has its handle is refused.
+ * With "alone" other processes may not copy this one's memory.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <sc.h>
+#include <score.h>
+
+#define PAGE ((size_t)4096)
+#define MOST 48 /* pages of a region */
+
+enum kind { OFFER, WRITTEN, READ_IT, HAVE_READ, ENOUGH, STOPPED, UNLOCKED, REFUSED };
+
+struct word {
+    uint32_t kind, round;
+    uint64_t handle, length;
+    uint32_t disturbed, pad;
+};
+
+/* Where regions are mapped: always there, so that a stale address finds a newer region. */
+static unsigned char *window;
+static caddr_t local;
+static pmAddrHandle local_handle;
+static uint64_t state, round_now, carried_out, failed, refused;
+static int self, peer;
+
+static uint32_t draw(uint32_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % below;
+}
+
+static void die(const char *what, int cc) {
+    fprintf(stderr, "node %d, round %d: %s: %s\n", self, (int)round_now, what, pmErrorString(cc));
+    (void)sc_exit(3);
+}
+
+static void must(const char *what, int cc) {
+    if (cc != PM_SUCCESS) {
+        die(what, cc);
+    }
+}
+
+/* ---- words to each other ---- */
+
+static void tell(enum kind kind, const struct word *more) {
+    struct word word = {0};
+    caddr_t buffer;
+    int cc;
+
+    if (more != NULL) {
+        word = *more;
+    }
+    word.kind = kind;
+    word.round = (uint32_t)round_now;
+    while ((cc = pmGetSendBuffer(score_pmnet[0], peer, &buffer, sizeof word)) == ENOBUFS) {
+    }
+    must("pmGetSendBuffer", cc);
+    memcpy(buffer, &word, sizeof word);
+    must("pmSend", pmSend(score_pmnet[0]));
+}
+
+/* Whether the word has come; any other is a fault. */
+static int has_come(enum kind kind, struct word *word) {
+    caddr_t buffer;
+    size_t length;
+    int cc = pmReceive(score_pmnet[0], &buffer, &length);
+
+    if (cc == ENOBUFS) {
+        return 0;
+    }
+    must("pmReceive", cc);
+    must("a word's length", length == sizeof *word ? PM_SUCCESS : EINVAL);
+    memcpy(word, buffer, sizeof *word);
+    must("pmReleaseReceiveBuffer", pmReleaseReceiveBuffer(score_pmnet[0]));
+    if (word->kind != kind || word->round != (uint32_t)round_now) {
+        fprintf(stderr, "node %d, round %d: word %d of round %d instead of %d\n", self,
+                (int)round_now, (int)word->kind, (int)word->round, (int)kind);
+        (void)sc_exit(4);
+    }
+    return 1;
+}
+
+static struct word await(enum kind kind) {
+    struct word word;
+
+    while (!has_come(kind, &word)) {
+    }
+    return word;
+}
+
+/* ---- patterns ---- */
+
+enum { BEFORE = 1, WRITE, ANSWER, AROUND };
+
+static unsigned char content(int what, size_t at) {
+    return (unsigned char)(what * 61 + round_now * 29 + at * 7 + (at >> 8) * 3);
+}
+
+static void fill(unsigned char *area, int what, size_t from, size_t to) {
+    for (size_t at = from; at < to; at++) {
+        area[at] = content(what, at);
+    }
+}
+
+static void look(const unsigned char *area, int what, size_t from, size_t to, const char *where) {
+    for (size_t at = from; at < to; at++) {
+        if (area[at] != content(what, at)) {
+            fprintf(stderr, "node %d, round %d: byte %zu (%zu to %zu) %s was altered: %d\n", self,
+                    (int)round_now, at, from, to, where, area[at]);
+            (void)sc_exit(5);
+        }
+    }
+}
+
+/* ---- the owner ---- */
+
+struct region {
+    unsigned char *memory;
+    size_t size, offset, length;
+    int ours; /* of pmAlloc */
+    int node; /* for whom it is locked */
+};
+
+static void *map(void *at, size_t length, int protection) {
+    int flags = MAP_ANONYMOUS | (at != NULL ? MAP_FIXED : 0) | (draw(2) ? MAP_PRIVATE : MAP_SHARED);
+    void *memory = mmap(at, length, protection, flags, -1, 0);
+
+    must("mmap", memory == MAP_FAILED ? errno : PM_SUCCESS);
+    return memory;
+}
+
+static void unmap(void *at, size_t length) {
+    /* The place stays ours: nobody else's memory comes there. */
+    must("munmap", mmap(at, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+                           MAP_FAILED
+                       ? errno
+                       : PM_SUCCESS);
+}
+
+/* A region somewhere in memory with what lies around it: a page before, one behind. */
+static struct region make(void) {
+    struct region region = {0};
+    size_t pages = 1 + draw(MOST);
+
+    region.ours = draw(3) == 0;
+    region.size = (pages + 2) * PAGE;
+    if (region.ours) {
+        caddr_t memory;
+        must("pmAlloc", pmAlloc(score_pmnet[0], region.size, &memory));
+        region.memory = (unsigned char *)memory;
+    } else {
+        region.memory = map(window + draw(MOST) * PAGE, region.size, PROT_READ | PROT_WRITE);
+    }
+    region.offset = PAGE + draw((uint32_t)PAGE);
+    region.length = 1 + draw((uint32_t)(region.size - PAGE - region.offset));
+    region.node = draw(2) ? peer : PM_NODE_ANY;
+    fill(region.memory, AROUND, 0, region.offset);
+    fill(region.memory, BEFORE, region.offset, region.offset + region.length);
+    fill(region.memory, AROUND, region.offset + region.length, region.size);
+    return region;
+}
+
+static void lock(const struct region *region, pmAddrHandle *handle) {
+    must("pmMLock", pmMLock(score_pmnet[0], region->node, (caddr_t)region->memory + region->offset,
+                            region->length, handle));
+}
+
+static void look_around(const struct region *region, size_t within) {
+    look(region->memory, AROUND, 0, within == 0 ? region->offset : PAGE, "before the region");
+    look(region->memory, AROUND, within == 0 ? region->offset + region->length : within,
+         region->size, "behind the region");
+}
+
+/* Something is done to some pages of it while they are written and read. */
+static void disturb(const struct region *region) {
+    size_t pages = (region->offset + region->length + PAGE - 1) / PAGE - 1;
+    size_t first = draw((uint32_t)pages), count = 1 + draw((uint32_t)(pages - first));
+    unsigned char *at = region->memory + PAGE + first * PAGE;
+    struct word word;
+
+    for (uint32_t polls = draw(200); polls > 0; polls--) {
+        if (has_come(STOPPED, &word)) {
+            die("stopped before it was told to", EINVAL);
+        }
+    }
+    if (region->ours) {
+        /* Nothing but pmFree may unmap or protect it. */
+        memset(at, 0, 1);
+        return;
+    }
+    switch (draw(4)) {
+    case 0:
+        unmap(at, count * PAGE);
+        usleep(draw(300));
+        (void)map(at, count * PAGE, PROT_READ | PROT_WRITE);
+        break;
+    case 1:
+        (void)map(at, count * PAGE, PROT_READ | PROT_WRITE);
+        break;
+    case 2:
+        (void)madvise(at, count * PAGE, MADV_DONTNEED);
+        break;
+    default:
+        must("mprotect", mprotect(at, count * PAGE, draw(2) ? PROT_READ : PROT_NONE));
+        usleep(draw(300));
+        must("mprotect", mprotect(at, count * PAGE, PROT_READ | PROT_WRITE));
+    }
+}
+
+/* Unlocks it; where it was there is something else then, which was never locked. */
+static void give_up(struct region *region) {
+    must("pmMUnlock", pmMUnlock(score_pmnet[0], region->node,
+                                (caddr_t)region->memory + region->offset, region->length));
+    if (region->ours) {
+        caddr_t memory;
+        must("pmFree", pmFree(score_pmnet[0], (caddr_t)region->memory));
+        must("pmAlloc", pmAlloc(score_pmnet[0], region->size, &memory));
+        region->memory = (unsigned char *)memory;
+    } else {
+        region->memory = map(region->memory, region->size, PROT_READ | PROT_WRITE);
+    }
+    fill(region->memory, AROUND, 0, region->size);
+}
+
+static void own(void) {
+    struct region region = make();
+    struct word word = {0};
+    int given_up = 0;
+
+    lock(&region, &word.handle);
+    word.length = region.length;
+    word.disturbed = draw(2);
+    tell(OFFER, &word);
+    if (word.disturbed) {
+        size_t end = (region.offset + region.length + PAGE - 1) / PAGE * PAGE;
+        for (uint32_t times = 1 + draw(8); times > 0; times--) {
+            disturb(&region);
+        }
+        given_up = draw(2) == 0;
+        if (given_up) {
+            give_up(&region);
+        }
+        tell(ENOUGH, NULL);
+        (void)await(STOPPED);
+        if (given_up) {
+            look(region.memory, AROUND, 0, region.size, "that was given up");
+        } else {
+            look_around(&region, end);
+        }
+    } else {
+        (void)await(WRITTEN);
+        look(region.memory + region.offset, WRITE, 0, region.length, "written");
+        look_around(&region, 0);
+        fill(region.memory + region.offset, ANSWER, 0, region.length);
+        tell(READ_IT, NULL);
+        (void)await(HAVE_READ);
+    }
+    if (!given_up) {
+        give_up(&region);
+    }
+    tell(UNLOCKED, NULL);
+    (void)await(REFUSED);
+    look(region.memory, AROUND, 0, region.size, "that was not locked");
+    if (region.ours) {
+        must("pmFree", pmFree(score_pmnet[0], (caddr_t)region.memory));
+    } else {
+        unmap(region.memory, region.size);
+    }
+}
+
+/* ---- the other one ---- */
+
+enum way { WRITE_TO, READ_FROM };
+
+/* Asks for an operation; whether it was taken. What comes meanwhile is left where it is. */
+static int ask(enum way way, pmAddrHandle handle, size_t at, size_t length) {
+    int cc;
+
+    do {
+        cc = way == WRITE_TO
+                 ? pmWrite(score_pmnet[0], peer, handle + at, local_handle + at, length)
+                 : pmRead(score_pmnet[0], peer, handle + at, local_handle + at, length);
+    } while (cc == ENOBUFS);
+    if (cc == EINVAL) {
+        refused++;
+        return 0;
+    }
+    must(way == WRITE_TO ? "pmWrite" : "pmRead", cc);
+    return 1;
+}
+
+/* Waits until all of it is done; whether all was carried out. */
+static int done(void) {
+    int (*is_done[])(pmContext *) = {pmIsWriteDone, pmIsReadDone}, all = 1, way, cc;
+
+    for (way = 0; way < 2; way++) {
+        /* What has failed is told before all that is under way is done. */
+        while ((cc = is_done[way](score_pmnet[0])) != PM_SUCCESS) {
+            if (cc == EIO) {
+                all = 0;
+            } else if (cc != EBUSY) {
+                die(way == 0 ? "pmIsWriteDone" : "pmIsReadDone", cc);
+            }
+        }
+    }
+    return all;
+}
+
+/* All of it, in pieces of some size. */
+static void pieces(enum way way, pmAddrHandle handle, size_t length) {
+    size_t at = 0, piece;
+
+    while (at < length) {
+        piece = 1 + draw((uint32_t)(length - at));
+        must("a region that is there", ask(way, handle, at, piece) ? PM_SUCCESS : EINVAL);
+        at += piece;
+    }
+}
+
+static void visit(void) {
+    struct word word = await(OFFER), other;
+    size_t length = (size_t)word.length;
+
+    if (word.disturbed) {
+        while (!has_come(ENOUGH, &other)) {
+            size_t at = draw((uint32_t)length);
+            (void)ask((enum way)draw(2), word.handle, at, 1 + draw((uint32_t)(length - at)));
+            if (draw(4) == 0) {
+                *(done() ? &carried_out : &failed) += 1;
+            }
+        }
+        (void)done();
+        tell(STOPPED, NULL);
+    } else {
+        unsigned char *bytes = (unsigned char *)local;
+        fill(bytes, WRITE, 0, length);
+        pieces(WRITE_TO, word.handle, length);
+        tell(WRITTEN, NULL);
+        (void)await(READ_IT);
+        pieces(READ_FROM, word.handle, length);
+        must("a quiet round", done() ? PM_SUCCESS : EIO);
+        look(bytes, ANSWER, 0, length, "read");
+        tell(HAVE_READ, NULL);
+    }
+    (void)await(UNLOCKED);
+    if (ask((enum way)draw(2), word.handle, 0, length)) {
+        must("a handle that is unlocked", done() ? EINVAL : PM_SUCCESS);
+    }
+    tell(REFUSED, NULL);
+}
+
+int main(int argc, char **argv) {
+    uint64_t rounds = argc > 1 ? (uint64_t)atoi(argv[1]) : 10;
+    int far;
+
+    if (argc > 3 && prctl(PR_SET_DUMPABLE, 0) != 0) {
+        return 2;
+    }
+    score_initialize(argc, argv);
+    self = score_self_node;
+    state = (argc > 2 ? (uint64_t)atoi(argv[2]) : 1) * 64 + (uint64_t)self;
+    window = mmap(NULL, (2 * MOST + 2) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must("mmap", window == MAP_FAILED ? errno : PM_SUCCESS);
+    if (self % 2 == 0) {
+        must("pmAlloc", pmAlloc(score_pmnet[0], (MOST + 1) * PAGE, &local));
+    } else {
+        local = (caddr_t)map(NULL, (MOST + 1) * PAGE, PROT_READ | PROT_WRITE);
+    }
+    must("pmMLock", pmMLock(score_pmnet[0], PM_NODE_ANY, local, (MOST + 1) * PAGE, &local_handle));
+    for (round_now = 1; round_now <= rounds; round_now++) {
+        /* With four nodes there is one near and one far. */
+        far = score_num_node == 4 && round_now / 2 % 2 == 1 ? 2 : 1;
+        if (score_num_node == 4 && round_now % 2 == 0) {
+            (void)sc_barrier(); /* nobody speaks to who is not yet there */
+        }
+        peer = self ^ far;
+        if (((self & far) == 0) == (round_now % 2 == 0)) {
+            own();
+        } else {
+            visit();
+        }
+    }
+    printf("all right: %llu carried out, %llu failed, %llu refused\n",
+           (unsigned long long)carried_out, (unsigned long long)failed,
+           (unsigned long long)refused);
+    return 0;
+}
