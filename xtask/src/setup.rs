@@ -18,6 +18,9 @@ const NEEDS: &[(&str, &str)] = &[
     ("strace", "strace"),
     ("ip", "iproute2"),
     ("sysctl", "procps"),
+    ("xz", "xz-utils"),
+    ("ssh-keygen", "openssh-client"),
+    ("systemd-analyze", "systemd"),
     ("/usr/include/stdio.h", "libc6-dev"),
 ];
 

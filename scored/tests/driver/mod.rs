@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -133,6 +134,22 @@ pub struct How {
     pub descriptors: Option<u64>,
 }
 
+impl How {
+    /// Another user may not reach where scored was built, in root's home for example.
+    fn program(&self) -> PathBuf {
+        let built = PathBuf::from(env!("CARGO_BIN_EXE_scored"));
+        let (Some(_), Some(dir)) = (self.user, &self.runtime_dir) else { return built };
+        let copy = Path::new(dir).join("program");
+        if !copy.exists() {
+            // By another process: what this one writes is busy as long as a child that another
+            // test has just forked holds the descriptor, too.
+            let copied = Command::new("cp").arg(&built).arg(&copy).status();
+            assert!(copied.is_ok_and(|status| status.success()), "cp scored");
+        }
+        copy
+    }
+}
+
 impl Driver {
     pub fn start(spec: JobSpec) -> Self {
         Self::start_as(spec, How::default())
@@ -150,7 +167,7 @@ impl Driver {
         let alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let number = theirs.as_raw_fd();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_scored"));
+        let mut command = Command::new(how.program());
         command.args(["-single", "-control", &number.to_string()]);
         if how.no_namespace {
             command.arg("-nonamespace");
