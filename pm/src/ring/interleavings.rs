@@ -66,6 +66,11 @@ impl Shared {
 
 fn send(shared: &Shared, producer: &Producer, value: u64) -> Option<(u64, Word)> {
     let index = shared.ends.producer.index.load(Ordering::Relaxed);
+    if producer.reserve_short().is_some() {
+        shared.write(index, value);
+        producer.publish_short(8);
+        return Some(producer.last(IN_SLOT, 8));
+    }
     let room = producer.reserve(8).ok()?;
     shared.write(index, value);
     Some(producer.publish(room.position, 8))

@@ -1,8 +1,8 @@
 //! The sending end of a ring.
 
-use super::{INLINE, LINE, Ring, Word};
+use super::{INLINE, LINE, Ring, Slot, Word};
 use crate::error::{Error, Result};
-use crate::sync::{Local, Ordering, prefetch_write};
+use crate::sync::{AtomicPtr, Local, Ordering, prefetch_write};
 
 /// Pauses between two looks at a full ring: some 100 ns, the time of a few messages.
 const PAUSES: u32 = 4;
@@ -12,6 +12,9 @@ const ROOMY: u64 = 64 << 10;
 
 /// Marks a reservation in the slot itself.
 pub(crate) const IN_SLOT: u64 = u64::MAX;
+
+/// The index of no message.
+const NEVER: u64 = u64::MAX;
 
 /// Room for one message, until it is published.
 #[derive(Clone, Copy)]
@@ -29,16 +32,42 @@ pub(crate) struct Producer {
     /// What the receiver had passed when we last looked.
     seen: Local,
     seen_data: Local,
+    /// The slot of the next message, looked up as soon as the last one is on its way, and the index
+    /// that it is for. Another index than the ring's: there may be no room, or the ring was filled
+    /// by somebody else.
+    next: AtomicPtr<Slot>,
+    next_index: Local,
 }
 
 impl Producer {
     pub(crate) fn new(ring: Ring) -> Producer {
         let ends = ring.ends();
-        Producer {
+        let index = ends.producer.index.load(Ordering::Relaxed);
+        let producer = Producer {
             ring,
             seen: Local::new(ends.consumer.index.load(Ordering::Acquire)),
             seen_data: Local::new(ends.consumer.data.load(Ordering::Acquire)),
-        }
+            next: AtomicPtr::new(std::ptr::from_ref(ring.slot(index)).cast_mut()),
+            next_index: Local::new(NEVER),
+        };
+        producer.look_up(index);
+        producer
+    }
+
+    /// Sets `next` to the slot of `index`.
+    #[inline(always)]
+    fn look_up(&self, index: u64) {
+        let slot = std::ptr::from_ref(self.ring.slot(index)).cast_mut();
+        self.next.store(slot, Ordering::Relaxed);
+        let known = index.wrapping_sub(self.seen.get()) <= self.ring.mask;
+        self.next_index.set(if known { index } else { NEVER });
+    }
+
+    /// The slot that was looked up last.
+    #[inline(always)]
+    fn next(&self) -> &Slot {
+        // SAFETY: a slot of the ring, whatever index it is for.
+        unsafe { &*self.next.load(Ordering::Relaxed) }
     }
 
     pub(crate) fn ring(&self) -> &Ring {
@@ -64,8 +93,7 @@ impl Producer {
     #[inline(always)]
     pub(crate) fn reserve_short(&self) -> Option<*mut u8> {
         let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
-        let known = index.wrapping_sub(self.seen.get()) <= self.ring.mask;
-        known.then(|| self.ring.slot(index).payload.get().cast())
+        (index == self.next_index.get()).then(|| self.next().payload.get().cast())
     }
 
     /// As `publish`, after `reserve_short`.
@@ -77,7 +105,8 @@ impl Producer {
         index.store(at.wrapping_add(1), Ordering::Relaxed);
         let word = self.ring.mark(at) | len as u64;
         // SYNC: slot
-        self.ring.slot(at).word.store(word, Ordering::Release);
+        self.next().word.store(word, Ordering::Release);
+        self.look_up(at.wrapping_add(1));
     }
 
     /// As `reserve` for a longer message (up to the MTU), from the room that is known.
@@ -98,10 +127,12 @@ impl Producer {
     }
 
     /// A message is likely to be sent soon: brings its slot here. Short ones just before, because
-    /// the receiver that polls the slot takes it back.
+    /// the receiver that polls the slot takes it back. `after` is a number below [`LINE`] that is
+    /// known only when that has come which the message answers: a processor that goes ahead on the
+    /// guess that something has come then does not take the slot too early.
     #[inline(always)]
-    pub(crate) fn expect(&self) {
-        prefetch_write(self.ring.slot(self.ring.ends().producer.index.load(Ordering::Relaxed)));
+    pub(crate) fn expect(&self, after: usize) {
+        prefetch_write(std::ptr::from_ref(self.next()).cast::<u8>().wrapping_add(after));
     }
 
     /// What `publish` has answered for the last message.
@@ -188,8 +219,9 @@ impl Producer {
         let word = Word::new(self.ring.mark(index), len, long);
         // SYNC: slot
         slot.word.store(word.0, Ordering::Release);
+        self.look_up(index.wrapping_add(1));
         if long {
-            self.expect();
+            self.expect(0);
         }
         (index, word)
     }

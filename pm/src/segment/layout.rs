@@ -69,16 +69,21 @@ pub(crate) struct SendCounters {
 
 impl SendCounters {
     /// By the only sender, before the message becomes visible: never more received than sent.
-    /// `to` is 1 + the node.
     #[inline(always)]
-    pub(crate) fn count(&self, to: u32, len: usize) {
+    pub(crate) fn count(&self) {
+        self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// By the only sender, at any time: who waits for the message need not wait for this. `to` is
+    /// 1 + the node.
+    #[inline(always)]
+    pub(crate) fn describe(&self, to: u32, len: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed).wrapping_add(len as u64);
         self.bytes.store(bytes, Ordering::Relaxed);
         // A stream is as fast as its stores (measured).
         if self.last.load(Ordering::Relaxed) != to {
             self.last.store(to, Ordering::Relaxed);
         }
-        self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }
 

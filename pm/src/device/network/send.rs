@@ -236,7 +236,9 @@ impl<N: Network> Endpoint<N> {
         }
         let len = sender.len.get();
         // Before the message becomes visible.
-        self.record().node.send.0.count(node.wrapping_add(1), len as usize);
+        let counters = &self.record().node.send.0;
+        counters.count();
+        counters.describe(node.wrapping_add(1), len as usize);
         let Some(peer) = self.lanes.peers.get(node).filter(|_| slot != NOWHERE) else {
             return self.drop_one();
         };

@@ -81,7 +81,7 @@ impl Source {
         // From the hot source, whose first message `Endpoint::take` took.
         self.own().receive.0.count_further(len);
         // SAFETY: one of the endpoint that owns `self`.
-        unsafe { self.back.as_ref() }.expect();
+        unsafe { self.back.as_ref() }.expect(len & (LINE - 1));
         self.left.set(self.left.get().wrapping_sub(1));
     }
 

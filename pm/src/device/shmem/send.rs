@@ -8,7 +8,7 @@ use crate::debug;
 use crate::door::{ARMED, EXITED};
 use crate::error::{Error, Result};
 use crate::ring::{INLINE, LINE, Producer, Reserved, Word};
-use crate::segment::layout::Node;
+use crate::segment::layout::{Node, SendCounters};
 use crate::segment::{Kind, Segment};
 use crate::sync::{Local, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -50,8 +50,8 @@ impl Target {
 
     /// See `Producer::expect`.
     #[inline(always)]
-    pub(super) fn expect(&self) {
-        self.producer.expect();
+    pub(super) fn expect(&self, after: usize) {
+        self.producer.expect(after);
     }
 
     /// Send lock. Room for a short message. None: `Endpoint::reserve` makes room, or says why not.
@@ -75,24 +75,28 @@ impl Target {
     /// Send lock, after `reserve_short`. True when `Endpoint::knock` has to follow.
     #[inline(always)]
     pub(crate) fn publish_short(&self, len: usize) -> bool {
-        self.count_sent(len);
+        let counters = self.counters();
+        counters.count();
         self.producer.publish_short(len);
+        counters.describe(self.name, len);
         self.record().door.0.is_shut()
     }
 
     /// Send lock, after `reserve_long`. The same.
     #[inline(always)]
     pub(crate) fn publish_long(&self, position: u64, len: usize) -> bool {
-        self.count_sent(len);
+        let counters = self.counters();
+        counters.count();
         self.producer.publish(position, len);
+        counters.describe(self.name, len);
         self.record().door.0.is_shut()
     }
 
-    /// Before the message becomes visible.
+    /// What the own node counts of what it sends.
     #[inline(always)]
-    fn count_sent(&self, len: usize) {
+    fn counters(&self) -> &SendCounters {
         // SAFETY: as `record`.
-        unsafe { self.own.as_ref() }.send.0.count(self.name, len);
+        &unsafe { self.own.as_ref() }.send.0
     }
 }
 
@@ -334,7 +338,9 @@ impl Endpoint {
             return self.publish_many();
         };
         let len = pending.len.get() as usize;
-        target.count_sent(len);
+        let counters = target.counters();
+        counters.count();
+        counters.describe(target.name, len);
         let position = pending.position.get();
         if position == NOWHERE {
             return self.drop_one();
