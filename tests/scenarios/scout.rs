@@ -2,7 +2,9 @@
 //! COMMAND` runs a command on every host, equal output of neighbours is shown once, and scrun takes
 //! the session's hosts. Nobody else gets in, and nothing stays.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -296,11 +298,19 @@ fn interrupts_go_to_the_remote_commands_and_the_shell_goes_on() {
     terminal.wait_for("session on local[0-1]", wait);
     terminal.press("PS1='inside> '\n");
     let at = terminal.wait_for("\ninside> ", wait);
-    terminal.press("scout 'trap \"echo caught; exit 3\" INT; sleep 300 & wait'\n");
-    scene.wait_for_process("remote command", |one| one.command == "sleep 300");
+    terminal.press("scout 'trap \"echo caught; exit 3\" INT; while :; do sleep 0.3; done'\n");
+    // Both have set their traps.
+    let (begin, mut shells) = (Instant::now(), HashSet::new());
+    while shells.len() < 2 {
+        let all = scene.processes();
+        shells.extend(all.iter().filter(|one| one.command == "sleep 0.3").map(|one| one.parent));
+        assert!(begin.elapsed() < wait, "{all:#?}");
+        sleep(Duration::from_millis(5));
+    }
     terminal.press("\x03");
-    let at = terminal.wait_for_after(at, "caught", wait);
-    let at = terminal.wait_for_after(at, "exit code 3 on local[0-1]", wait);
+    // What the commands say and what scout says come in any order.
+    let caught = terminal.wait_for_after(at, "\ncaught", wait);
+    let at = terminal.wait_for_after(at, "exit code 3 on local[0-1]", wait).max(caught);
     terminal.press("suspend\n");
     let at = terminal.wait_for_after(at, "ready> ", wait);
     terminal.press("fg\n");

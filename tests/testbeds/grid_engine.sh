@@ -9,7 +9,7 @@ if [ -z "${IN_MOUNTS-}" ]; then
     # their parts in /usr/lib/gridengine, find them there.
     IN_MOUNTS=1
     export IN_MOUNTS
-    exec unshare --mount sh -c 'mount --bind "$BED/hosts" /etc/hosts &&
+    exec unshare --mount sh -c '. "${0%/*}/hosts.sh" &&
         { [ -d /usr/lib/gridengine ] ||
           mount -t overlay overlay -o "lowerdir=$TOOLS/usr/lib:/usr/lib" /usr/lib; } &&
         exec sh "$0"' "$0"

@@ -7,7 +7,7 @@ if [ -z "${IN_MOUNTS-}" ]; then
     # Names of nodes must be known to the resolver: in this mount namespace they are.
     IN_MOUNTS=1
     export IN_MOUNTS
-    exec unshare --mount sh -c 'mount --bind "$BED/hosts" /etc/hosts && exec sh "$0"' "$0"
+    exec unshare --mount sh -c '. "${0%/*}/hosts.sh" && exec sh "$0"' "$0"
 fi
 hostname "node$LAN_HOST"
 cd "$BED" || exit 125

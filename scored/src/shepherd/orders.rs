@@ -93,7 +93,7 @@ impl Work {
             Order::StdinEof => self.input.end(),
             Order::OutputTaken(bytes) => self.outputs.taken(bytes, Instant::now()),
             Order::OutputClosed(stream) => self.outputs.close(stream),
-            Order::Signal(signal) => self.signal(None, signal),
+            Order::Signal(signal) => self.signal_all(signal),
             // Another socket, and another thread ([`super::switch`]).
             Order::Stop { .. } | Order::Run { .. } => {}
             Order::Look { element, round, stopped } => {

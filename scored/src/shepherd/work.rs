@@ -109,6 +109,8 @@ pub struct Work {
     running: HashMap<i32, At>,
     /// The same the other way round.
     pub(super) pids: HashMap<At, i32>,
+    /// Signals of the user that came before all processes of the stage were started.
+    early: Vec<i32>,
     /// Flushes that have been reported: caller and the number of its call, by token.
     pub(super) flushes: HashMap<u64, (At, u32)>,
     next_flush: u64,
@@ -149,6 +151,7 @@ impl Work {
             callers: Vec::new(),
             running: HashMap::new(),
             pids: HashMap::new(),
+            early: Vec::new(),
             flushes: HashMap::new(),
             next_flush: 0,
             began: None,
@@ -291,6 +294,9 @@ impl Work {
                 }
                 Err(fault) => self.not_started(at, fault),
             }
+            if !self.starts.is_pending() {
+                self.early.clear();
+            }
         }
     }
 
@@ -303,6 +309,9 @@ impl Work {
     ) -> std::io::Result<()> {
         self.running.insert(started.pid, at);
         self.pids.insert(at, started.pid);
+        for signal in &self.early {
+            process::kill_group(started.pid, *signal);
+        }
         let owner = (stage, at.element);
         if let Some(stdin) = started.stdin {
             self.input.open(stdin, &mut self.reports, registry, INPUT)?;
@@ -434,6 +443,15 @@ impl Work {
                 self.reports.add(Report::Ended { element, nodes, status: reaped.status });
             }
         }
+    }
+
+    /// The user's signal to the job: its next processes get it, too, while not all are started.
+    pub(super) fn signal_all(&mut self, signal: i32) {
+        let is_early = self.starts.is_pending() || self.pids.is_empty();
+        if is_early && !self.early.contains(&signal) {
+            self.early.push(signal);
+        }
+        self.signal(None, signal);
     }
 
     /// Sends a signal to the group of every process that runs, or of those of one element.
