@@ -86,6 +86,7 @@ impl Peer {
     }
 
     /// Slots that are in use for it.
+    #[inline(always)]
     pub(crate) fn outstanding(&self) -> u64 {
         self.sent.get().wrapping_sub(self.freed.get())
     }
@@ -141,6 +142,7 @@ impl Lanes {
     }
 
     /// By who makes progress, before it delivers.
+    #[inline(always)]
     pub(crate) fn set_place(&self, entry: u32, place: *mut u8) {
         self.places[entry as usize].store(place, Ordering::Relaxed);
     }

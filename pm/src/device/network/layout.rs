@@ -194,6 +194,7 @@ impl Geometry {
         node.checked_sub(self.first).filter(|&place| place < self.local)
     }
 
+    #[inline(always)]
     pub(crate) fn record_at(&self, place: usize) -> usize {
         debug_assert!(place < self.local);
         PAGE + place * size_of::<Record>()
@@ -206,21 +207,25 @@ impl Geometry {
     }
 
     /// What the local node `place` counts of its traffic with `peer`.
+    #[inline(always)]
     pub(crate) fn pair_at(&self, place: usize, peer: usize) -> usize {
         debug_assert!(place < self.local && peer < self.nodes);
         self.pairs_at + (place * self.nodes + peer) * 8
     }
 
     /// Slots of one process, of both kinds.
+    #[inline(always)]
     pub(crate) fn all_slots(&self) -> usize {
         self.slots * 2
     }
 
+    #[inline(always)]
     pub(crate) fn slot_at(&self, place: usize, slot: usize) -> usize {
         debug_assert!(place < self.local && slot < self.all_slots());
         self.slots_at + (place * self.all_slots() + slot) * size_of::<Slot>()
     }
 
+    #[inline(always)]
     pub(crate) fn frame_at(&self, place: usize, slot: usize) -> usize {
         debug_assert!(place < self.local && slot < self.all_slots());
         self.frames_at + (place * self.all_slots() + slot) * self.stride

@@ -53,10 +53,11 @@ impl<N: Network> Endpoint<N> {
     /// Who has sent the message that waits. Where none waits, looks at what has come first.
     #[inline(always)]
     pub(crate) fn find(&self) -> Option<u32> {
-        self.peek().or_else(|| {
-            N::poll(self, Pass::Receive);
-            self.peek()
-        })
+        if let Some(from) = self.peek() {
+            return Some(from);
+        }
+        N::poll(self, Pass::Receive);
+        self.peek()
     }
 
     /// As `find`, without a system call.

@@ -123,7 +123,12 @@ impl<N: Network> Endpoint<N> {
         if self.has_slot(node, peer, promised) {
             return Ok(());
         }
-        // What is acknowledged meanwhile makes room.
+        self.find_room(node, peer, promised)
+    }
+
+    /// What is acknowledged meanwhile makes room.
+    #[cold]
+    fn find_room(&self, node: u32, peer: &Peer, promised: u64) -> Result<()> {
         N::poll(self, Pass::All);
         if self.has_slot(node, peer, promised) {
             return Ok(());
@@ -142,7 +147,7 @@ impl<N: Network> Endpoint<N> {
 
     /// Takes back what is acknowledged.
     #[inline(always)]
-    fn collect(&self) {
+    pub(in crate::device) fn collect(&self) {
         while let Some(slot) = self.lanes.freed.pop() {
             self.send.slots.give(slot);
         }
@@ -249,12 +254,18 @@ impl<N: Network> Endpoint<N> {
     /// Publishes a message, for whoever makes progress to send.
     #[inline(always)]
     pub(in crate::device) fn hand_over(&self, peer: &Peer, message: Submitted) {
+        self.publish_slot(peer, message);
+        // As many words as slots: there is room.
+        self.lanes.submitted.push(message.word());
+    }
+
+    /// Publishes a message, and no more.
+    #[inline(always)]
+    pub(in crate::device) fn publish_slot(&self, peer: &Peer, message: Submitted) {
         let Submitted { slot, to, len } = message;
         let content = N::content(self, to, peer, len as usize);
         self.slab.publish(self.place, slot as usize, content);
         peer.count_sent();
-        // As many words as slots: there is room.
-        self.lanes.submitted.push(message.word());
     }
 
     #[cold]

@@ -84,12 +84,14 @@ impl Slab {
         self.memory.as_fd()
     }
 
+    #[inline(always)]
     fn at<T>(&self, offset: usize) -> NonNull<T> {
         assert!(offset + size_of::<T>() <= self.geometry.size);
         // SAFETY: inside the mapping, which is not null.
         unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(offset)).cast() }
     }
 
+    #[inline(always)]
     fn header(&self) -> &Header {
         // SAFETY: the header page; only atomics are read.
         unsafe { self.at::<Header>(0).as_ref() }
@@ -101,6 +103,7 @@ impl Slab {
     }
 
     /// How many nodes were marked as gone.
+    #[inline(always)]
     pub(crate) fn gone_count(&self) -> &AtomicU64 {
         &self.header().gone
     }
@@ -127,6 +130,7 @@ impl Slab {
     }
 
     /// A local node's counters, door and outbox.
+    #[inline(always)]
     pub(crate) fn record(&self, place: usize) -> &Record {
         assert!(place < self.geometry.local);
         // SAFETY: a record inside the mapping, by the geometry; only atomics.
@@ -134,6 +138,7 @@ impl Slab {
     }
 
     /// Verbs: what the process at `place` has accepted from `source`.
+    #[inline(always)]
     pub(crate) fn accepted(&self, place: usize, source: usize) -> &AtomicU64 {
         self.pair(place, source)
     }
@@ -143,12 +148,14 @@ impl Slab {
         self.pair(place, to)
     }
 
+    #[inline(always)]
     fn pair(&self, place: usize, peer: usize) -> &AtomicU64 {
         assert!(place < self.geometry.local && peer < self.geometry.nodes);
         // SAFETY: a word inside the mapping, by the geometry; atomic.
         unsafe { self.at::<AtomicU64>(self.geometry.pair_at(place, peer)).as_ref() }
     }
 
+    #[inline(always)]
     fn slot(&self, place: usize, slot: usize) -> &Slot {
         assert!(place < self.geometry.local && slot < self.geometry.all_slots());
         // SAFETY: a slot inside the mapping, by the geometry; only atomics.
@@ -156,12 +163,14 @@ impl Slab {
     }
 
     /// Where the payload of a slot begins, counted from the start of the slab.
+    #[inline(always)]
     pub(crate) fn payload_at(&self, place: usize, slot: usize) -> usize {
         assert!(place < self.geometry.local && slot < self.geometry.all_slots());
         self.geometry.frame_at(place, slot)
     }
 
     /// Where the payload of a slot lies.
+    #[inline(always)]
     pub(crate) fn payload(&self, place: usize, slot: usize) -> *mut u8 {
         let at = self.payload_at(place, slot);
         assert!(at + self.geometry.mtu <= self.geometry.size);
@@ -206,6 +215,7 @@ impl Slab {
     }
 
     /// The message was acknowledged, or goes nowhere.
+    #[inline(always)]
     pub(crate) fn free(&self, place: usize, slot: usize) {
         self.slot(place, slot).word.store(0, Ordering::Release);
     }

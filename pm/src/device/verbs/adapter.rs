@@ -15,6 +15,7 @@ use crate::segment::from_errno;
 use crate::sync::AtomicU64;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
@@ -77,6 +78,17 @@ pub(super) struct Adapter {
     pub(super) chosen: Chosen,
     /// Where the kernel lists it.
     place: Option<PathBuf>,
+}
+
+/// Room for the completions that are taken at a time: as most polls find none, it is not cleared.
+pub(super) struct Batch([MaybeUninit<Completion>; Batch::SIZE]);
+
+impl Batch {
+    pub(super) const SIZE: usize = 8;
+
+    pub(super) fn new() -> Batch {
+        Batch([const { MaybeUninit::uninit() }; Batch::SIZE])
+    }
 }
 
 // SAFETY: the library's functions may be called by any thread at any time; what is made is
@@ -221,29 +233,35 @@ impl Adapter {
     }
 
     /// Completions of what was sent; answers how many. None: the adapter has gone.
-    #[inline]
-    pub(super) fn poll_sends(&self, found: &mut [Completion]) -> Option<usize> {
-        self.poll(self.sends, found)
+    #[inline(always)]
+    pub(super) fn poll_sends<'a>(&self, batch: &'a mut Batch) -> Option<&'a [Completion]> {
+        self.poll(self.sends, batch)
     }
 
     /// The same of what was received.
-    #[inline]
-    pub(super) fn poll_receives(&self, found: &mut [Completion]) -> Option<usize> {
-        self.poll(self.receives, found)
+    #[inline(always)]
+    pub(super) fn poll_receives<'a>(&self, batch: &'a mut Batch) -> Option<&'a [Completion]> {
+        self.poll(self.receives, batch)
     }
 
-    #[inline]
-    fn poll(&self, queue: *mut CompletionQueue, found: &mut [Completion]) -> Option<usize> {
+    #[inline(always)]
+    fn poll<'a>(
+        &self,
+        queue: *mut CompletionQueue,
+        batch: &'a mut Batch,
+    ) -> Option<&'a [Completion]> {
+        let first = batch.0.as_mut_ptr().cast::<Completion>();
         // SAFETY: a queue of this context; the library writes as many completions as there is
-        // room for.
-        let count = unsafe {
+        // room for, and says how many.
+        unsafe {
             let poll = self.context.as_ref().poll_cq?;
-            poll(queue, found.len() as i32, found.as_mut_ptr())
-        };
-        usize::try_from(count).ok()
+            let count = usize::try_from(poll(queue, Batch::SIZE as i32, first)).ok()?;
+            Some(std::slice::from_raw_parts(first, count.min(Batch::SIZE)))
+        }
     }
 
     /// Offers a buffer to whoever sends.
+    #[inline(always)]
     pub(super) fn offer(&self, id: u64, piece: Piece) -> bool {
         let (mut piece, mut bad) = (piece, null_mut());
         let mut request =
@@ -386,6 +404,7 @@ impl Buffers {
     }
 
     /// The byte at `offset`, from where `len` bytes are inside.
+    #[inline(always)]
     pub(super) fn at(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(len <= self.len && offset <= self.len - len);
         // SAFETY: inside the mapping.
@@ -393,6 +412,7 @@ impl Buffers {
     }
 
     /// A word of it, by number.
+    #[inline(always)]
     pub(super) fn word(&self, number: usize) -> &AtomicU64 {
         // SAFETY: inside, aligned (a mapping begins at a page), never moved; atomic.
         unsafe { &*self.at(number * 8, 8).cast::<AtomicU64>() }

@@ -4,9 +4,9 @@
 // UNSAFETY: reads heads of messages where the adapter has written them.
 #![expect(unsafe_code)]
 
-use super::adapter::{Access, Adapter, Buffers, Registered};
+use super::adapter::{Access, Adapter, Batch, Buffers, Registered};
 use super::bindings::{Completion, Piece, WC_RECV};
-use super::engine::{BATCH, Engine};
+use super::engine::Engine;
 use super::flow::{Kind, is_before};
 use crate::config::CONTROL_MTU;
 use crate::debug;
@@ -36,8 +36,10 @@ pub(super) fn window(nodes: usize) -> usize {
 /// The receive buffers.
 pub(super) struct Arrivals {
     chunks: Box<[Option<Registered<Arc<Buffers>>>]>,
-    /// Buffers of a peer, and bytes of one.
+    /// Buffers of a peer. The number of one has so many bits for its place among these.
     each: usize,
+    bits: u32,
+    /// Bytes of one.
     stride: usize,
     mtu: usize,
 }
@@ -47,21 +49,21 @@ pub(super) struct Arrivals {
 struct Head {
     sequence: u32,
     len: u32,
-    from: u32,
     kind: Kind,
 }
 
 impl Head {
     /// None: no sender of ours writes this.
+    #[inline(always)]
     fn check(words: [u32; 4], bytes: u32, mtu: usize) -> Option<Head> {
-        let [sequence, len, from, kind] = words.map(u32::from_le);
+        let [sequence, len, _, kind] = words.map(u32::from_le);
         let kind = match kind {
             0 => Kind::Data,
             1 if len as usize <= CONTROL_MTU => Kind::Control,
             _ => return None,
         };
         let fits = (1..=mtu).contains(&(len as usize)) && bytes == HEAD as u32 + len;
-        fits.then_some(Head { sequence, len, from, kind })
+        fits.then_some(Head { sequence, len, kind })
     }
 }
 
@@ -70,6 +72,7 @@ impl Arrivals {
         Arrivals {
             chunks: (0..nodes).map(|_| None).collect(),
             each: each(nodes),
+            bits: bits(nodes),
             stride: (HEAD + mtu).next_multiple_of(64),
             mtu,
         }
@@ -92,18 +95,21 @@ impl Arrivals {
         let chunk = Registered::buffers(adapter, self.each * self.stride, Access::Own)?;
         self.chunks[node as usize] = Some(chunk);
         for number in 0..self.each {
-            self.offer(adapter, node as usize * self.each + number);
+            self.offer(adapter, (node as usize) << self.bits | number);
         }
         Ok(())
     }
 
     /// Where a buffer lies, and its key.
+    #[inline(always)]
     fn place(&self, entry: usize) -> Option<(*mut u8, u32)> {
-        let chunk = self.chunks.get(entry / self.each)?.as_ref()?;
-        let at = chunk.keeps.at(entry % self.each * self.stride, self.stride);
+        let chunk = self.chunks.get(entry >> self.bits)?.as_ref()?;
+        let number = entry & ((1 << self.bits) - 1);
+        let at = chunk.keeps.at(number * self.stride, self.stride);
         Some((at, chunk.lkey))
     }
 
+    #[inline(always)]
     fn offer(&self, adapter: &Adapter, entry: usize) {
         let Some((at, lkey)) = self.place(entry) else { return };
         let length = (HEAD + self.mtu) as u32;
@@ -119,43 +125,57 @@ fn each(nodes: usize) -> usize {
     window(nodes) + SPARE
 }
 
-/// Entries of queues that hold what all buffers may: a power of two.
+/// Bits that number the buffers of one peer.
+fn bits(nodes: usize) -> u32 {
+    each(nodes).next_power_of_two().ilog2()
+}
+
+/// Numbers of all buffers: a power of two.
 pub(super) fn entries(nodes: usize) -> usize {
-    (each(nodes) * nodes).next_power_of_two()
+    (nodes << bits(nodes)).next_power_of_two()
 }
 
 impl Engine {
     /// Hands out what has come.
-    #[inline]
     pub(super) fn receive(&mut self, lanes: &Lanes) {
-        for _ in 0..ROUNDS {
-            let mut found = [Completion::default(); BATCH];
-            let Some(count) = self.adapter.poll_receives(&mut found) else {
-                return self.breaks();
-            };
-            for came in &found[..count] {
-                self.came(lanes, came);
-            }
-            if count < found.len() {
-                return;
-            }
+        let mut batch = Batch::new();
+        match self.adapter.poll_receives(&mut batch) {
+            Some(found) => self.take(lanes, found),
+            None => self.breaks(),
         }
     }
 
-    #[inline]
+    /// Hands out what was found, and what else has come.
+    #[inline(always)]
+    pub(super) fn take(&mut self, lanes: &Lanes, found: &[Completion]) {
+        let (mut batch, mut found) = (Batch::new(), found);
+        for _ in 0..ROUNDS {
+            for came in found {
+                self.came(lanes, came);
+            }
+            if found.len() < Batch::SIZE {
+                return;
+            }
+            found = match self.adapter.poll_receives(&mut batch) {
+                Some(found) => found,
+                None => return self.breaks(),
+            };
+        }
+    }
+
+    #[inline(always)]
     fn came(&mut self, lanes: &Lanes, came: &Completion) {
         let entry = came.wr_id as usize;
         let Some((at, _)) = self.arrivals.place(entry) else { return };
-        let from = self.pairs.get(&came.qp_num).copied();
-        let (Some(from), 0) = (from, came.status) else {
-            // Of a queue pair that was given up: its sender sends it again.
-            return self.arrivals.offer(&self.adapter, entry);
-        };
         // SAFETY: a buffer, which the adapter has filled and nobody else has.
         let words = unsafe { at.cast::<[u32; 4]>().read_unaligned() };
+        let from = u32::from_le(words[2]);
+        if came.status != 0 || !self.is_pair_of(came.qp_num, from) {
+            // Of a queue pair that was given up: its sender sends it again. Or the sender lies.
+            return self.arrivals.offer(&self.adapter, entry);
+        }
         let head = Head::check(words, came.byte_len, self.arrivals.mtu);
-        let head = head.filter(|head| head.from == from && came.opcode & WC_RECV != 0);
-        let Some(head) = head else {
+        let Some(head) = head.filter(|_| came.opcode & WC_RECV != 0) else {
             debug::say(debug::WARNING, || format!("verbs: node {from} sends what is no message"));
             return self.arrivals.offer(&self.adapter, entry);
         };
@@ -196,7 +216,7 @@ impl Engine {
             self.arrivals.offer(&self.adapter, entry as usize);
             let peer = &mut self.peers[from as usize];
             peer.consumed[0] = peer.consumed[0].wrapping_add(1);
-            if peer.consumed[0].wrapping_sub(peer.told) >= self.window() / 2 {
+            if peer.consumed[0].wrapping_sub(peer.told) >= self.window / 2 {
                 self.tell(lanes, from);
             }
         }

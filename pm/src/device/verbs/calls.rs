@@ -118,9 +118,9 @@ impl Engine {
     /// Carries out `Action::Reset`: a queue pair that was ever called with is not used again.
     pub(super) fn replace_pair(&mut self, node: u32) -> Result<(), String> {
         let pair = Pair::new(&self.adapter, 0)?;
-        self.pairs.insert(pair.number(), node);
-        if let Some(old) = self.peers[node as usize].pair.replace(pair) {
-            self.pairs.remove(&old.number());
+        let peer = &mut self.peers[node as usize];
+        peer.number = Some(pair.number());
+        if let Some(old) = peer.pair.replace(pair) {
             self.hang_up(node, old);
         }
         Ok(())

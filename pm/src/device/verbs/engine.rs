@@ -1,35 +1,32 @@
 //! Progress: what was sent is posted, what is done goes back, what has come is handed out. Whoever
-//! holds the engine's lock does all of it; `arrivals` and `meeting` have the rest.
+//! holds the engine's lock does all of it; `departures`, `arrivals` and `meeting` have the rest.
 
-// UNSAFETY: writes heads before payloads in the slab, and has them sent from there.
+// UNSAFETY: has the slots of the slab registered.
 #![expect(unsafe_code)]
 
-use super::adapter::{Access, Adapter, Buffers, Registered, Sizes};
+use super::adapter::{Access, Adapter, Batch, Buffers, Registered, Sizes};
 use super::arrivals::{Arrivals, HEAD, window};
-use super::bindings::{Completion, Piece, REFUSALS};
+use super::bindings::{Completion, REFUSALS};
 use super::calls;
 use super::choice::Chosen;
 use super::connection::{Connection, Event};
 use super::flow::{Item, Kind, Outgoing};
 use super::manager::{self, Manager};
-use super::pair::{What, Work};
 use super::peer::Peer;
 use super::regions::{ENTRY, Regions};
 use crate::debug;
 use crate::device::network::addresses::Addresses;
-use crate::device::network::lanes::{Lanes, Letter, Submitted};
+use crate::device::network::lanes::{Lanes, Letter};
 use crate::device::network::layout::OUTBOX;
 use crate::device::network::slab::Slab;
 use crate::device::network::{self, Identity, Pass};
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::Write;
 use std::net::UdpSocket;
 use std::sync::Arc;
 
-/// Completions that are taken at a time.
-pub(super) const BATCH: usize = 8;
 /// Work requests of a queue pair that are left for what is not a message.
 const SPARE: usize = 8;
 
@@ -37,11 +34,13 @@ const SPARE: usize = 8;
 pub(crate) struct Engine {
     /// Before what they use.
     pub(super) peers: Box<[Peer]>,
-    /// Who is at the other end of each queue pair.
-    pub(super) pairs: HashMap<u32, u32>,
     pub(super) arrivals: Arrivals,
+    /// How many messages may be on their way to one peer or unread there.
+    pub(super) window: u32,
+    /// Works of one peer that may be under way.
+    pub(super) room: usize,
     /// The slots of this process.
-    frames: Registered<Arc<Slab>>,
+    pub(super) frames: Registered<Arc<Slab>>,
     /// A word for each node, what it has consumed: written by RDMA. Then a word for each, what was
     /// consumed of it: written from here.
     pub(super) credits: Registered<Arc<Buffers>>,
@@ -60,8 +59,12 @@ pub(crate) struct Engine {
     /// Peers with a timer.
     pub(super) meeting: Vec<u32>,
     /// Peers that something is under way to.
-    busy: Vec<u32>,
-    outstanding: u64,
+    pub(super) busy: Vec<u32>,
+    pub(super) outstanding: u64,
+    /// Work requests under way, to all peers.
+    pub(super) works: usize,
+    /// The last pass has left all but a message to the next.
+    is_put_off: bool,
     /// Remote operations under way, and whether some have failed, by direction.
     pub(super) moves: [u64; 2],
     pub(super) failed_moves: [bool; 2],
@@ -71,7 +74,7 @@ pub(crate) struct Engine {
     pub(super) held: VecDeque<(u32, u64)>,
     /// Slots for control messages.
     pub(super) spare_slots: Vec<u32>,
-    gone_seen: u64,
+    pub(super) gone_seen: u64,
     /// The adapter has gone.
     pub(super) is_broken: bool,
     /// When it was last looked whether it is still there.
@@ -126,8 +129,9 @@ impl Engine {
         let slots = (geometry.slots - OUTBOX) as u32..geometry.slots as u32;
         Ok(Engine {
             peers: (0..geometry.nodes).map(|_| Peer::new(chosen.iwarp, adapter.reads)).collect(),
-            pairs: HashMap::new(),
             arrivals,
+            window: window(geometry.nodes) as u32,
+            room: super::pair::DEPTH.min(adapter.depth) - SPARE,
             frames,
             credits: credits.map_err(refused)?,
             regions,
@@ -142,6 +146,8 @@ impl Engine {
             meeting: Vec::new(),
             busy: Vec::new(),
             outstanding: 0,
+            works: 0,
+            is_put_off: false,
             moves: [0; 2],
             failed_moves: [false; 2],
             given_up: 0,
@@ -166,133 +172,17 @@ impl Engine {
         self.outstanding == 0
     }
 
-    #[inline]
-    fn take_submitted(&mut self, lanes: &Lanes) {
-        let count = lanes.submitted.len() as u64;
-        if count == 0 {
-            return;
-        }
-        // Before they leave the queue: who looks at both meanwhile finds them in one of them.
-        lanes.outstanding.store(self.outstanding + count, Ordering::Release);
-        for _ in 0..count {
-            let Some(word) = lanes.submitted.pop() else { break };
-            let Submitted { slot, to, len } = Submitted::from_word(word);
-            self.submit(lanes, to, slot, len, Kind::Data);
-        }
-    }
-
-    #[inline]
-    pub(super) fn submit(&mut self, lanes: &Lanes, to: u32, slot: u32, len: u32, kind: Kind) {
-        let peer = &mut self.peers[to as usize];
-        let sequence = peer.sent[kind as usize];
-        peer.sent[kind as usize] = sequence.wrapping_add(1);
-        if peer.flow.moves() > 0 {
-            // Who adopts the slots has no part in remote operations: what comes after one that
-            // is not done must not arrive without it.
-            self.slab.free(self.place, slot as usize);
-        }
-        self.enqueue(to, Outgoing { slot, len, kind, sequence });
-        if self.slab.is_gone(to as usize) {
-            return self.drop_all(lanes, to);
-        }
-        self.transmit(lanes, to);
-    }
-
-    pub(super) fn enqueue(&mut self, to: u32, message: Outgoing) {
-        let at = self.slab.payload(self.place, message.slot as usize).wrapping_sub(HEAD);
-        let head = [message.sequence, message.len, self.identity.own, message.kind as u32];
-        // SAFETY: each frame has more than so many bytes before its payload; the slot is ours.
-        unsafe { at.cast::<[u32; 4]>().write_unaligned(head.map(u32::to_le)) };
-        self.outstanding += 1;
-        self.queue(to, Item::Message(message));
-    }
-
-    pub(super) fn queue(&mut self, to: u32, item: Item) {
-        let peer = &mut self.peers[to as usize];
-        peer.flow.push(item);
-        if !std::mem::replace(&mut peer.is_busy, true) {
-            self.busy.push(to);
-        }
-    }
-
-    /// Posts what can be posted, or has the peer met.
-    #[inline]
-    pub(super) fn transmit(&mut self, lanes: &Lanes, to: u32) {
-        let depth = super::pair::DEPTH.min(self.adapter.depth) - SPARE;
-        loop {
-            let peer = &mut self.peers[to as usize];
-            if !peer.connection.is_ready() {
-                return self.happens(lanes, to, Event::Wanted);
-            }
-            let room = peer.flow.under_way() < depth;
-            let posted = match peer.flow.to_post().filter(|_| room && !peer.flow.must_wait()) {
-                None => return,
-                Some(Item::Message(message)) => self.post_message(lanes, to, message),
-                Some(Item::Move(it)) => self.post_move(lanes, to, it),
-            };
-            if !posted {
-                return;
-            }
-            if self.peers[to as usize].flow.wants_read() {
-                self.read_nothing(lanes, to);
-            }
-        }
-    }
-
-    /// False: it has failed, and is met anew.
-    #[inline]
-    fn post_message(&mut self, lanes: &Lanes, to: u32, message: Outgoing) -> bool {
-        let peer = &mut self.peers[to as usize];
-        let Some(pair) = &peer.pair else { return false };
-        let (number, signalled) = peer.flow.begin(false);
-        peer.flow.is_posted(number);
-        let at = self.slab.payload(self.place, message.slot as usize).wrapping_sub(HEAD);
-        let length = HEAD as u32 + message.len;
-        let piece = Piece { addr: at.addr() as u64, length, lkey: self.frames.lkey };
-        let id = u64::from(to) << 32 | u64::from(number);
-        let work = Work { id, what: What::Send, piece, signalled };
-        // SAFETY: a frame of the slab, which is not written before the work is done.
-        let sent = unsafe { pair.send(work) };
-        if !sent {
-            self.failed(lanes, to, "cannot be posted to");
-        }
-        sent
-    }
-
-    /// Writes `len` bytes of the own words, from number `from` on, to the peer's word of this node.
-    /// Answers false where there is no room for it, or nobody to hear it.
-    pub(super) fn write_word(&mut self, lanes: &Lanes, to: u32, from: usize, len: u32) -> bool {
-        let own = u64::from(self.identity.own);
-        let peer = &mut self.peers[to as usize];
-        let room = super::pair::DEPTH.min(self.adapter.depth) - 2;
-        let Some(pair) = &peer.pair else { return false };
-        if !peer.connection.is_ready() || peer.flow.under_way() >= room {
-            return false;
-        }
-        let (number, signalled) = peer.flow.begin(len == 0);
-        let addr = self.credits.keeps.at(from * 8, 8).addr() as u64;
-        let piece = Piece { addr, length: len, lkey: self.credits.lkey };
-        let what = What::Write(peer.credit.0.wrapping_add(own * 8), peer.credit.1);
-        let id = u64::from(to) << 32 | u64::from(number);
-        // SAFETY: a registered word, which only grows.
-        let sent = unsafe { pair.send(Work { id, what, piece, signalled }) };
-        if !sent {
-            self.failed(lanes, to, "cannot be posted to");
-        }
-        sent
-    }
-
     /// Takes back what is done.
     #[inline]
     fn complete(&mut self, lanes: &Lanes) {
         loop {
-            let mut found = [Completion::default(); BATCH];
-            let Some(count) = self.adapter.poll_sends(&mut found) else {
+            let mut batch = Batch::new();
+            let Some(found) = self.adapter.poll_sends(&mut batch) else {
                 return self.breaks();
             };
-            for done in &found[..count] {
+            for done in found {
                 let (to, number) = ((done.wr_id >> 32) as u32, done.wr_id as u32);
-                if self.pairs.get(&done.qp_num) != Some(&to) {
+                if !self.is_pair_of(done.qp_num, to) {
                     continue;
                 }
                 if done.status != 0 {
@@ -303,17 +193,23 @@ impl Engine {
                     self.failed(lanes, to, &format!("answers error {status} ({more:#x})"));
                     continue;
                 }
-                self.peers[to as usize].flow.done(number);
+                self.works -= self.peers[to as usize].flow.done(number);
                 self.is_answered(to, number);
                 while let Some(item) = self.peers[to as usize].flow.pop_done() {
                     self.is_over(lanes, to, item, true);
                 }
                 self.transmit_more(lanes, to);
             }
-            if count < BATCH {
+            if found.len() < Batch::SIZE {
                 return;
             }
         }
+    }
+
+    /// Whether this is the number of the queue pair to that peer.
+    #[inline]
+    pub(super) fn is_pair_of(&self, pair: u32, node: u32) -> bool {
+        self.peers.get(node as usize).is_some_and(|peer| peer.number == Some(pair))
     }
 
     /// There is room again.
@@ -335,6 +231,7 @@ impl Engine {
         }
     }
 
+    #[inline(always)]
     fn free(&mut self, lanes: &Lanes, to: u32, message: Outgoing) {
         self.outstanding -= 1;
         self.slab.free(self.place, message.slot as usize);
@@ -382,7 +279,7 @@ impl Engine {
     /// What a peer that has gone has not taken counts as received, by its sender. Where it was of
     /// this host, it has left how much it has.
     #[cold]
-    fn drop_all(&mut self, lanes: &Lanes, node: u32) {
+    pub(super) fn drop_all(&mut self, lanes: &Lanes, node: u32) {
         let mut dropped = 0u32;
         while let Some(item) = self.peers[node as usize].flow.pop_any() {
             let is_data = matches!(item, Item::Message(Outgoing { kind: Kind::Data, .. }));
@@ -403,30 +300,44 @@ impl Engine {
 
     /// Gives all queue pairs up: nobody takes what comes any more.
     pub(super) fn close(&mut self) {
-        self.pairs.clear();
         for node in 0..self.peers.len() as u32 {
             let peer = &mut self.peers[node as usize];
             peer.connection = Connection::gone();
+            peer.number = None;
             if let Some(pair) = peer.pair.take() {
                 self.hang_up(node, pair);
             }
         }
     }
-
-    /// How many messages may be on their way to one peer or unread there.
-    pub(super) fn window(&self) -> u32 {
-        window(self.peers.len()) as u32
-    }
 }
 
-impl network::Engine for Engine {
-    #[inline]
-    fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
-        if what != Pass::Send {
-            self.receive(lanes);
+impl Engine {
+    /// Whether a pass that has received nothing would do nothing.
+    #[inline(always)]
+    fn has_done_all(&self, lanes: &Lanes) -> bool {
+        let is_calm = !self.is_put_off
+            && self.works == 0
+            && self.slab.gone_count().load(Ordering::Relaxed) == self.gone_seen;
+        let is_empty = lanes.submitted.is_empty() && lanes.released.is_empty();
+        is_calm && is_empty && self.slab.record(self.place).outbox.is_empty()
+    }
+
+    /// The rest of a pass.
+    #[inline(never)]
+    fn go_on(&mut self, lanes: &Lanes, what: Pass, found: &[Completion]) -> bool {
+        self.take(lanes, found);
+        // Who waits for a message has it at once, and the next pass does the rest.
+        self.is_put_off = what == Pass::Receive && self.delivered && !self.is_put_off;
+        if self.is_put_off {
+            return std::mem::take(&mut self.delivered);
         }
-        self.take_submitted(lanes);
-        self.complete(lanes);
+        if !lanes.submitted.is_empty() {
+            self.take_submitted(lanes);
+        }
+        // What has failed with its queue pair is found now and then.
+        if self.works > 0 || what == Pass::All {
+            self.complete(lanes);
+        }
         self.take_released(lanes);
         if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
             self.look_who_has_gone(lanes);
@@ -436,9 +347,33 @@ impl network::Engine for Engine {
         }
         if what == Pass::All {
             self.ask(lanes);
+            let works = self.peers.iter().map(|peer| peer.flow.under_way());
+            debug_assert_eq!(self.works, works.sum::<usize>());
         }
         lanes.outstanding.store(self.outstanding, Ordering::Release);
         std::mem::take(&mut self.delivered)
+    }
+}
+
+impl network::Engine for Engine {
+    #[inline(always)]
+    fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
+        let mut batch = Batch::new();
+        let found: &[Completion] = match what {
+            Pass::Send => &[],
+            _ => match self.adapter.poll_receives(&mut batch) {
+                Some(found) => found,
+                None => {
+                    self.breaks();
+                    &[]
+                }
+            },
+        };
+        // As most polls.
+        if what == Pass::Receive && found.is_empty() && self.has_done_all(lanes) {
+            return false;
+        }
+        self.go_on(lanes, what, found)
     }
 
     fn letters(&self) -> usize {

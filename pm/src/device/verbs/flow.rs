@@ -103,19 +103,38 @@ impl Flow {
         Flow { by_reads: true, most_reads: most, ..Flow::default() }
     }
 
+    #[inline(always)]
     pub(super) fn push(&mut self, item: Item) {
         self.moves += usize::from(matches!(item, Item::Move(_)));
         self.reads += usize::from(is(&item, Direction::Read));
         self.items.push_back((item, 0));
     }
 
+    #[inline(always)]
+    fn remove_first(&mut self) -> Option<Item> {
+        let (item, _) = self.items.pop_front()?;
+        Some(self.is_removed(item, 0))
+    }
+
     fn remove(&mut self, at: usize) -> Option<Item> {
         let (item, _) = self.items.remove(at)?;
+        Some(self.is_removed(item, at))
+    }
+
+    #[inline(always)]
+    fn is_removed(&mut self, item: Item, at: usize) -> Item {
         self.moves -= usize::from(matches!(item, Item::Move(_)));
         self.reads -= usize::from(is(&item, Direction::Read));
         self.posted -= usize::from(at < self.posted);
         self.caution.is_removed(at);
-        Some(item)
+        item
+    }
+
+    /// Whether nothing stands before what is sent now, and less than `room` works are under way.
+    #[inline(always)]
+    pub(super) fn is_free(&self, room: usize) -> bool {
+        let waits = self.posted < self.items.len() || self.reads > 0 || self.is_cautious();
+        !waits && self.under_way() < room
     }
 
     /// Remote operations that are not done.
@@ -137,10 +156,12 @@ impl Flow {
 
     /// Whether `to_post` is left until reads are done: the adapter is not asked to wait for them
     /// (a fence). Of soft adapters siw answers no reads meanwhile, and rdma_rxe may never go on.
+    #[inline(always)]
     pub(super) fn must_wait(&self) -> bool {
         match self.to_post() {
-            Some(item) if self.by_reads && self.waits_alone(&item) => true,
-            Some(item) if is(&item, Direction::Read) => !self.may_read(),
+            Some(item) if self.by_reads && self.waits_alone(item) => true,
+            Some(_) if self.reads == 0 => false,
+            Some(item) if is(item, Direction::Read) => !self.may_read(),
             Some(_) => self.is_fetching(),
             None => false,
         }
@@ -152,13 +173,15 @@ impl Flow {
     }
 
     /// Work requests under way.
+    #[inline(always)]
     pub(super) fn under_way(&self) -> usize {
         self.next.wrapping_sub(self.retired) as usize
     }
 
     /// What is to be posted next.
-    pub(super) fn to_post(&self) -> Option<Item> {
-        self.items.get(self.posted).map(|(item, _)| *item)
+    #[inline(always)]
+    pub(super) fn to_post(&self) -> Option<&Item> {
+        self.items.get(self.posted).map(|(item, _)| item)
     }
 
     /// As `begin`, for one that reads.
@@ -170,6 +193,7 @@ impl Flow {
 
     /// A number for the next work, and whether it is signalled. `surely`: nothing will come that
     /// could stand for it.
+    #[inline(always)]
     pub(super) fn begin(&mut self, surely: bool) -> (u32, bool) {
         let number = self.next;
         self.next = number.wrapping_add(1);
@@ -183,6 +207,7 @@ impl Flow {
     }
 
     /// The work of this number, the latest, carries the whole, or the end, of `to_post`.
+    #[inline(always)]
     pub(super) fn is_posted(&mut self, number: u32) {
         if let Some((_, work)) = self.items.get_mut(self.posted) {
             *work = number;
@@ -208,28 +233,35 @@ impl Flow {
     }
 
     /// Whether a read is due that tells what has come.
+    #[inline(always)]
     pub(super) fn wants_read(&self) -> bool {
         let often = self.next.wrapping_sub(self.signalled) >= SELDOM;
         self.by_reads && (often || self.is_alone() && self.is_silent())
     }
 
-    /// This work is done, and all before it. A number of no work under way changes nothing.
-    pub(super) fn done(&mut self, number: u32) {
-        if number.wrapping_sub(self.retired) < self.next.wrapping_sub(self.retired) {
+    /// This work is done, and all before it; answers how many. A number of no work under way
+    /// changes nothing.
+    #[inline(always)]
+    pub(super) fn done(&mut self, number: u32) -> usize {
+        let count = number.wrapping_sub(self.retired).wrapping_add(1) as usize;
+        let is_known = (1..=self.under_way()).contains(&count);
+        if is_known {
             self.retired = number.wrapping_add(1);
             while self.reading.front().is_some_and(|&read| is_before(read, self.retired)) {
                 self.reading.pop_front();
             }
         }
+        if is_known { count } else { 0 }
     }
 
     /// What is done.
+    #[inline(always)]
     pub(super) fn pop_done(&mut self) -> Option<Item> {
         let &(_, work) = self.items.front()?;
         if self.posted == 0 || !is_before(work, self.retired) {
             return None;
         }
-        self.remove(0)
+        self.remove_first()
     }
 
     /// The queue pair is gone, and all work with it.
@@ -399,6 +431,7 @@ mod tests {
             works.push(work);
         }
         assert!(flow.must_wait() && flow.is_fetching() && !flow.may_read());
+        assert!(!flow.is_free(100), "what is sent now comes after them");
         flow.done(works[0]);
         assert_eq!(std::iter::from_fn(|| flow.pop_done()).count(), 2);
         assert!(!flow.must_wait() && flow.may_read());
@@ -408,6 +441,9 @@ mod tests {
         assert!(flow.pop_done().is_some() && flow.may_read() && flow.must_wait());
         flow.done(last);
         assert!(flow.pop_done().is_some() && !flow.must_wait() && !flow.is_fetching());
+        assert!(!flow.is_free(1), "a message goes first");
+        assert_eq!(flow.pop_any().map(number), Some(1));
+        assert!(flow.is_free(1) && !flow.is_free(0));
         let (work, _) = flow.begin_read();
         flow.fail();
         assert!(flow.reading.is_empty(), "{work} went with its queue pair");
@@ -462,7 +498,7 @@ mod tests {
                         flow.push(message(pushed));
                         pushed = pushed.wrapping_add(1);
                     }),
-                    1 => while let Some(next) = flow.to_post() {
+                    1 => while let Some(&next) = flow.to_post() {
                         let (work, told) = flow.begin(false);
                         flow.is_posted(work);
                         wire.push_back((work, number(next), told));
@@ -476,7 +512,9 @@ mod tests {
                             prop_assert!(is_before(sequence, expected), "a gap");
                         }
                         if told && count % 3 > 0 {
-                            flow.done(work);
+                            let before = flow.under_way();
+                            prop_assert_eq!(before - flow.done(work), flow.under_way());
+                            prop_assert_eq!(flow.done(work), 0, "once");
                             while let Some(done) = flow.pop_done() {
                                 prop_assert_eq!(number(done), start.wrapping_add(acknowledged));
                                 acknowledged += 1;

@@ -88,7 +88,7 @@ impl Engine {
             Action::Make => {
                 self.arrivals.bring(&self.adapter, node)?;
                 let pair = Pair::new(&self.adapter, peer.connection.claim().own as u32)?;
-                self.pairs.insert(pair.number(), node);
+                peer.number = Some(pair.number());
                 peer.pair = Some(pair);
             }
             Action::Reset | Action::Wire if self.manager.is_some() => match action {
@@ -108,8 +108,9 @@ impl Engine {
         let Some(pair) = self.peers[node as usize].pair.take() else { return };
         pair.fail();
         self.receive(lanes);
-        self.pairs.remove(&pair.number());
         let peer = &mut self.peers[node as usize];
+        peer.number = None;
+        self.works -= peer.flow.under_way();
         let asking = peer.asked.take().is_some();
         if self.manager.is_none() {
             peer.flow.fail();

@@ -12,7 +12,8 @@
 //! | `connection.rs`, `hello.rs` | how two processes come to a pair of queue pairs; pure |
 //! | `cm_library.rs`, `manager.rs`, `calls.rs` | on iWARP: librdmacm, and connecting by it |
 //! | `flow.rs` | what is under way to one peer; pure |
-//! | `engine.rs`, `arrivals.rs`, `meeting.rs` | progress: what is sent, what comes, who is met |
+//! | `engine.rs` | progress |
+//! | `departures.rs`, `arrivals.rs`, `meeting.rs` | of it: what goes, what comes, who is met |
 //! | `letters.rs` | control messages on their way through it |
 //! | `remote.rs`, `regions.rs` | remote memory; locked regions: pinned, and listed for peers |
 //! | `progress.rs` | the thread that makes progress while the application computes |
@@ -29,6 +30,7 @@ pub(crate) mod choice;
 mod cm_library;
 pub(crate) mod config;
 mod connection;
+mod departures;
 mod engine;
 mod flow;
 mod hello;
@@ -45,7 +47,7 @@ mod remote;
 mod trial;
 
 use super::network::addresses::Addresses;
-use super::network::lanes::Peer;
+use super::network::lanes::{Peer, Submitted};
 use super::network::layout::Published;
 use super::network::slab::{Content, Slab};
 use super::network::{self, Engine as _, Identity, Network, Pass, count_unread};
@@ -125,7 +127,7 @@ impl Network for Verbs {
         let engine = Engine::new(chosen, identity, socket, addresses, slab.clone())?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let net = Verbs {
-            window: engine.window(),
+            window: engine.window,
             credits: engine.credits(),
             regions: engine.regions.clone(),
             stop: EventFd::from_flags(flags).map_err(from_errno)?,
@@ -163,6 +165,28 @@ impl Network for Verbs {
     fn content(_: &Endpoint, node: u32, peer: &Peer, len: usize) -> Content {
         let published = Published::new(len, Kind::Data);
         Content { to: node, order: 0, sequence: Some(peer.sent.get() as u32), published }
+    }
+    /// Past the queue, unless somebody else makes progress.
+    #[inline(always)]
+    fn send(end: &Endpoint, peer: &Peer, message: Submitted) {
+        end.publish_slot(peer, message);
+        let (mut mine, mut ring) = (Some(message), false);
+        let sent = end.served.try_serve(|engine| {
+            if let Some(message) = mine.take() {
+                engine.send_at_once(&end.lanes, message);
+            }
+            ring |= engine.pass(&end.lanes, Pass::Send) && end.lanes.bell.must_ring();
+        });
+        if !sent {
+            // As many words as slots: there is room.
+            end.lanes.submitted.push(message.word());
+            return end.serve(Pass::Send);
+        }
+        if ring {
+            end.select.ring();
+        }
+        // The way to the next message is shorter then.
+        end.collect();
     }
     /// Waits for the thread, if that is at it.
     fn poll_surely(end: &Endpoint) {

@@ -202,7 +202,7 @@ impl Pair {
     /// # Safety
     /// The piece is registered memory that stays as it is until completion, or short enough to be
     /// taken along and readable now.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn send(&self, work: Work) -> bool {
         let (mut piece, mut bad) = (work.piece, null_mut());
         let (opcode, remote_addr, rkey) = match work.what {

@@ -14,6 +14,8 @@ use std::collections::HashMap;
 pub(super) struct Peer {
     pub(super) connection: Connection,
     pub(super) pair: Option<Pair>,
+    /// The queue pair's number, until all that it has received was taken.
+    pub(super) number: Option<u32>,
     pub(super) flow: Flow,
     /// The peer's queue pair and what else its latest hello said.
     pub(super) station: Station,

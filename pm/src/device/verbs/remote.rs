@@ -131,6 +131,7 @@ impl Engine {
         let is_read = matches!(what, What::Read(..));
         let (number, signalled) =
             if is_read { peer.flow.begin_read() } else { peer.flow.begin(false) };
+        self.works += 1;
         let id = u64::from(to) << 32 | u64::from(number);
         let work = Work { id, what, piece, signalled };
         // SAFETY: registered memory, pinned as long as its registration lasts; a short piece is
@@ -155,6 +156,7 @@ impl Engine {
         let at = self.landings.keeps.at(self.peers.len() * ENTRY, 8).addr() as u64;
         let piece = Piece { addr: at, length: 8, lkey: self.landings.lkey };
         let (number, signalled) = self.peers[to as usize].flow.begin_read();
+        self.works += 1;
         let id = u64::from(to) << 32 | u64::from(number);
         let work = Work { id, what: What::Read(table, key), piece, signalled };
         let pair = self.peers[to as usize].pair.as_ref();

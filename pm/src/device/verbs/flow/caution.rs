@@ -123,7 +123,7 @@ mod tests {
 
     /// As `Engine::transmit`.
     fn post(flow: &mut Flow, wire: &mut Vec<Posted>) {
-        while let Some(item) = flow.to_post().filter(|_| !flow.must_wait()) {
+        while let Some(&item) = flow.to_post().filter(|_| !flow.must_wait()) {
             let is_read = matches!(item, Item::Move(it) if it.direction == Direction::Read);
             let (work, told) = if is_read { flow.begin_read() } else { flow.begin(false) };
             match item {
