@@ -126,6 +126,7 @@ const TESTBEDS: &[(&[&str], &[&str])] = &[
             "libmunge2",
             "libhwloc15",
             "libnuma1",
+            "libreadline8",
         ],
     ),
     (
