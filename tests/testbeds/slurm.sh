@@ -12,7 +12,7 @@ fi
 hostname "node$LAN_HOST"
 cd "$BED" || exit 125
 library=$TOOLS/usr/lib/x86_64-linux-gnu
-LD_LIBRARY_PATH=$library:$library/slurm-wlm
+LD_LIBRARY_PATH=$library:$library/slurm-wlm:$TOOLS/lib/x86_64-linux-gnu
 SLURM_CONF=$BED/slurm.conf
 PATH=$TOOLS/usr/bin:$PATH
 export LD_LIBRARY_PATH SLURM_CONF PATH
