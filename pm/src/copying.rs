@@ -69,6 +69,33 @@ impl Drop for Copy<'_> {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_threads_copy_at_a_time_and_no_more() {
+        let line = Copying::default();
+        let mut copies: Vec<_> = (0..THREADS).map(|_| line.begin(3, 5, false).unwrap()).collect();
+        assert!(line.begin(3, 5, false).is_none());
+        copies.pop();
+        assert!(line.begin(4, 5, false).is_some());
+    }
+
+    #[test]
+    fn another_region_is_not_waited_for_and_who_copies_for_ever_not_longer_than_enough() {
+        let line = Copying::default();
+        let copy = line.begin(3, 5, true);
+        line.wait(3, 6, || unreachable!());
+        line.wait(4, 5, || unreachable!());
+        let looks = std::cell::Cell::new(0);
+        line.wait(3, 5, || looks.replace(looks.get() + 1) == 7);
+        assert_eq!(looks.get(), 8);
+        drop(copy);
+        line.wait(3, 5, || unreachable!());
+    }
+}
+
 #[cfg(all(test, loom))]
 mod interleavings {
     use super::*;

@@ -128,7 +128,10 @@ impl Endpoint {
             record.copying.wait(self.own, number.bits(), || {
                 let is_late = begin.get_or_init(Instant::now).elapsed() > HELD;
                 if is_late {
-                    debug::say(debug::ERROR, || format!("shmem: node {node} copies for {HELD:?}"));
+                    debug::say(debug::ERROR, || {
+                        let since = format!("memory that was unlocked {HELD:?} ago");
+                        format!("shmem: node {node} still copies {since}: does a debugger hold it?")
+                    });
                 }
                 is_late || record.door.0.bits() & EXITED != 0
             });

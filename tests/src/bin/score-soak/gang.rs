@@ -42,13 +42,7 @@ fn cluster<'a>(scene: &'a Scene, slice: &str) -> Option<Cluster<'a>> {
 /// Jobs in each lane, one after the other, for as long as so many slices of 5 ms take.
 fn traffic(plan: &Plan, switches: u64) -> Result<(), String> {
     let scene = Scene::new();
-    let Some(built) = scene.program("traffic") else {
-        println!("gang: skipped, no C compiler");
-        return Ok(());
-    };
-    // Where every user may run it, wherever the build is.
-    let program = scene.dir().join("traffic");
-    std::fs::copy(&built, &program).map_err(|error| format!("{}: {error}", built.display()))?;
+    let Some(program) = crate::for_every_user(&scene, "gang", "traffic")? else { return Ok(()) };
     let Some(mut cluster) = cluster(&scene, "5") else { return Ok(()) };
     let program = program.display().to_string();
     let random = &mut Random(plan.seed);

@@ -9,8 +9,11 @@ mod memory;
 mod messages;
 mod random;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use score_tests::Scene;
 
 const USAGE: &str = "\
 usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minutes N] [-seed S]
@@ -25,6 +28,7 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minute
             not is (3 minutes)
   gang      the same messages, and a pipeline, in jobs that take turns in short slices: 100,000
             stops (needs root)
+  machines  alone: time slices on two virtual machines at once, and one that is lost
   -count N  that many jobs, or stops        -minutes N  for so long
   -quick    a taste, for every test run
   -seed S   replays: job I of seed S is job 0 of seed S + I
@@ -49,6 +53,18 @@ impl Plan {
         let more = |_: &u64| self.limit.is_none_or(|limit| self.begin.elapsed() < limit);
         (0..self.count).take_while(more).map(|index| (index, self.seed.wrapping_add(index)))
     }
+}
+
+/// A test program where every user may run it, wherever the build is. None, and a line: there is no
+/// C compiler.
+fn for_every_user(scene: &Scene, kind: &str, name: &str) -> Result<Option<PathBuf>, String> {
+    let Some(built) = scene.program(name) else {
+        println!("{kind}: skipped, no C compiler");
+        return Ok(None);
+    };
+    let program = scene.dir().join(name);
+    std::fs::copy(&built, &program).map_err(|error| format!("{}: {error}", built.display()))?;
+    Ok(Some(program))
 }
 
 fn main() -> ExitCode {

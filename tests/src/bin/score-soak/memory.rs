@@ -35,13 +35,7 @@ struct Told {
 /// line says how to see it again.
 pub fn run(plan: &Plan) -> Result<(), String> {
     let scene = Scene::new();
-    let Some(built) = scene.program("regions") else {
-        println!("memory: skipped, no C compiler");
-        return Ok(());
-    };
-    // Where every user may run it, wherever the build is.
-    let program = scene.dir().join("regions");
-    std::fs::copy(&built, &program).map_err(|error| format!("{}: {error}", built.display()))?;
+    let Some(program) = crate::for_every_user(&scene, "memory", "regions")? else { return Ok(()) };
     let hosts = ["a", "b"];
     let cluster = Cluster::start_as(&scene, &hosts, &Cluster::database(&hosts), &["-ts", "5"]);
     let Some(cluster) = cluster else { return Ok(()) };
