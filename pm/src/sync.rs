@@ -31,6 +31,14 @@ impl Local {
         self.0.load(Ordering::Relaxed)
     }
     #[inline(always)]
+    pub(crate) fn get_acquire(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    pub(crate) fn set_release(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+    #[inline(always)]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }

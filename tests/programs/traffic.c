@@ -2,7 +2,8 @@
  * Messages of random sizes between all nodes, each checked for its content and its order:
  *   traffic MESSAGES SEED [block]
  * Every node sends MESSAGES messages to random others, some to several at once, receives what
- * comes, and ends when every other has told how many it has sent here and all of them have come.
+ * comes, also between writing a message and sending it, and ends when every other has told how
+ * many it has sent here and all of them have come.
  * With "block" a node that waits does so in poll(2).
  */
 #include <errno.h>
@@ -101,6 +102,14 @@ static int receive(void) {
     return any;
 }
 
+static void poll_on(void) {
+    uint32_t polls;
+
+    for (polls = draw(20); polls > 0; polls--) {
+        (void)receive();
+    }
+}
+
 static void fill(caddr_t buffer, uint32_t kind, uint32_t number, uint32_t length) {
     struct header header;
     uint32_t i;
@@ -131,9 +140,23 @@ static void send_one(int destination, uint32_t kind, uint32_t number, uint32_t l
     } else {
         sent_to[destination]++;
     }
+    /* What is written stays as it is while others' messages come, or do not. */
+    if (draw(8) == 0) {
+        poll_on();
+    }
     if ((cc = pmSend(score_pmnet[0])) != PM_SUCCESS) {
         die("pmSend", cc);
     }
+}
+
+static uint32_t longest(int destination) {
+    size_t mtu;
+    int cc = pmGetMtu(score_pmnet[0], destination, &mtu);
+
+    if (cc != PM_SUCCESS) {
+        die("pmGetMtu", cc);
+    }
+    return (uint32_t)mtu;
 }
 
 static void send_all(uint32_t number, uint32_t length) {
@@ -227,10 +250,13 @@ int main(int argc, char **argv) {
         } else {
             destination = (int)draw((uint32_t)score_num_node - 1);
             destination += destination >= score_self_node;
+            if (draw(16) == 0) {
+                length = longest(destination);
+            }
             send_one(destination, DATA, number, length);
         }
         if (draw(4) == 0) {
-            (void)receive();
+            poll_on();
         }
     }
     finish(messages + 1);

@@ -134,6 +134,7 @@ impl Inner {
             return Err(Error::Busy);
         }
         on!(&self.body, device => device.count_empty_poll());
+        self.fetch_ahead();
         if on!(&self.body, device => device.is_selecting()) {
             return self.look_before_sleep();
         }

@@ -12,7 +12,6 @@ use crate::device::shmem::{Source, Target};
 use crate::device::{Body, Transport};
 use crate::idle;
 use crate::lock::is_single_threaded;
-use crate::ring::INLINE;
 
 /// What a poll by the short way found.
 pub enum Poll {
@@ -38,9 +37,6 @@ impl Inner {
     /// As `get_send_buffer`; None, and nothing has happened: that knows.
     #[inline(always)]
     pub fn get_short(&self, node: u32, len: usize) -> Option<*mut u8> {
-        if len > INLINE {
-            return None;
-        }
         let composite = self.composite()?;
         let locks = self.lock_send().ok()?;
         match composite.reserve_short(node, len) {
@@ -123,6 +119,7 @@ impl Inner {
             return false;
         }
         source.count_empty_poll();
+        self.fetch_ahead();
         if self.patience.is_crowded() {
             // Empty polls measure a turn (`lose_patience`). Two that run side by side hardly have
             // any: they would have ten times the messages of others in each of theirs, and with a
@@ -133,6 +130,18 @@ impl Inner {
             std::hint::spin_loop();
         }
         true
+    }
+
+    /// A poll found nothing. In a process of one thread nobody begins to send meanwhile.
+    #[inline(always)]
+    pub(super) fn fetch_ahead(&self) {
+        if let Some(composite) = self.composite()
+            && composite.is_behind()
+            && is_single_threaded()
+            && self.locks().send.is_free()
+        {
+            composite.fetch_ahead();
+        }
     }
 
     /// As `receive_short` for a long message, and where there are other threads: between a glance

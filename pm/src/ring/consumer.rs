@@ -1,6 +1,6 @@
 //! The receiving end of a ring.
 
-use super::{INLINE, LINE, Ring, Word};
+use super::{HOME, IN_SLOT, LINE, Ring, Word, home_of};
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -12,8 +12,20 @@ pub(crate) struct Received {
     pub(crate) len: usize,
     /// The receiver's index after the message.
     pub(crate) next: u64,
-    /// Where a long message lies in the data area, and where it ends.
-    pub(crate) data: Option<(u64, u64)>,
+    /// Its position: in the data area, in a home, or [`IN_SLOT`].
+    pub(crate) position: u64,
+    /// Of a message that does not lie in its slot: how many of those in the other direction its
+    /// sender had released, so that nobody has to look there.
+    pub(crate) passed: u64,
+}
+
+impl Received {
+    /// Where it ends, if it lies in the data area.
+    #[inline(always)]
+    pub(crate) fn data_end(&self) -> Option<u64> {
+        let end = self.position.wrapping_add(self.len.next_multiple_of(LINE) as u64);
+        (self.position < HOME).then_some(end)
+    }
 }
 
 /// The most frequent kind of message: it lies in its slot.
@@ -29,7 +41,7 @@ impl Short {
     #[inline(always)]
     pub(crate) fn received(self) -> Received {
         let Short { payload, len, index } = self;
-        Received { payload, len, next: index.wrapping_add(1), data: None }
+        Received { payload, len, next: index.wrapping_add(1), position: IN_SLOT, passed: 0 }
     }
 }
 
@@ -79,12 +91,12 @@ impl Consumer {
     #[inline(always)]
     pub(crate) fn peek(&self) -> Next {
         let index = self.index();
-        let slot = self.ring.slot(index);
+        let (slot, payload) = self.ring.slot_and_payload(index);
         // SYNC: slot
         let word = Word(slot.word.load(Ordering::Acquire));
         let len = word.short(self.ring.mark(index));
-        if len.wrapping_sub(1) < INLINE {
-            return Next::Short(Short { payload: slot.payload.get().cast(), len, index });
+        if len.wrapping_sub(1) < self.ring.inline() {
+            return Next::Short(Short { payload, len, index });
         }
         if self.ring.has_come(index, word) == Ok(false) { Next::Nothing } else { Next::Other }
     }
@@ -127,13 +139,13 @@ impl Consumer {
             }
             let len = word.len();
             if !word.is_long() {
-                if len == 0 || len > INLINE {
+                if len == 0 || len > self.ring.inline() {
                     return Err(Error::Io);
                 }
-                let payload = slot.payload.get().cast::<u8>();
-                return Ok(Some(Received { payload, len, next, data: None }));
+                let payload = self.ring.slot_and_payload(index).1;
+                return Ok(Some(Received { payload, len, next, position: IN_SLOT, passed: 0 }));
             }
-            return self.long(slot.position.load(Ordering::Relaxed), len, next).map(Some);
+            return self.long(index, len).map(Some);
         }
         Ok(None)
     }
@@ -149,7 +161,7 @@ impl Consumer {
         if len > self.ring.shape.mtu as usize {
             return None;
         }
-        self.long(slot.position.load(Ordering::Relaxed), len, index.wrapping_add(1)).ok()
+        self.long(index, len).ok()
     }
 
     /// Where the next message will come, and what marks that it has not.
@@ -161,18 +173,25 @@ impl Consumer {
     }
 
     #[inline(always)]
-    fn long(&self, position: u64, len: usize, next: u64) -> Result<Received> {
+    fn long(&self, index: u64, len: usize) -> Result<Received> {
+        let position = self.ring.slot(index).position.load(Ordering::Relaxed);
+        let passed = self.ring.passed_at(index).load(Ordering::Relaxed);
+        let next = index.wrapping_add(1);
         let area = u64::from(self.ring.shape.data);
         if len == 0 || len > self.ring.shape.mtu as usize || area == 0 {
             return Err(Error::Io);
+        }
+        if position >= HOME {
+            let home = home_of(position).filter(|_| self.ring.shape.home != 0).ok_or(Error::Io)?;
+            let payload = self.ring.home_at(home);
+            return Ok(Received { payload, len, next, position, passed });
         }
         let need = len.next_multiple_of(LINE) as u64;
         let offset = position & (area - 1);
         if !position.is_multiple_of(LINE as u64) || need > area - offset {
             return Err(Error::Io);
         }
-        let payload = self.ring.data_at(position);
-        Ok(Received { payload, len, next, data: Some((position, position.wrapping_add(need))) })
+        Ok(Received { payload: self.ring.data_at(position), len, next, position, passed })
     }
 
     /// Gives the message's room back to the sender.

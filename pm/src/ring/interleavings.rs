@@ -8,13 +8,15 @@ use crate::sync::AtomicU32;
 use loom::sync::Arc;
 use loom::thread;
 
-const SHAPE: Shape = Shape { slots: 2, lines: 1, data: 0, mtu: 48 };
+/// What is longer than 48 bytes lies in a home: there is no data area for it.
+const SHAPE: Shape = Shape { slots: 2, lines: 1, data: 64, home: 64, mtu: 64 };
 
-/// A ring in memory that loom can watch. Payloads are loom cells of their own, by slot.
+/// A ring in memory that loom can watch. Payloads are loom cells of their own, by slot and by home.
 struct Shared {
     ends: Box<Ends>,
     slots: Box<[Slot; 2]>,
     payload: [loom::cell::UnsafeCell<u64>; 2],
+    homes: [loom::cell::UnsafeCell<u64>; HOMES],
     door: Door,
     counted: AtomicU64,
     rung: AtomicU64,
@@ -27,16 +29,22 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     fn new() -> Arc<Shared> {
-        let end = || End { index: AtomicU64::new(0), data: AtomicU64::new(0) };
+        let end = || End {
+            index: AtomicU64::new(0),
+            data: AtomicU64::new(0),
+            homes: [AtomicU64::new(0), AtomicU64::new(0)],
+        };
         let slot = || Slot {
             word: AtomicU64::new(0),
             position: AtomicU64::new(0),
             payload: UnsafeCell::new([0; INLINE]),
+            passed: AtomicU64::new(0),
         };
         Arc::new(Shared {
             ends: Box::new(Ends { producer: end(), consumer: end() }),
             slots: Box::new([slot(), slot()]),
             payload: [loom::cell::UnsafeCell::new(0), loom::cell::UnsafeCell::new(0)],
+            homes: [loom::cell::UnsafeCell::new(0), loom::cell::UnsafeCell::new(0)],
             door: Door(AtomicU32::new(0)),
             counted: AtomicU64::new(0),
             rung: AtomicU64::new(0),
@@ -73,7 +81,7 @@ fn send(shared: &Shared, producer: &Producer, value: u64) -> Option<(u64, Word)>
     }
     let room = producer.reserve(8).ok()?;
     shared.write(index, value);
-    Some(producer.publish(room.position, 8))
+    Some(producer.publish(room.position, 8, 0))
 }
 
 fn receive(shared: &Shared, consumer: &Consumer) -> Option<u64> {
@@ -200,5 +208,56 @@ fn an_exit_that_is_handled_twice_counts_once() {
         };
         let here = shared.ring().claim_all();
         assert_eq!(here + other.join().unwrap(), 1);
+    });
+}
+
+/// A long message, if a home is known to be free.
+fn send_home(shared: &Shared, producer: &Producer, value: u64, passed: u64) -> bool {
+    let Some(home) = producer.free_home() else { return false };
+    // SAFETY: loom checks that nobody else is at it.
+    shared.homes[home].with_mut(|at| unsafe { *at = value });
+    producer.publish(HOME + home as u64, 64, passed);
+    true
+}
+
+/// Its value, and what its sender had passed.
+fn receive_home(shared: &Shared, consumer: &Consumer) -> Option<(u64, u64)> {
+    let message = consumer.take().unwrap()?;
+    let home = home_of(message.position).unwrap();
+    // SAFETY: as above.
+    let value = shared.homes[home].with(|at| unsafe { *at });
+    consumer.release(message.next, message.data_end());
+    Some((value, message.passed))
+}
+
+#[test]
+fn a_home_is_not_written_while_it_is_read_whoever_told_that_it_is_free() {
+    loom::model(|| {
+        let (there, back) = (Shared::new(), Shared::new());
+        let other = {
+            let (there, back) = (there.clone(), back.clone());
+            thread::spawn(move || {
+                let consumer = Consumer::new(there.ring());
+                let producer = Producer::new(back.ring());
+                let Some((value, _)) = receive_home(&there, &consumer) else { return };
+                assert_eq!(value, 1);
+                assert!(send_home(&back, &producer, 9, there.ring().consumed()));
+            })
+        };
+        let producer = Producer::new(there.ring());
+        let consumer = Consumer::new(back.ring());
+        assert!(send_home(&there, &producer, 1, 0) && send_home(&there, &producer, 2, 0));
+        assert!(!send_home(&there, &producer, 3, 0), "both are taken");
+        // By what is told, or by looking.
+        match receive_home(&back, &consumer) {
+            Some((_, passed)) => producer.credit(passed),
+            None => {
+                let _ = producer.sees_room(2);
+            }
+        }
+        if producer.free_home().is_some() {
+            assert!(send_home(&there, &producer, 3, 0));
+        }
+        other.join().unwrap();
     });
 }

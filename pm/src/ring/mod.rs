@@ -5,8 +5,10 @@
 //! [`ORDER`]). The sender publishes a message with one release store of
 //! its slot's header [`Word`]; the receiver gives credit back with one release store of its
 //! index. A message of up to [`INLINE`] bytes lies in its slot, so that an 8-byte message moves
-//! one cache line; a longer one lies in the data area, at a position that grows likewise, and
-//! never wraps inside a message. All zero is an empty ring.
+//! one cache line; in a slot of two lines there is room for 112. A longer one lies in one of two
+//! homes, where both ends have its lines still, if one of them is known to be free; else in the
+//! data area, at a position that grows as indices do, and never wraps inside a message. All zero is
+//! an empty ring.
 //!
 //! All state of a ring is in the ring: ends may be made, dropped and made again. Whatever is
 //! read from it is loaded once and checked; every address is masked or bounded by the private
@@ -26,7 +28,7 @@ mod tests;
 mod word;
 
 pub(crate) use consumer::{Consumer, Next, Received, Short, Watch};
-pub(crate) use producer::{IN_SLOT, Producer, Reserved};
+pub(crate) use producer::{Producer, Reserved};
 #[cfg(not(loom))]
 pub(crate) use refill::Saved;
 pub(crate) use word::Word;
@@ -36,10 +38,27 @@ use crate::sync::{AtomicU64, Ordering};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 
-/// Bytes of payload that lie in the slot itself.
+/// Bytes of payload in the first line of a slot.
 pub(crate) const INLINE: usize = 48;
+/// Where that begins.
+const HEAD: usize = 16;
 /// Unit of the data area: no two messages share a cache line.
 pub(crate) const LINE: usize = 64;
+
+/// Position of a message in its slot.
+pub(crate) const IN_SLOT: u64 = u64::MAX;
+/// Position of a message in the first home; in the second, one more. Those in the data area are
+/// below it.
+const HOME: u64 = 1 << 63;
+/// Homes of a ring.
+const HOMES: usize = 2;
+
+/// Which home that is.
+#[inline(always)]
+fn home_of(position: u64) -> Option<usize> {
+    let home = (position ^ HOME) as usize;
+    (home < HOMES).then_some(home)
+}
 
 /// The indices that one end of a ring writes.
 #[repr(C, align(128))]
@@ -48,6 +67,9 @@ pub(crate) struct End {
     pub(crate) index: AtomicU64,
     /// Position in the data area passed so far.
     pub(crate) data: AtomicU64,
+    /// The sender's: the index after the last message in each home. That is free once the receiver
+    /// has passed it.
+    pub(crate) homes: [AtomicU64; HOMES],
 }
 
 /// The head of a ring: 128 bytes for each end, because processors fetch lines in pairs.
@@ -63,14 +85,17 @@ pub(crate) struct Slot {
     pub(crate) word: AtomicU64,
     /// Where a long message lies; written before the word.
     pub(crate) position: AtomicU64,
+    /// Of a message that lies elsewhere, the first word: see `Received::passed`.
     pub(crate) payload: UnsafeCell<[u8; INLINE]>,
+    #[cfg(loom)]
+    pub(crate) passed: AtomicU64,
 }
 
 #[cfg(not(loom))]
 const _: () = {
     assert!(size_of::<Slot>() == LINE);
     assert!(size_of::<Ends>() == 256);
-    assert!(std::mem::offset_of!(Slot, payload) == 16);
+    assert!(std::mem::offset_of!(Slot, payload) == HEAD);
 };
 
 /// The order in which slots are used: their numbers with the bits reversed. A processor that sees
@@ -91,23 +116,30 @@ static ORDER: [u8; MAX_SLOTS] = {
 /// The most slots of a ring.
 pub(crate) const MAX_SLOTS: usize = 256;
 
-/// The sizes of a ring.
+/// The sizes of a ring; small, because every end keeps them beside what each message needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Number of slots, a power of two up to [`MAX_SLOTS`].
-    pub(crate) slots: u32,
+    pub(crate) slots: u16,
     /// Lines that a slot has to itself: 1, or a pair.
-    pub(crate) lines: u32,
+    pub(crate) lines: u8,
     /// Bytes of the data area, a power of two, or 0 where messages are never long.
     pub(crate) data: u32,
+    /// Bytes from one home to the next, or 0 where there are none.
+    pub(crate) home: u16,
     /// The longest message.
-    pub(crate) mtu: u32,
+    pub(crate) mtu: u16,
 }
 
 impl Shape {
-    /// Bytes from the head to the end of the data area.
+    /// Bytes from the head to the end of the homes, which follow the data area.
     pub(crate) const fn bytes(self) -> usize {
-        size_of::<Ends>() + self.slot_bytes() + self.data as usize
+        size_of::<Ends>() + self.slot_bytes() + self.data as usize + HOMES * self.home as usize
+    }
+
+    /// The longest message that lies in its slot.
+    pub(crate) const fn inline(self) -> usize {
+        self.lines as usize * LINE - HEAD
     }
 
     const fn slot_bytes(self) -> usize {
@@ -125,6 +157,8 @@ pub(crate) struct Ring {
     mask: u64,
     /// From twice an entry of [`ORDER`] to the place of a slot, in lines.
     shift: u32,
+    /// As `Shape::inline`.
+    inline: usize,
     shape: Shape,
 }
 
@@ -157,8 +191,10 @@ impl Ring {
         assert!(shape.slots.is_power_of_two() && shape.slots as usize <= MAX_SLOTS);
         assert!(matches!(shape.lines, 1 | 2));
         debug_assert!(shape.data == 0 || shape.data.is_power_of_two());
-        let shift = MAX_SLOTS.ilog2() - shape.slots.ilog2() + 2 - shape.lines;
-        Ring { ends, slots, data, mask: u64::from(shape.slots) - 1, shift, shape }
+        debug_assert!(shape.home == 0 || shape.home >= shape.mtu);
+        let inline = shape.inline();
+        let shift = MAX_SLOTS.ilog2() - shape.slots.ilog2() + 2 - u32::from(shape.lines);
+        Ring { ends, slots, data, mask: u64::from(shape.slots) - 1, shift, inline, shape }
     }
 
     /// Where it begins.
@@ -175,11 +211,42 @@ impl Ring {
     /// The slot that `index` falls on; always inside the ring.
     #[inline(always)]
     fn slot(&self, index: u64) -> &Slot {
+        // SAFETY: a slot; only atomics and a cell inside.
+        unsafe { self.slot_at(index).as_ref() }
+    }
+
+    #[inline(always)]
+    fn slot_at(&self, index: u64) -> NonNull<Slot> {
         let number = (index & self.mask) as u8;
         let at = (usize::from(ORDER[usize::from(number)]) * 2) >> self.shift;
         // SAFETY: a number below that of the slots has zeros below the bits that are shifted out
-        // and so is one again, times `lines`; only atomics and a cell inside.
-        unsafe { self.slots.add(at).as_ref() }
+        // and so is one again, times `lines`.
+        unsafe { self.slots.add(at) }
+    }
+
+    /// The same with the place of a payload there, in all lines that the slot has.
+    #[inline(always)]
+    fn slot_and_payload(&self, index: u64) -> (&Slot, *mut u8) {
+        let slot = self.slot_at(index);
+        // SAFETY: as in `slot`, and inside it.
+        unsafe { (slot.as_ref(), slot.cast::<u8>().add(HEAD).as_ptr()) }
+    }
+
+    /// The word that a long message has there instead.
+    #[inline(always)]
+    fn passed_at(&self, index: u64) -> &AtomicU64 {
+        #[cfg(loom)]
+        return &self.slot(index).passed;
+        #[cfg(not(loom))]
+        // SAFETY: inside the slot, and aligned; only atomics and a cell.
+        unsafe {
+            &*self.slot_and_payload(index).1.cast()
+        }
+    }
+
+    #[inline(always)]
+    fn inline(&self) -> usize {
+        self.inline
     }
 
     /// What marks a message of the lap of `index`, in the upper half of its word: the index that
@@ -209,12 +276,26 @@ impl Ring {
         unsafe { self.data.add(at).as_ptr() }
     }
 
+    /// The address of a home, where there are homes.
+    #[inline(always)]
+    fn home_at(&self, home: usize) -> *mut u8 {
+        debug_assert!(home < HOMES && self.shape.home != 0);
+        let at = self.shape.data as usize + (home % HOMES) * self.shape.home as usize;
+        // SAFETY: behind the data area, in what `new` vouches for.
+        unsafe { self.data.add(at).as_ptr() }
+    }
+
     /// Messages sent and not yet released, as the indices say; never more than there are slots.
     pub(crate) fn queued(&self) -> u64 {
         let ends = self.ends();
         let consumed = ends.consumer.index.load(Ordering::Acquire);
         let produced = ends.producer.index.load(Ordering::Acquire);
         produced.wrapping_sub(consumed).min(u64::from(self.shape.slots))
+    }
+
+    /// Where that lies.
+    pub(crate) fn passed(&self) -> NonNull<AtomicU64> {
+        NonNull::from(&self.ends().consumer.index)
     }
 
     /// The receiver's index.

@@ -1,17 +1,15 @@
 //! The sending end of a ring.
 
-use super::{INLINE, LINE, Ring, Slot, Word};
+use super::{HOME, IN_SLOT, LINE, Ring, Slot, Word, home_of};
 use crate::error::{Error, Result};
-use crate::sync::{AtomicPtr, Local, Ordering, prefetch_write};
+use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering, prefetch_write};
+use std::ops::Range;
 
 /// Pauses between two looks at a full ring: some 100 ns, the time of a few messages.
 const PAUSES: u32 = 4;
 
 /// Bytes of a data area from which on there is room for gaps between messages.
 const ROOMY: u64 = 64 << 10;
-
-/// Marks a reservation in the slot itself.
-pub(crate) const IN_SLOT: u64 = u64::MAX;
 
 /// The index of no message.
 const NEVER: u64 = u64::MAX;
@@ -21,7 +19,7 @@ const NEVER: u64 = u64::MAX;
 pub(crate) struct Reserved {
     /// Where the payload goes.
     pub(crate) payload: *mut u8,
-    /// Position in the data area.
+    /// Position in the data area, or of a home, or [`IN_SLOT`].
     pub(crate) position: u64,
 }
 
@@ -47,7 +45,7 @@ impl Producer {
             ring,
             seen: Local::new(ends.consumer.index.load(Ordering::Acquire)),
             seen_data: Local::new(ends.consumer.data.load(Ordering::Acquire)),
-            next: AtomicPtr::new(std::ptr::from_ref(ring.slot(index)).cast_mut()),
+            next: AtomicPtr::new(ring.slot_at(index).as_ptr()),
             next_index: Local::new(NEVER),
         };
         producer.look_up(index);
@@ -57,8 +55,7 @@ impl Producer {
     /// Sets `next` to the slot of `index`.
     #[inline(always)]
     fn look_up(&self, index: u64) {
-        let slot = std::ptr::from_ref(self.ring.slot(index)).cast_mut();
-        self.next.store(slot, Ordering::Relaxed);
+        self.next.store(self.ring.slot_at(index).as_ptr(), Ordering::Relaxed);
         let known = index.wrapping_sub(self.seen.get()) <= self.ring.mask;
         self.next_index.set(if known { index } else { NEVER });
     }
@@ -82,18 +79,73 @@ impl Producer {
         if index.wrapping_sub(self.seen.get()) > self.ring.mask {
             self.look(index)?;
         }
-        if len <= INLINE {
-            let payload = self.ring.slot(index).payload.get().cast::<u8>();
+        if len <= self.ring.inline() {
+            let payload = self.ring.slot_and_payload(index).1;
             return Ok(Reserved { payload, position: IN_SLOT });
         }
-        self.reserve_data(len)
+        if let Some(home) = self.free_home() {
+            return Ok(self.reserve_home(home));
+        }
+        self.reserve_data(index, len)
     }
 
-    /// As `reserve` for a message of up to [`INLINE`] bytes, from the room that is known.
+    /// The longest message for `reserve_short`.
+    #[inline(always)]
+    pub(crate) fn inline(&self) -> usize {
+        self.ring.inline()
+    }
+
+    /// As `reserve` for a message that lies in its slot, from the room that is known.
     #[inline(always)]
     pub(crate) fn reserve_short(&self) -> Option<*mut u8> {
         let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
-        (index == self.next_index.get()).then(|| self.next().payload.get().cast())
+        let payload = self.next.load(Ordering::Relaxed).cast::<u8>().wrapping_add(super::HEAD);
+        (index == self.next_index.get()).then_some(payload)
+    }
+
+    /// By whoever receives: the receiver says that it has passed so many. What it says later is not
+    /// below; what it cannot have passed is not believed.
+    #[inline(always)]
+    pub(crate) fn credit(&self, passed: u64) {
+        let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
+        if index.wrapping_sub(passed) < index.wrapping_sub(self.seen.get()) {
+            // SYNC: credit
+            self.seen.set_release(passed);
+        }
+    }
+
+    /// The home that was not used last, if it is known to be free.
+    #[inline(always)]
+    pub(super) fn free_home(&self) -> Option<usize> {
+        if self.ring.shape.home == 0 {
+            return None;
+        }
+        let [first, second] = &self.ring.ends().producer.homes;
+        let used = [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)];
+        let home = usize::from(used[0].wrapping_sub(used[1]).cast_signed() > 0);
+        // SYNC: credit
+        (self.seen.get_acquire().wrapping_sub(used[home]).cast_signed() >= 0).then_some(home)
+    }
+
+    #[inline(always)]
+    fn reserve_home(&self, home: usize) -> Reserved {
+        Reserved { payload: self.ring.home_at(home), position: HOME | home as u64 }
+    }
+
+    /// Nothing is reserved. Fetches these lines of the home that the next long message will lie in,
+    /// by writing to them: a prefetch for writing leaves most of them with the receiver (measured).
+    /// False: there is none, or it is not free.
+    pub(crate) fn fetch_home(&self, lines: Range<u64>) -> bool {
+        let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
+        let look = || self.sees_room(index).ok().and_then(|_| self.free_home());
+        let Some(home) = self.free_home().or_else(look) else { return false };
+        for line in lines.take_while(|line| line * (LINE as u64) < self.ring.shape.mtu.into()) {
+            let at = self.ring.home_at(home).wrapping_add(line as usize * LINE);
+            // SAFETY: inside a home, which is at least as long as the longest message; its lines
+            // are aligned.
+            unsafe { &*at.cast::<AtomicU64>() }.store(0, Ordering::Relaxed);
+        }
+        true
     }
 
     /// As `publish`, after `reserve_short`.
@@ -114,9 +166,14 @@ impl Producer {
     pub(crate) fn reserve_long(&self, len: usize) -> Option<Reserved> {
         let end = &self.ring.ends().producer;
         let index = end.index.load(Ordering::Relaxed);
+        if index.wrapping_sub(self.seen.get()) > self.ring.mask {
+            return None;
+        }
+        if let Some(home) = self.free_home() {
+            return Some(self.reserve_home(home));
+        }
         let (start, after) = self.place(line(end.data.load(Ordering::Relaxed)), len);
-        let known = index.wrapping_sub(self.seen.get()) <= self.ring.mask
-            && after.wrapping_sub(self.seen_data.get()) <= u64::from(self.ring.shape.data);
+        let known = after.wrapping_sub(self.seen_data.get()) <= u64::from(self.ring.shape.data);
         known.then(|| Reserved { payload: self.ring.data_at(start), position: start })
     }
 
@@ -153,7 +210,7 @@ impl Producer {
         if self.sees_room(index)? { Ok(()) } else { Err(Error::NoBuffers) }
     }
 
-    fn sees_room(&self, index: u64) -> Result<bool> {
+    pub(super) fn sees_room(&self, index: u64) -> Result<bool> {
         // SYNC: credit
         let seen = self.ring.ends().consumer.index.load(Ordering::Acquire);
         let queued = index.wrapping_sub(seen);
@@ -165,11 +222,15 @@ impl Producer {
     }
 
     #[inline(never)]
-    fn reserve_data(&self, len: usize) -> Result<Reserved> {
+    fn reserve_data(&self, index: u64, len: usize) -> Result<Reserved> {
         let area = u64::from(self.ring.shape.data);
         let head = line(self.ring.ends().producer.data.load(Ordering::Relaxed));
         let (start, end) = self.place(head, len);
         if end.wrapping_sub(self.seen_data.get()) > area {
+            self.sees_room(index)?;
+            if let Some(home) = self.free_home() {
+                return Ok(self.reserve_home(home));
+            }
             // SYNC: credit
             let seen = self.ring.ends().consumer.data.load(Ordering::Acquire);
             if head.wrapping_sub(seen) > area {
@@ -202,17 +263,23 @@ impl Producer {
         (start, start.wrapping_add(need))
     }
 
-    /// Makes the message visible. Answers what [`Ring::claim`] needs to take it back.
+    /// Makes the message visible. Answers what [`Ring::claim`] needs to take it back. `passed` is
+    /// what its sender has released of the ring in the other direction.
     #[inline(always)]
-    pub(crate) fn publish(&self, position: u64, len: usize) -> (u64, Word) {
+    pub(crate) fn publish(&self, position: u64, len: usize, passed: u64) -> (u64, Word) {
         let ends = self.ring.ends();
         let index = ends.producer.index.load(Ordering::Relaxed);
         let slot = self.ring.slot(index);
         let long = position != IN_SLOT;
         if long {
             slot.position.store(position, Ordering::Relaxed);
-            let end = position.wrapping_add(len.next_multiple_of(LINE) as u64);
-            ends.producer.data.store(end, Ordering::Relaxed);
+            self.ring.passed_at(index).store(passed, Ordering::Relaxed);
+            if let Some(home) = home_of(position) {
+                ends.producer.homes[home].store(index.wrapping_add(1), Ordering::Relaxed);
+            } else {
+                let end = position.wrapping_add(len.next_multiple_of(LINE) as u64);
+                ends.producer.data.store(end, Ordering::Relaxed);
+            }
         }
         // Before the word, so that who sees a message also finds it counted in `queued`.
         ends.producer.index.store(index.wrapping_add(1), Ordering::Relaxed);

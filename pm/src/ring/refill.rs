@@ -3,7 +3,7 @@
 // UNSAFETY: copies into the ring.
 #![allow(unsafe_code)]
 
-use super::{LINE, Ring, Word};
+use super::{HOME, HOMES, IN_SLOT, LINE, Ring, Word, home_of};
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
 
@@ -11,29 +11,42 @@ use crate::sync::Ordering;
 #[derive(Clone, Copy)]
 pub(crate) struct Saved<'a> {
     pub(crate) payload: &'a [u8],
-    /// Where it lay in the data area, if it was long.
-    pub(crate) position: Option<u64>,
+    /// As `Received::position`.
+    pub(crate) position: u64,
+}
+
+impl Saved<'_> {
+    /// Where it lay in the data area, if it did.
+    fn in_data(&self) -> Option<u64> {
+        (self.position < HOME).then_some(self.position)
+    }
 }
 
 impl Ring {
     /// Whether `refill` will do. Messages lie as they lay before, so they fit if they did then.
     pub(crate) fn can_refill(&self, messages: &[Saved<'_>]) -> bool {
         let area = u64::from(self.shape.data);
-        let first = messages.iter().find_map(|m| m.position).unwrap_or(0);
+        let first = messages.iter().find_map(Saved::in_data).unwrap_or(0);
         let mut end = first;
+        let mut homes = [self.shape.home != 0; HOMES];
         messages.len() <= self.shape.slots as usize
             && messages.iter().all(|message| {
                 let len = message.payload.len();
+                if message.position == IN_SLOT {
+                    return len > 0 && len <= self.inline();
+                }
+                let fits = len > 0 && len <= self.shape.mtu as usize;
+                if let Some(home) = home_of(message.position) {
+                    return fits && std::mem::take(&mut homes[home]);
+                }
                 let need = len.next_multiple_of(LINE) as u64;
-                let Some(position) = message.position else {
-                    return len > 0 && len <= super::INLINE;
-                };
+                let position = message.position;
                 let inside = position.is_multiple_of(LINE as u64)
                     && position >= end
                     && position.saturating_sub(first).saturating_add(need) <= area
                     && (position & area.saturating_sub(1)) + need <= area;
                 end = position.saturating_add(need);
-                inside && len > 0 && len <= self.shape.mtu as usize
+                inside && fits
             })
     }
 
@@ -45,27 +58,32 @@ impl Ring {
         }
         let ends = self.ends();
         let mut index = ends.consumer.index.load(Ordering::Relaxed);
-        if let Some(first) = messages.iter().find_map(|m| m.position) {
+        let first = messages.iter().find_map(Saved::in_data);
+        if let Some(first) = first {
             self.move_data(first);
         }
         let base = ends.consumer.data.load(Ordering::Relaxed);
-        let first = messages.iter().find_map(|m| m.position).unwrap_or(0);
         for message in messages {
             let slot = self.slot(index);
             let len = message.payload.len();
-            let to = match message.position {
-                None => slot.payload.get().cast::<u8>(),
-                Some(position) => {
-                    let position = base.wrapping_add(position - first);
-                    slot.position.store(position, Ordering::Relaxed);
-                    let end = position.wrapping_add(len.next_multiple_of(LINE) as u64);
-                    ends.producer.data.store(end, Ordering::Relaxed);
-                    self.data_at(position)
-                }
+            let (to, position) = if message.position == IN_SLOT {
+                (self.slot_and_payload(index).1, None)
+            } else if let Some(home) = home_of(message.position) {
+                ends.producer.homes[home].store(index.wrapping_add(1), Ordering::Relaxed);
+                (self.home_at(home), Some(message.position))
+            } else {
+                let position = base.wrapping_add(message.position - first.unwrap_or(0));
+                let end = position.wrapping_add(len.next_multiple_of(LINE) as u64);
+                ends.producer.data.store(end, Ordering::Relaxed);
+                (self.data_at(position), Some(position))
             };
+            if let Some(position) = position {
+                slot.position.store(position, Ordering::Relaxed);
+                self.passed_at(index).store(0, Ordering::Relaxed);
+            }
             // SAFETY: `can_refill` has checked that the payload fits there.
             unsafe { std::ptr::copy_nonoverlapping(message.payload.as_ptr(), to, len) };
-            let word = Word::new(self.mark(index), len, message.position.is_some());
+            let word = Word::new(self.mark(index), len, position.is_some());
             slot.word.store(word.0, Ordering::Release);
             index = index.wrapping_add(1);
         }

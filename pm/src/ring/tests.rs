@@ -5,10 +5,12 @@ use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
 
-const SHAPE: Shape = Shape { slots: 8, lines: 2, data: 2048, mtu: 512 };
+const SHAPE: Shape = Shape { slots: 8, lines: 2, data: 2048, home: 512, mtu: 512 };
+/// The same where memory is short.
+const SMALL: Shape = Shape { lines: 1, home: 0, ..SHAPE };
 
 /// Memory of a ring, all zero.
-struct Memory(NonNull<u8>, Layout);
+struct Memory(NonNull<u8>, Shape);
 
 impl Memory {
     fn new() -> Memory {
@@ -16,33 +18,36 @@ impl Memory {
     }
 
     fn of(shape: Shape) -> Memory {
-        let layout = Layout::from_size_align(shape.bytes(), 128).unwrap();
         // SAFETY: the layout is not empty.
-        Memory(NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap(), layout)
+        Memory(NonNull::new(unsafe { alloc_zeroed(layout(shape)) }).unwrap(), shape)
     }
 
     fn ring(&self) -> Ring {
         // SAFETY: the memory has the shape's size and lives as long as the test.
-        unsafe { Ring::new(self.0, SHAPE) }
+        unsafe { Ring::new(self.0, self.1) }
     }
 
     fn scribble(&self, at: usize, word: u64) {
-        assert!(at + 8 <= SHAPE.bytes());
+        assert!(at + 8 <= self.1.bytes());
         // SAFETY: inside the memory; as an atomic, like a hostile process's store.
         unsafe { (*self.0.as_ptr().add(at).cast::<AtomicU64>()).store(word, Ordering::Relaxed) };
     }
 }
 
+fn layout(shape: Shape) -> Layout {
+    Layout::from_size_align(shape.bytes(), 128).unwrap()
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: from alloc_zeroed with this layout.
-        unsafe { dealloc(self.0.as_ptr(), self.1) }
+        unsafe { dealloc(self.0.as_ptr(), layout(self.1)) }
     }
 }
 
 fn push(producer: &Producer, message: &[u8], reserve: usize) -> bool {
     // By the short way if there is one, every other time.
-    if reserve <= INLINE
+    if reserve <= producer.inline()
         && message.first().is_some_and(|first| first % 2 == 0)
         && let Some(room) = producer.reserve_short()
     {
@@ -57,7 +62,7 @@ fn push(producer: &Producer, message: &[u8], reserve: usize) -> bool {
             unsafe {
                 std::ptr::copy_nonoverlapping(message.as_ptr(), room.payload, message.len());
             }
-            producer.publish(room.position, message.len());
+            producer.publish(room.position, message.len(), 0);
             true
         }
         Err(error) => {
@@ -71,7 +76,7 @@ fn pop(consumer: &Consumer) -> Option<Vec<u8>> {
     let message = consumer.take().unwrap()?;
     // SAFETY: valid until release.
     let bytes = unsafe { std::slice::from_raw_parts(message.payload, message.len) }.to_vec();
-    consumer.release(message.next, message.data.map(|(_, end)| end));
+    consumer.release(message.next, message.data_end());
     Some(bytes)
 }
 
@@ -80,6 +85,10 @@ enum Step {
     /// Reserve so much, send so much of it.
     Push(usize, usize),
     Pop,
+    /// The sender hears what the receiver has passed.
+    Credit,
+    /// The sender fetches where its next long message may lie.
+    Fetch,
     /// Both processes forget their ends and make them again.
     Again,
 }
@@ -87,8 +96,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1..=512usize).prop_flat_map(|r| (Just(r), 1..=r)).prop_map(|(r, n)| Step::Push(r, n)),
-        2 => (1..=48usize).prop_map(|n| Step::Push(n, n)),
+        2 => (1..=112usize).prop_map(|n| Step::Push(n, n)),
         5 => Just(Step::Pop),
+        1 => Just(Step::Credit),
+        1 => Just(Step::Fetch),
         1 => Just(Step::Again),
     ]
 }
@@ -96,9 +107,10 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn the_ring_behaves_as_a_queue_of_bounded_length(
+        small: bool,
         steps in prop::collection::vec(step(), 1..400)
     ) {
-        let memory = Memory::new();
+        let memory = Memory::of(if small { SMALL } else { SHAPE });
         let (mut producer, mut consumer) =
             (Producer::new(memory.ring()), Consumer::new(memory.ring()));
         let mut oracle = VecDeque::new();
@@ -118,6 +130,11 @@ proptest! {
                     }
                 }
                 Step::Pop => prop_assert_eq!(pop(&consumer), oracle.pop_front()),
+                Step::Credit => producer.credit(memory.ring().consumed()),
+                Step::Fetch => {
+                    let free = producer.fetch_home(0..9);
+                    prop_assert!(free || small || !oracle.is_empty());
+                }
                 Step::Again => {
                     producer = Producer::new(memory.ring());
                     consumer = Consumer::new(memory.ring());
@@ -148,12 +165,14 @@ proptest! {
             let &len = lens.next().unwrap();
             if let Ok(room) = producer.reserve(len) {
                 prop_assert!(inside(room.payload, len));
-                producer.publish(room.position, len);
+                producer.publish(room.position, len, 0);
             }
+            producer.fetch_home(0..99);
             if let Ok(Some(message)) = consumer.take() {
                 prop_assert!(message.len >= 1 && message.len <= 512);
                 prop_assert!(inside(message.payload, message.len));
-                consumer.release(message.next, message.data.map(|(_, end)| end));
+                producer.credit(message.passed);
+                consumer.release(message.next, message.data_end());
             }
             prop_assert!(memory.ring().queued() <= 8);
             memory.ring().claim_all();
@@ -164,9 +183,11 @@ proptest! {
     fn saved_messages_fit_where_they_lay(
         before in prop::collection::vec(1..=512usize, 0..20),
         lens in prop::collection::vec(1..=512usize, 1..9),
+        small: bool,
         after in prop::collection::vec(1..=512usize, 0..20),
     ) {
-        let memory = Memory::new();
+        let shape = if small { SMALL } else { SHAPE };
+        let memory = Memory::of(shape);
         let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
         let pass = |len: usize, memory: &Memory| {
             let (producer, consumer) =
@@ -186,7 +207,7 @@ proptest! {
         let mut positions = Vec::new();
         while let Ok(Some(message)) = consumer.at(next) {
             next = message.next;
-            positions.push(message.data.map(|(position, _)| position));
+            positions.push(message.position);
         }
         let saved: Vec<_> = kept
             .iter()
@@ -194,7 +215,7 @@ proptest! {
             .map(|(payload, &position)| Saved { payload, position })
             .collect();
         prop_assert_eq!(saved.len(), kept.len());
-        let other = Memory::new();
+        let other = Memory::of(shape);
         after.iter().for_each(|&len| pass(len, &other));
         prop_assert_eq!(other.ring().refill(&saved), Ok(()));
         let consumer = Consumer::new(other.ring());
@@ -233,6 +254,7 @@ fn impossible_indices_are_an_error_for_the_sender() {
     let memory = Memory::new();
     let producer = Producer::new(memory.ring());
     memory.scribble(8, 1 << 40);
+    assert!((0..2).all(|_| push(&producer, &[0; 512], 512)), "into the homes");
     assert_eq!(producer.reserve(512).err(), Some(Error::Io));
 }
 
@@ -244,7 +266,7 @@ fn a_claimed_message_is_counted_once_and_passed_over() {
         assert!(push(&producer, &[i], 1));
     }
     let room = producer.reserve(1).unwrap();
-    let (index, word) = producer.publish(room.position, 1);
+    let (index, word) = producer.publish(room.position, 1, 0);
     assert!(memory.ring().claim(index, word));
     assert!(!memory.ring().claim(index, word));
     assert_eq!(memory.ring().claim_all(), 3);
@@ -271,7 +293,7 @@ fn places(shape: Shape) -> Vec<i64> {
 #[test]
 fn each_slot_is_used_once_in_a_lap_and_no_two_steps_in_a_row_are_equal() {
     for (slots, lines) in [(256, 2), (256, 1), (128, 2), (64, 1), (32, 1), (16, 1), (4, 1)] {
-        let lap = places(Shape { slots, lines, data: 0, mtu: 48 });
+        let lap = places(Shape { slots, lines, data: 0, home: 0, mtu: 48 });
         let mut sorted = lap.clone();
         sorted.sort_unstable();
         let expected: Vec<_> = (0..i64::from(slots)).map(|slot| slot * i64::from(lines)).collect();
@@ -283,7 +305,7 @@ fn each_slot_is_used_once_in_a_lap_and_no_two_steps_in_a_row_are_equal() {
 
 #[test]
 fn where_there_is_room_messages_lie_apart_and_any_fits_an_empty_ring() {
-    let shape = Shape { slots: 8, lines: 1, data: 64 << 10, mtu: 8192 };
+    let shape = Shape { slots: 8, lines: 1, data: 64 << 10, home: 0, mtu: 8192 };
     let memory = Memory::of(shape);
     // SAFETY: the memory has the shape's size and outlives the ring.
     let ring = unsafe { Ring::new(memory.0, shape) };
@@ -293,9 +315,9 @@ fn where_there_is_room_messages_lie_apart_and_any_fits_an_empty_ring() {
         [(49, 192), (960, 192), (1024, 4096), (8192, 4096)].into_iter().cycle().take(99)
     {
         let room = producer.reserve(len).unwrap();
-        producer.publish(room.position, len);
+        producer.publish(room.position, len, 0);
         let message = consumer.take().unwrap().unwrap();
-        let (start, after) = message.data.unwrap();
+        let (start, after) = (message.position, message.data_end().unwrap());
         assert!(start - end >= gap, "{len} at {start}, the one before to {end}");
         end = after;
         consumer.release(message.next, Some(after));
@@ -307,7 +329,8 @@ fn a_slot_that_was_looked_up_is_not_used_where_somebody_else_filled_the_ring() {
     let memory = Memory::new();
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
     assert!(producer.reserve_short().is_some());
-    let saved = [Saved { payload: &[1], position: None }, Saved { payload: &[2], position: None }];
+    let saved =
+        [Saved { payload: &[1], position: IN_SLOT }, Saved { payload: &[2], position: IN_SLOT }];
     memory.ring().refill(&saved).unwrap();
     assert!(producer.reserve_short().is_none());
     assert!(push(&producer, &[3], 1) && push(&producer, &[4], 1));
@@ -328,4 +351,57 @@ fn a_short_way_ends_where_the_room_that_is_known_ends() {
     assert!(producer.reserve_short().is_none(), "it has not looked");
     assert!(push(&producer, &[16], 1));
     assert!(producer.reserve_short().is_none());
+}
+
+/// Sends `len` bytes and answers their position.
+fn position_of(producer: &Producer, len: usize) -> u64 {
+    let room = producer.reserve_long(len).unwrap();
+    producer.publish(room.position, len, 0);
+    room.position
+}
+
+#[test]
+fn long_messages_lie_in_two_homes_in_turn_as_long_as_these_are_known_to_be_free() {
+    let memory = Memory::new();
+    let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
+    assert_eq!([0; 3].map(|_| position_of(&producer, 200)), [HOME, HOME + 1, 0]);
+    assert!(pop(&consumer).is_some());
+    assert!(position_of(&producer, 200) < HOME, "it has not heard of it");
+    producer.credit(1);
+    assert_eq!(position_of(&producer, 200), HOME);
+    assert!(position_of(&producer, 200) < HOME, "the second message is still there");
+    assert!((0..2).all(|_| pop(&consumer).is_some()));
+    assert!(producer.fetch_home(0..4), "it looks");
+    assert_eq!(position_of(&producer, 200), HOME + 1);
+    assert!(push(&producer, &[2; 100], 100));
+    assert!((0..5).all(|_| pop(&consumer).is_some()));
+    assert_eq!(pop(&consumer), None);
+}
+
+#[test]
+fn a_sender_that_is_told_what_cannot_be_does_not_believe_it() {
+    let memory = Memory::new();
+    let producer = Producer::new(memory.ring());
+    assert_eq!([0; 2].map(|_| position_of(&producer, 200)), [HOME, HOME + 1]);
+    for passed in [3, 8, 1 << 40, u64::MAX, HOME] {
+        producer.credit(passed);
+        assert!(!producer.fetch_home(0..4), "{passed}");
+    }
+    producer.credit(1);
+    producer.credit(0);
+    assert!(producer.fetch_home(0..4), "what it knew stays");
+}
+
+#[test]
+fn what_is_fetched_ahead_is_not_what_somebody_still_reads() {
+    let memory = Memory::new();
+    let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
+    let message = |byte| vec![byte; 512];
+    assert!(push(&producer, &message(1), 512));
+    assert!(producer.fetch_home(0..8));
+    assert!(push(&producer, &message(2), 512));
+    assert!(!producer.fetch_home(0..8));
+    assert_eq!(pop(&consumer), Some(message(1)));
+    assert!(producer.fetch_home(0..8));
+    assert_eq!(pop(&consumer), Some(message(2)));
 }

@@ -12,7 +12,7 @@ use crate::ring::{MAX_SLOTS, Shape};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x07");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x08");
 /// The most nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
@@ -26,12 +26,15 @@ const BUDGET: usize = 256 << 20;
 /// than 32 KiB, 1 MiB 15 %; but there 64 B take 10 % more).
 const MAX_DATA: usize = 256 << 10;
 const MAX_MTU: usize = 8 << 10;
+/// Between two homes, so that a processor that fetches on beyond the end of one stays out of the
+/// other.
+const HOME_GAP: u16 = 256;
 const MIN_DATA: usize = 4 << 10;
 const MIN_SLOTS: usize = 32;
 /// Slots of the ring for control messages; these are never long.
-const CONTROL_SLOTS: u32 = 4;
+const CONTROL_SLOTS: u16 = 4;
 /// Slots of the ring for requests and answers of remote memory.
-const REMOTE_SLOTS: u32 = 16;
+const REMOTE_SLOTS: u16 = 16;
 
 /// The first line of the header page. Written once by the owner, before anybody maps it.
 #[repr(C)]
@@ -257,12 +260,14 @@ impl Geometry {
         let share = BUDGET / (nodes * nodes);
         let data = power_of_two_below(share / 4 * 3).clamp(MIN_DATA, MAX_DATA);
         let slots = power_of_two_below(share / 4 / 64).clamp(MIN_SLOTS, MAX_SLOTS);
-        let mtu = (data / 4).min(MAX_MTU) as u32;
-        let close = Shape { slots: slots as u32, lines: 1, data: data as u32, mtu };
+        let mtu = (data / 4).min(MAX_MTU) as u16;
+        let close = Shape { slots: slots as u16, lines: 1, data: data as u32, home: 0, mtu };
         let apart = Shape { lines: 2, ..close };
-        let ring = if apart.bytes() + 128 <= share { apart } else { close };
-        let mtu = crate::config::CONTROL_MTU as u32;
-        let control = Shape { slots: CONTROL_SLOTS, lines: 1, data: 0, mtu };
+        let homely = Shape { home: mtu + HOME_GAP, ..apart };
+        let fits = |shape: &Shape| shape.bytes() + 128 <= share;
+        let ring = [homely, apart].into_iter().find(fits).unwrap_or(close);
+        let mtu = crate::config::CONTROL_MTU as u16;
+        let control = Shape { slots: CONTROL_SLOTS, lines: 1, data: 0, home: 0, mtu };
         let remote = Shape { slots: REMOTE_SLOTS, ..control };
         // An odd number of 128-byte units: the first lines of idle rings then differ in their
         // offset in a page, and a sweep over them does not miss the cache (measured: 52 ns

@@ -120,9 +120,10 @@ impl Composite {
     #[inline(always)]
     pub(crate) fn take_direct(&self, source: &Source, message: &Received) {
         source.take_next(message.len);
+        source.credit(message);
         self.receive.held_short.store(null_mut(), Ordering::Relaxed);
         self.receive.held_long.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
-        self.receive.held_end.set(message.data.map_or(NO_DATA, |(_, end)| end));
+        self.receive.held_end.set(message.data_end().unwrap_or(NO_DATA));
     }
 
     /// Receive lock. The source whose message `take_short` took, and nobody released since.

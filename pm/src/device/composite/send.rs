@@ -11,12 +11,15 @@ use super::open::Entry;
 use super::{Composite, Member};
 use crate::device::shmem::Target;
 use crate::error::{Error, Result};
-use crate::ring::{IN_SLOT, Reserved};
+use crate::ring::{IN_SLOT, LINE, Reserved};
 use crate::sync::{AtomicPtr, Local, Ordering};
 use std::ptr::{self, null_mut};
 
 /// The pending member of a multicast.
 const MANY: u64 = u64::MAX;
+/// Lines that an empty poll fetches: what comes meanwhile waits for no more than these. Half as
+/// many make 8 KiB take 1.2 times as long, four times as many nothing faster (measured).
+const AT_ONCE: u64 = 16;
 
 pub(super) struct Sender {
     /// Where the reserved message goes directly, when it is a short one; else null.
@@ -26,6 +29,8 @@ pub(super) struct Sender {
     /// The length of either, and the longer one's position in the ring's data area.
     direct_len: Local,
     long_at: Local,
+    /// Lines of the next longer message there that are still to be fetched.
+    ahead: Local,
     /// The member that holds what is reserved.
     pending: Local,
     /// A multicast's destinations, as [`Entry`] bits; the first one's member holds its staging.
@@ -41,6 +46,7 @@ impl Sender {
             long: AtomicPtr::new(null_mut()),
             direct_len: Local::default(),
             long_at: Local::default(),
+            ahead: Local::default(),
             pending: Local::default(),
             many: (0..nodes).map(|_| Local::default()).collect(),
             many_count: Local::default(),
@@ -151,6 +157,23 @@ impl Composite {
         unsafe { self.send.long.load(Ordering::Relaxed).as_ref() }
     }
 
+    /// Whether `fetch_ahead` has something to do.
+    #[inline(always)]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.send.ahead.get() != 0
+    }
+
+    /// A poll found nothing, nobody sends, and nothing is reserved. Fetches some lines of the place
+    /// where the next longer message will lie, if it goes where the last one went. The receiver has
+    /// them, and who writes there without would wait for one after the other.
+    #[cold]
+    pub(crate) fn fetch_ahead(&self) {
+        let end = self.send.ahead.get();
+        let start = end.saturating_sub(AT_ONCE);
+        let fetched = self.pending_long().is_some_and(|target| target.fetch_home(start..end));
+        self.send.ahead.set(if fetched { start } else { 0 });
+    }
+
     /// Send lock. Sends what is pending; true: `knock` has to follow.
     #[inline(always)]
     pub(crate) fn publish_short(&self, target: &Target) -> bool {
@@ -181,9 +204,11 @@ impl Composite {
         }
         if let Some(target) = self.pending_long() {
             let position = self.send.long_at.get();
-            if target.publish_long(position, self.send.direct_len.get() as usize) {
+            let len = self.send.direct_len.get() as usize;
+            if target.publish_long(position, len) {
                 self.knock_for(target, position);
             }
+            self.send.ahead.set(len.div_ceil(LINE) as u64);
             return;
         }
         match self.member(self.send.pending.get()) {

@@ -37,7 +37,7 @@ impl Endpoint {
         let room = ring.reserve(len)?;
         // SAFETY: `room` has `len` bytes in the ring, which nobody reads before publish.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), room.payload, len) };
-        ring.publish(room.position, len);
+        ring.publish(room.position, len, 0);
         Ok(())
     }
 

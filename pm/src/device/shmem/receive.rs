@@ -13,7 +13,7 @@
 use super::send::{Sender, Target};
 use super::{Endpoint, message_ring};
 use crate::error::{Error, Result};
-use crate::ring::{Consumer, Next, Received, Watch};
+use crate::ring::{Consumer, IN_SLOT, Next, Received, Watch};
 use crate::segment::layout::Node;
 use crate::segment::{Kind, Segment};
 use crate::sync::{AtomicU64, Local, Ordering};
@@ -73,6 +73,15 @@ impl Source {
     #[inline(always)]
     pub(crate) fn is_next(&self, message: &Received) -> bool {
         self.left.get() != 0 && self.consumer.is_next(message)
+    }
+
+    /// Receive lock. A message was taken that does not lie in its slot.
+    #[inline(always)]
+    pub(crate) fn credit(&self, message: &Received) {
+        if message.position != IN_SLOT {
+            // SAFETY: one of the endpoint that owns `self`.
+            unsafe { self.back.as_ref() }.credit(message.passed);
+        }
     }
 
     /// Receive lock. Takes what was seen, a message of this length.
@@ -311,10 +320,11 @@ impl Endpoint {
         match from.consumer.take() {
             Ok(Some(message)) => {
                 from.own().receive.0.count_taken(from.name, message.len);
+                from.credit(&message);
                 from.left.set(from.left.get().saturating_sub(1));
                 receiver.held.source.set(u64::from(source));
                 receiver.held.next.set(message.next);
-                receiver.held.data_end.set(message.data.map_or(NO_DATA, |(_, end)| end));
+                receiver.held.data_end.set(message.data_end().unwrap_or(NO_DATA));
                 Ok((message.payload, message.len))
             }
             Ok(None) => Err(Error::NoBuffers),

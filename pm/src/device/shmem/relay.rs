@@ -338,7 +338,7 @@ impl Endpoint {
         let room = ring.reserve(BYTES)?;
         // SAFETY: `room` has these bytes in the ring, which nobody reads before publish.
         unsafe { std::ptr::copy_nonoverlapping(words.as_ptr().cast(), room.payload, BYTES) };
-        ring.publish(room.position, BYTES);
+        ring.publish(room.position, BYTES, 0);
         // As if a new source had come: polls look at this word anyway.
         self.segment.generation(to, Kind::Message).fetch_add(1, Ordering::Release);
         self.wake_node(to);

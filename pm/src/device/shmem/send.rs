@@ -7,11 +7,12 @@ use super::{Endpoint, message_ring};
 use crate::debug;
 use crate::door::{ARMED, EXITED};
 use crate::error::{Error, Result};
-use crate::ring::{INLINE, LINE, Producer, Reserved, Word};
+use crate::ring::{LINE, Producer, Reserved, Word};
 use crate::segment::layout::{Node, SendCounters};
 use crate::segment::{Kind, Segment};
-use crate::sync::{Local, Ordering};
+use crate::sync::{AtomicU64, Local, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// The position of a message that goes nowhere: its receiver has exited.
@@ -31,14 +32,14 @@ const WAITS: u64 = 3;
 #[repr(align(64))]
 pub(crate) struct Target {
     producer: Producer,
+    /// What is released of the ring in the other direction.
+    passed: NonNull<AtomicU64>,
     state: Local,
     record: NonNull<Node>,
     /// The own node's record: what is sent is counted there.
     own: NonNull<Node>,
     /// 1 + the node.
     name: u32,
-    /// The last multicast that named it.
-    stamp: Local,
 }
 
 impl Target {
@@ -57,7 +58,7 @@ impl Target {
     /// Send lock. Room for a short message. None: `Endpoint::reserve` makes room, or says why not.
     #[inline(always)]
     pub(crate) fn reserve_short(&self, len: usize) -> Option<*mut u8> {
-        if self.state.get() != ACTIVE || len.wrapping_sub(1) >= INLINE {
+        if self.state.get() != ACTIVE || len.wrapping_sub(1) >= self.producer.inline() {
             return None;
         }
         self.producer.reserve_short()
@@ -66,7 +67,8 @@ impl Target {
     /// Send lock. The same for a longer one.
     #[inline(always)]
     pub(crate) fn reserve_long(&self, len: usize) -> Option<Reserved> {
-        if self.state.get() != ACTIVE || len <= INLINE || len > self.producer.mtu() {
+        let [short, mtu] = [self.producer.inline(), self.producer.mtu()];
+        if self.state.get() != ACTIVE || len <= short || len > mtu {
             return None;
         }
         self.producer.reserve_long(len)
@@ -87,9 +89,26 @@ impl Target {
     pub(crate) fn publish_long(&self, position: u64, len: usize) -> bool {
         let counters = self.counters();
         counters.count();
-        self.producer.publish(position, len);
+        self.producer.publish(position, len, self.passed());
         counters.describe(self.name, len);
         self.record().door.0.is_shut()
+    }
+
+    #[inline(always)]
+    fn passed(&self) -> u64 {
+        // SAFETY: as `record`. SYNC: credit
+        unsafe { self.passed.as_ref() }.load(Ordering::Acquire)
+    }
+
+    /// See `Producer::credit`.
+    #[inline(always)]
+    pub(super) fn credit(&self, passed: u64) {
+        self.producer.credit(passed);
+    }
+
+    /// See `Producer::fetch_home`.
+    pub(crate) fn fetch_home(&self, lines: Range<u64>) -> bool {
+        self.producer.fetch_home(lines)
     }
 
     /// What the own node counts of what it sends.
@@ -116,7 +135,9 @@ pub(super) struct Sender {
     /// A multicast's nodes.
     many: Box<[Local]>,
     many_count: Local,
+    /// The last multicast, and for each target the last that named it.
     stamp: Local,
+    stamps: Box<[Local]>,
 }
 
 impl Sender {
@@ -124,19 +145,20 @@ impl Sender {
         let nodes = 0..segment.geometry().nodes;
         let target = |to| Target {
             producer: Producer::new(message_ring(segment, own, to)),
+            passed: message_ring(segment, to, own).passed(),
             state: Local::new(NEW),
             record: NonNull::from(segment.node(to)),
             own: NonNull::from(segment.node(own)),
             name: to as u32 + 1,
-            stamp: Local::default(),
         };
         Sender {
             targets: nodes.clone().map(target).collect(),
             pending: Pending::default(),
             staging: Staging::new(segment.geometry().ring.mtu as usize),
-            many: nodes.map(|_| Local::default()).collect(),
+            many: nodes.clone().map(|_| Local::default()).collect(),
             many_count: Local::default(),
             stamp: Local::default(),
+            stamps: nodes.map(|_| Local::default()).collect(),
         }
     }
 }
@@ -268,10 +290,11 @@ impl Endpoint {
     /// where this stamp has been here: a node that is named twice.
     pub(crate) fn has_room(&self, node: u32, len: usize, stamp: u64) -> Result<()> {
         let target = self.target(node, len)?;
-        if target.stamp.get() == stamp {
+        let last = self.send.stamps.get(node as usize).ok_or(Error::Invalid)?;
+        if last.get() == stamp {
             return Err(Error::Invalid);
         }
-        target.stamp.set(stamp);
+        last.set(stamp);
         match target.producer.reserve(len) {
             Ok(_) => Ok(()),
             Err(error) => self.refused(target, node, error).map(drop),
@@ -345,7 +368,7 @@ impl Endpoint {
         if position == NOWHERE {
             return self.drop_one();
         }
-        let (index, word) = target.producer.publish(position, len);
+        let (index, word) = target.producer.publish(position, len, target.passed());
         self.look_at_door(target, index, word);
     }
 

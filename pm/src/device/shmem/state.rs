@@ -13,12 +13,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 /// "SCPMSAV" and the version of the format.
-const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMSAV\x01");
+const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMSAV\x02");
 /// Words before the messages: magic, nodes, own node, sent, received, number of messages.
 const HEAD: usize = 6;
-/// Words before each payload: source, length, position (all ones: in its slot).
+/// Words before each payload: source, length, position (as `Received::position`).
 const RECORD: usize = 3;
-const IN_SLOT: u64 = u64::MAX;
 
 /// Takes all that is queued for `own` out of its rings; answers how many messages, and bytes.
 pub(super) fn drop_received(segment: &Segment, own: usize) -> (u64, u64) {
@@ -29,7 +28,7 @@ pub(super) fn drop_received(segment: &Segment, own: usize) -> (u64, u64) {
             // Bounded: its sender may go on.
             for _ in 0..segment.geometry().ring.slots {
                 let Ok(Some(message)) = ring.take() else { break };
-                ring.release(message.next, message.data.map(|(_, end)| end));
+                ring.release(message.next, message.data_end());
                 if kind == Kind::Message {
                     dropped += 1;
                     bytes += message.len as u64;
@@ -86,7 +85,7 @@ impl Endpoint {
                 count += 1;
                 word(out, source as u64);
                 word(out, message.len as u64);
-                word(out, message.data.map_or(IN_SLOT, |(position, _)| position));
+                word(out, message.position);
                 // SAFETY: the length and place were checked when the message was looked at.
                 let payload = unsafe { std::slice::from_raw_parts(message.payload, message.len) };
                 out.extend_from_slice(payload);
@@ -196,7 +195,6 @@ impl<'a> State<'a> {
             let padded = len.checked_next_multiple_of(8).ok_or(Error::Invalid)?;
             let (payload, rest) = bytes.split_at_checked(padded).ok_or(Error::Invalid)?;
             bytes = rest;
-            let position = (position != IN_SLOT).then_some(position);
             let saved = Saved { payload: &payload[..len], position };
             state.messages.entry(source).or_default().push(saved);
         }
