@@ -24,17 +24,18 @@ pub(crate) struct Copying([AtomicU64; THREADS]);
 /// A copy that is written down, until this is dropped.
 pub(crate) struct Copy<'a>(&'a AtomicU64);
 
-/// A region of a node, in one word that is not 0 if there is such a node.
-fn word(node: u32, number: u32) -> u64 {
-    (u64::from(node) + 1) << 32 | u64::from(number)
+/// A region of a node, in one word; `name`: 1 + the node.
+#[inline(always)]
+fn word(name: u32, number: u32) -> u64 {
+    u64::from(name) << 32 | u64::from(number)
 }
 
 impl Copying {
     /// Writes a copy down. `alone`: this process has one thread. None: too many copy. Only what is
     /// looked at after a fence counts.
     #[inline]
-    pub(crate) fn begin(&self, node: u32, number: u32, alone: bool) -> Option<Copy<'_>> {
-        let word = word(node, number);
+    pub(crate) fn begin(&self, name: u32, number: u32, alone: bool) -> Option<Copy<'_>> {
+        let word = word(name, number);
         let free = |at: &&AtomicU64| {
             at.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
@@ -50,8 +51,8 @@ impl Copying {
 
     /// By the owner of the region, after it has withdrawn it and fenced: waits until it is written
     /// down no more, or `is_enough` says so.
-    pub(crate) fn wait(&self, node: u32, number: u32, is_enough: impl Fn() -> bool) {
-        let word = word(node, number);
+    pub(crate) fn wait(&self, name: u32, number: u32, is_enough: impl Fn() -> bool) {
+        let word = word(name, number);
         for at in &self.0 {
             // SYNC: copied
             while at.load(Ordering::Acquire) == word && !is_enough() {

@@ -14,8 +14,9 @@ fn main() -> ExitCode {
                 print!("{USAGE}");
                 ExitCode::SUCCESS
             }
-            Ok(Options { alone: Some(messages), .. }) => {
-                pmtest::alone(messages).map_or_else(|refusal| complain(&refusal), |()| 0.into())
+            Ok(Options { alone: Some(count), rma, .. }) => {
+                let done = if rma { pmtest::puts_alone(count) } else { pmtest::alone(count) };
+                done.map_or_else(|refusal| complain(&refusal), |()| 0.into())
             }
             Err(error) => complain(&(error.to_string(), 2)),
             Ok(_) => complain(&("must be invoked by scrun: scrun -nodes=2 pmtest".into(), 2)),

@@ -48,7 +48,8 @@ Measures between nodes 0 and 1; everything when nothing is chosen.
                sc_barrier), never (they have not sent and wait in sc_barrier)
   -nopin       do not pin the two processes to cores of their own
   -pairs       all nodes, two and two: round trips per second of each pair in two seconds
-  -alone N     without scrun: sends N messages of 8 bytes to itself, for counting instructions
+  -alone N     without scrun: sends N messages of 8 bytes to itself, with -rma puts N times 8
+               bytes, for counting instructions
 ";
 
 /// What went wrong, and the exit code that goes with it.
@@ -74,6 +75,17 @@ pub fn alone(messages: u64) -> Result<(), Refusal> {
         }
     }
     println!("{messages} messages of 8 bytes");
+    Ok(())
+}
+
+/// `-rma -alone`: the same with remote memory.
+///
+/// # Errors
+/// A PM function failed.
+pub fn puts_alone(puts: u64) -> Result<(), Refusal> {
+    let ends = both_ends().map_err(broken)?;
+    rma::alone(&ends, puts).map_err(|error| (rma::explain("-rma", &error), 1))?;
+    println!("{puts} puts of 8 bytes");
     Ok(())
 }
 

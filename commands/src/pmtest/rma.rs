@@ -337,6 +337,33 @@ impl<'a> Rma<'a> {
     }
 }
 
+/// That many puts of 8 bytes from the first of two nodes of this process to the second.
+///
+/// # Errors
+/// A PM function failed, or a word did not come (EIO).
+pub fn alone(ends: &[Channel; 2], puts: u64) -> Result<(), PmError> {
+    let mut words = [(null_mut(), 0); 2];
+    for (end, (at, handle)) in ends.iter().zip(&mut words) {
+        // SAFETY: PM checks the context; the places are valid for the calls.
+        check("pmAlloc", unsafe { pmAlloc(end.as_ptr(), 8, &raw mut *at) })?;
+        // SAFETY: as above.
+        check("pmMLock", unsafe { pmMLock(end.as_ptr(), -1, *at, 8, &raw mut *handle) })?;
+    }
+    // SAFETY: 8 bytes each at the begin of a page, used as words only.
+    let [from, to] = words.map(|(at, _)| unsafe { AtomicU64::from_ptr(at.cast()) });
+    for number in 1..=puts {
+        from.store(number, Ordering::Relaxed);
+        // SAFETY: PM checks context and handles.
+        let code =
+            unsafe { black_box(pmWrite as Move)(ends[0].as_ptr(), 1, words[1].1, words[0].1, 8) };
+        check("pmWrite", code)?;
+        if to.load(Ordering::Acquire) != number {
+            check("pmWrite", libc::EIO)?;
+        }
+    }
+    Ok(())
+}
+
 /// Says on which machine and in which space process numbers of this process hold. 0: unknown.
 fn process_space() -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

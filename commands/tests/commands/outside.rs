@@ -37,4 +37,6 @@ fn every_command_explains_itself() {
 fn pmtest_alone_sends_to_itself() {
     let output = run(env!("CARGO_BIN_EXE_pmtest"), &["-alone", "1000"]);
     assert_eq!(output.stdout, b"1000 messages of 8 bytes\n", "{output:?}");
+    let output = run(env!("CARGO_BIN_EXE_pmtest"), &["-rma", "-alone", "1000"]);
+    assert_eq!(output.stdout, b"1000 puts of 8 bytes\n", "{output:?}");
 }

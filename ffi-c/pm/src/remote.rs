@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use score_pm::{Context, Error, Result};
+use score_pm::{Context, Error, Live, Result};
 
 use crate::{answer, natural, out};
 
@@ -79,12 +79,23 @@ unsafe extern "C" fn pmWrite(
     local_hndl: AddrHandle,
     len: usize,
 ) -> c_int {
-    answer(|| {
-        // SAFETY: the rule of the crate.
-        let pmc = unsafe { Context::from_ptr(pmc) }?;
-        // Below 0 is above every node.
-        pmc.write(rmt_node.cast_unsigned(), handle(rmt_hndl), handle(local_hndl), len)
-    })
+    // SAFETY: the rule of the crate.
+    let Ok(pmc) = (unsafe { Context::live_at(pmc) }) else { return libc::EINVAL };
+    // Below 0 is above every node.
+    let node = rmt_node.cast_unsigned();
+    let done = pmc.write_short(node, [handle(rmt_hndl), handle(local_hndl)], len);
+    if done { 0 } else { write(pmc, node, rmt_hndl, local_hndl, len) }
+}
+
+#[inline(never)]
+extern "C" fn write(
+    pmc: &Live,
+    node: u32,
+    rmt_hndl: AddrHandle,
+    local_hndl: AddrHandle,
+    len: usize,
+) -> c_int {
+    answer(|| pmc.write(node, [handle(rmt_hndl), handle(local_hndl)], len))
 }
 
 #[unsafe(no_mangle)]
@@ -95,11 +106,22 @@ unsafe extern "C" fn pmRead(
     local_hndl: AddrHandle,
     len: usize,
 ) -> c_int {
-    answer(|| {
-        // SAFETY: the rule of the crate.
-        let pmc = unsafe { Context::from_ptr(pmc) }?;
-        pmc.read(rmt_node.cast_unsigned(), handle(rmt_hndl), handle(local_hndl), len)
-    })
+    // SAFETY: the rule of the crate.
+    let Ok(pmc) = (unsafe { Context::live_at(pmc) }) else { return libc::EINVAL };
+    let node = rmt_node.cast_unsigned();
+    let done = pmc.read_short(node, [handle(rmt_hndl), handle(local_hndl)], len);
+    if done { 0 } else { read(pmc, node, rmt_hndl, local_hndl, len) }
+}
+
+#[inline(never)]
+extern "C" fn read(
+    pmc: &Live,
+    node: u32,
+    rmt_hndl: AddrHandle,
+    local_hndl: AddrHandle,
+    len: usize,
+) -> c_int {
+    answer(|| pmc.read(node, [handle(rmt_hndl), handle(local_hndl)], len))
 }
 
 #[unsafe(no_mangle)]

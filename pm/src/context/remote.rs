@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use super::{Context, Inner};
-use crate::config::{OPT_REMOTE_READ, OPT_REMOTE_WRITE};
 use crate::device::{Body, Transport, on};
 use crate::error::{Error, Result};
 use crate::idle;
@@ -111,7 +110,16 @@ impl Inner {
         }
     }
 
-    #[inline]
+    /// As `Context::write`; `write_short` is tried first.
+    pub fn write(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> Result<()> {
+        self.operate(Direction::Write, node, handles, len)
+    }
+
+    /// As `Context::read`; `read_short` is tried first.
+    pub fn read(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> Result<()> {
+        self.operate(Direction::Read, node, handles, len)
+    }
+
     fn operate(
         &self,
         direction: Direction,
@@ -119,10 +127,7 @@ impl Inner {
         [remote, local]: [AddrHandle; 2],
         len: usize,
     ) -> Result<()> {
-        self.offers(match direction {
-            Direction::Write => OPT_REMOTE_WRITE,
-            Direction::Read => OPT_REMOTE_READ,
-        })?;
+        self.offers(direction.option())?;
         idle::before_send();
         let sending = !self.locks().send.is_free();
         let operation = Operation { sending, direction, remote, local, len };
@@ -171,26 +176,28 @@ impl Context {
         local: AddrHandle,
         len: usize,
     ) -> Result<()> {
-        self.live()?.operate(Direction::Write, node, [remote, local], len)
+        let (inner, handles) = (self.live()?, [remote, local]);
+        if inner.write_short(node, handles, len) { Ok(()) } else { inner.write(node, handles, len) }
     }
 
     /// Copies `len` bytes at `remote` on `node` to `local` here (`pmRead`); as `write`.
     pub fn read(&self, node: u32, remote: AddrHandle, local: AddrHandle, len: usize) -> Result<()> {
-        self.live()?.operate(Direction::Read, node, [remote, local], len)
+        let (inner, handles) = (self.live()?, [remote, local]);
+        if inner.read_short(node, handles, len) { Ok(()) } else { inner.read(node, handles, len) }
     }
 
     /// Whether the local memory of all writes may be altered (`pmIsWriteDone`). Busy: not yet.
     /// Io, once: some have failed. NoSys.
     pub fn is_write_done(&self) -> Result<()> {
         let inner = self.live()?;
-        inner.offers(OPT_REMOTE_WRITE)?;
+        inner.offers(Direction::Write.option())?;
         on!(&inner.body, device => device.is_remote_done(Direction::Write))
     }
 
     /// Whether all reads have been carried out (`pmIsReadDone`); as `is_write_done`.
     pub fn is_read_done(&self) -> Result<()> {
         let inner = self.live()?;
-        inner.offers(OPT_REMOTE_READ)?;
+        inner.offers(Direction::Read.option())?;
         on!(&inner.body, device => device.is_remote_done(Direction::Read))
     }
 

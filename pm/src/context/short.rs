@@ -1,8 +1,9 @@
-//! The short way: a message that fits in a slot, through a composite, between processes that know
-//! each other. One look at everything that could be different, and the message itself. Whatever is
-//! different is left to the long way in `message.rs`, untouched, so that these functions call no
-//! other and keep nothing on the stack. A longer message joins this way where it was reserved or
-//! taken directly: `send_short` and `release_short` serve both.
+//! The short way: a message that fits in a slot, or a word of remote memory, through a composite,
+//! between processes that know each other. One look at everything that could be different, and the
+//! message or word itself. Whatever is different is left to the long way in `message.rs` and
+//! `remote.rs`, untouched, so that these functions call no other and keep nothing on the stack. A
+//! longer message joins this way where it was reserved or taken directly: `send_short` and
+//! `release_short` serve both.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +13,7 @@ use crate::device::shmem::{Source, Target};
 use crate::device::{Body, Transport};
 use crate::idle;
 use crate::lock::is_single_threaded;
+use crate::remote::{AddrHandle, Direction, WORD};
 
 /// What a poll by the short way found.
 pub enum Poll {
@@ -173,5 +175,32 @@ impl Inner {
             return true;
         }
         false
+    }
+
+    /// As `write`, for 8 bytes; false, and nothing has happened: that knows.
+    #[inline(always)]
+    pub fn write_short(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> bool {
+        self.move_word(Direction::Write, node, handles, len)
+    }
+
+    /// As `read`; the same.
+    #[inline(always)]
+    pub fn read_short(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> bool {
+        self.move_word(Direction::Read, node, handles, len)
+    }
+
+    #[inline(always)]
+    fn move_word(
+        &self,
+        direction: Direction,
+        node: u32,
+        handles: [AddrHandle; 2],
+        len: usize,
+    ) -> bool {
+        let Some(composite) = self.composite() else { return false };
+        len == WORD
+            && is_single_threaded()
+            && !idle::is_idle()
+            && composite.move_word(direction, node, handles)
     }
 }

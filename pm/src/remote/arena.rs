@@ -129,6 +129,7 @@ impl ArenaFile {
     }
 
     /// Whether `len` bytes at `at` lie inside a part.
+    #[inline(always)]
     pub(crate) fn holds(at: u64, len: usize) -> bool {
         at.checked_add(len as u64).is_some_and(|end| end <= PART as u64)
     }
@@ -177,7 +178,12 @@ impl Arena {
     }
 
     fn start(&self) -> usize {
-        self.map.as_mut_ptr().addr()
+        self.first().addr()
+    }
+
+    /// Its first byte, which is mapped as long as this lives.
+    pub(crate) fn first(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
     }
 
     /// Where `len` bytes at `addr` lie in the part. None: they do not.

@@ -16,11 +16,12 @@ mod table;
 
 pub(crate) use arena::{Arena, ArenaFile};
 pub(crate) use memory::{allocate, free, hold, let_go};
-pub(crate) use number::Number;
+pub(crate) use number::{Number, SLOTS};
 pub(crate) use own::{Copier, PARTS, Part};
 pub(crate) use process::{allow, copy_from, copy_to};
-pub(crate) use table::{Entry, Place, SLOTS, find};
+pub(crate) use table::{Entry, Place, Table, WORD, find, find_word, new_table};
 
+use crate::config::{OPT_REMOTE_READ, OPT_REMOTE_WRITE};
 use std::ops::Add;
 
 /// Bits of the offset in a handle.
@@ -82,6 +83,17 @@ pub(crate) enum Direction {
     Write = 0,
     /// From there to here.
     Read = 1,
+}
+
+impl Direction {
+    /// The option bit of a device that has it.
+    #[inline(always)]
+    pub(crate) fn option(self) -> u64 {
+        match self {
+            Direction::Write => OPT_REMOTE_WRITE,
+            Direction::Read => OPT_REMOTE_READ,
+        }
+    }
 }
 
 /// One remote memory operation, as a context passes it to its device.

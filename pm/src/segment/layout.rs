@@ -7,12 +7,12 @@ use crate::config::Counters;
 use crate::copying::Copying;
 use crate::door::Door;
 use crate::error::{Error, Result};
-use crate::remote::{Entry, SLOTS};
+use crate::remote::{Direction, Table};
 use crate::ring::{MAX_SLOTS, Shape};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// "SCPMSHM" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x08");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMSHM\x09");
 /// The most nodes of one segment.
 pub(crate) const MAX_NODES: usize = 2048;
 
@@ -87,6 +87,13 @@ impl SendCounters {
         if self.last.load(Ordering::Relaxed) != to {
             self.last.store(to, Ordering::Relaxed);
         }
+    }
+
+    /// By the only thread: bytes of remote memory were moved.
+    #[inline(always)]
+    pub(crate) fn count_moved(&self, direction: Direction, len: usize) {
+        let moved = &self.moved[direction as usize];
+        moved.store(moved.load(Ordering::Relaxed).wrapping_add(len as u64), Ordering::Relaxed);
     }
 }
 
@@ -214,7 +221,7 @@ impl Access {
 #[repr(C)]
 pub(crate) struct Regions {
     pub(crate) access: Access,
-    pub(crate) entries: [Entry; SLOTS],
+    pub(crate) entries: Table,
 }
 
 #[cfg(not(loom))]

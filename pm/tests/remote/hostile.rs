@@ -20,7 +20,7 @@ fn a_table_of_regions_full_of_lies_leads_nowhere() {
             (Memory::new(&bed, 0, Kind::Ours, 8192), Memory::new(&bed, 1, Kind::Ours, 8192));
         a.fill(1);
         b.fill(2);
-        // An entry is state, address, length, and 1 + the place in the arena.
+        // An entry is state, address, length, and the place in the arena.
         let at = segment.find(b.at.addr() as u64);
         let original = segment.word(at + 2).load(Ordering::Relaxed);
         let end = &bed.ends[0];

@@ -136,6 +136,11 @@ pub fn ucx_line(test: &str, size: u32) -> String {
     line.trim_end().to_owned()
 }
 
+/// The same test, the median of its times.
+pub fn ucx_median(line: &str) -> String {
+    line.replace(" -R 1 ", " -R 50 ")
+}
+
 /// Runs both processes of a UCX test on these cores; nanoseconds a message.
 ///
 /// # Errors

@@ -5,9 +5,21 @@
 
 use super::{Composite, UNSET};
 use crate::error::{Error, Result};
-use crate::remote::Direction;
+use crate::remote::{AddrHandle, Direction};
 
 impl Composite {
+    /// In a process of one thread. As `remote` for a word, by the direct way; false: that knows.
+    #[inline(always)]
+    pub(crate) fn move_word(
+        &self,
+        direction: Direction,
+        node: u32,
+        handles: [AddrHandle; 2],
+    ) -> bool {
+        self.options.get() & direction.option() != 0
+            && self.direct(node).is_some_and(|to| to.move_word(direction, handles))
+    }
+
     /// Both locks: members have come or gone.
     pub(super) fn set_options(&self) {
         let all = self.members().map(|(_, member)| member.options()).reduce(|all, one| all & one);

@@ -5,7 +5,7 @@
 
 use super::transfers::Operation;
 use crate::error::{Error, Result};
-use crate::remote::{AddrHandle, Direction, Entry, Number, Region, SLOTS, find};
+use crate::remote::{AddrHandle, Direction, Number, Region, Table, find, new_table};
 use crate::sync::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 #[derive(Default)]
 pub(super) struct Desk {
     /// Made with the first region.
-    regions: OnceLock<Box<[Entry]>>,
+    regions: OnceLock<Box<Table>>,
     begun: Mutex<Vec<(u32, Operation)>>,
     /// How many of these there are.
     waiting: AtomicU64,
@@ -24,7 +24,7 @@ pub(super) struct Desk {
 
 impl Desk {
     pub(super) fn publish(&self, region: &Region) {
-        let table = self.regions.get_or_init(|| (0..SLOTS).map(|_| Entry::default()).collect());
+        let table = self.regions.get_or_init(new_table);
         table[region.number.slot()].publish(region, None);
     }
 

@@ -7,6 +7,7 @@
 pub(crate) mod config;
 mod control;
 pub(crate) mod open;
+mod reach;
 mod receive;
 mod relay;
 mod remote;
@@ -91,7 +92,7 @@ impl Endpoint {
             control: control::Control::default(),
             select: select::Sleeper::default(),
             remote: remote::Remote::new(segment.geometry().nodes, owner),
-            relay: relay::Relay::new(segment.geometry().nodes),
+            relay: relay::Relay::new(),
             ringer,
             segment,
         })

@@ -40,19 +40,13 @@ pub(super) struct Relay {
     state: Mutex<State>,
     /// Somebody wanted the state while another thread had it, who has to look again.
     again: AtomicU32,
-    /// Operations under way, by direction, and by node.
+    /// Operations under way, by direction; by node they are in `Reach`.
     pending: [AtomicU32; 2],
-    to: Box<[AtomicU32]>,
 }
 
 impl Relay {
-    pub(super) fn new(nodes: usize) -> Relay {
-        Relay {
-            state: Mutex::default(),
-            again: AtomicU32::new(0),
-            pending: Default::default(),
-            to: (0..nodes).map(|_| AtomicU32::new(0)).collect(),
-        }
+    pub(super) fn new() -> Relay {
+        Relay { state: Mutex::default(), again: AtomicU32::new(0), pending: Default::default() }
     }
 }
 
@@ -112,9 +106,14 @@ impl Endpoint {
         self.relay.pending[direction as usize].load(Ordering::Acquire)
     }
 
+    /// The same to one.
+    fn relayed_to(&self, node: u32) -> &AtomicU32 {
+        &self.send.target(node as usize).reach.relayed
+    }
+
     /// Whether operations to `node` are under way, which all others must not overtake.
     pub(super) fn is_relaying_to(&self, node: u32) -> bool {
-        self.relay.to[node as usize].load(Ordering::Acquire) != 0
+        self.relayed_to(node).load(Ordering::Acquire) != 0
     }
 
     /// Begins with an operation whose handles were looked up. NoBuffers: too many are under way.
@@ -144,7 +143,7 @@ impl Endpoint {
         let queued = Queued { direction, here, remote, len, asked, answered, failed };
         peer.operations.push_back(queued);
         self.relay.pending[direction as usize].fetch_add(1, Ordering::AcqRel);
-        self.relay.to[node as usize].fetch_add(1, Ordering::AcqRel);
+        self.relayed_to(node).fetch_add(1, Ordering::AcqRel);
         self.record().send.0.remote.fetch_add(1, Ordering::AcqRel);
         self.hold_messages(node);
         self.ask(&mut state, node);
@@ -282,7 +281,7 @@ impl Endpoint {
                 self.count_moved(queued.direction, queued.len);
             }
             self.relay.pending[queued.direction as usize].fetch_sub(1, Ordering::AcqRel);
-            self.relay.to[node as usize].fetch_sub(1, Ordering::AcqRel);
+            self.relayed_to(node).fetch_sub(1, Ordering::AcqRel);
             self.record().send.0.remote.fetch_sub(1, Ordering::AcqRel);
         }
     }

@@ -6,6 +6,7 @@
 #![expect(unsafe_code)]
 
 use super::Endpoint;
+use super::reach::{Part, copy_word};
 use crate::barrier;
 use crate::config::RMA_MTU;
 use crate::debug;
@@ -13,12 +14,11 @@ use crate::door::{EXITED, FENCED};
 use crate::error::{Error, Result};
 use crate::lock::is_single_threaded;
 use crate::remote::{
-    Arena, ArenaFile, Direction, Entry, Number, Operation, Place, Region, SLOTS, allow, copy_from,
-    copy_to, find,
+    Arena, ArenaFile, Direction, Number, Operation, Place, Region, Table, WORD, allow, copy_from,
+    copy_to, find, new_table,
 };
 use crate::segment::layout::Regions;
 use crate::sync::{AtomicU32, AtomicU64, Local, Ordering, fence};
-use memmap2::MmapRaw;
 use std::cell::OnceCell;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -32,30 +32,12 @@ const HELD: Duration = Duration::from_secs(10);
 /// How the memory of a peer's process is reached, together with its number.
 const REFUSED: u64 = 1 << 32;
 
-/// What is kept of a peer.
-#[derive(Default)]
-struct Peer {
-    /// Its part of the arena. None inside: it cannot be mapped.
-    part: OnceLock<Option<MmapRaw>>,
-    /// 0, or the process that was probed, perhaps [`REFUSED`].
-    probed: Local,
-}
-
-impl Peer {
-    /// Where both ends are mapped here, if both lie in the arena.
-    #[inline]
-    fn mapped(&self, local: Place, there: Place) -> Option<(*mut u8, *mut u8)> {
-        let (_, there) = (local.arena?, there.arena?);
-        let start = self.part.get()?.as_ref()?.as_mut_ptr();
-        Some((local.addr as *mut u8, start.wrapping_add(there as usize)))
-    }
-}
-
 pub(super) struct Remote {
     /// The own regions: what handles of this process mean is not looked up where others write.
-    own: OnceLock<Box<[Entry]>>,
+    own: OnceLock<Box<Table>>,
     arena: OnceLock<Option<Arc<Arena>>>,
-    peers: Box<[Peer]>,
+    /// For each node 0, or the process that was probed, perhaps [`REFUSED`].
+    probed: Box<[Local]>,
     /// Operations that have failed, by direction, and were not told of yet.
     failed: [AtomicU32; 2],
     /// Who made the context: the common ancestor of the job's processes. 0: unknown.
@@ -67,7 +49,7 @@ impl Remote {
         Remote {
             own: OnceLock::new(),
             arena: OnceLock::new(),
-            peers: (0..nodes).map(|_| Peer::default()).collect(),
+            probed: (0..nodes).map(|_| Local::default()).collect(),
             failed: Default::default(),
             owner,
         }
@@ -94,7 +76,7 @@ impl Endpoint {
     pub(crate) fn publish_region(&self, region: &Region) -> Result<()> {
         let own = self.remote.own.get_or_init(|| {
             self.introduce();
-            (0..SLOTS).map(|_| Entry::default()).collect()
+            new_table()
         });
         let arena = self.arena().and_then(|arena| arena.offset(region.addr, region.len));
         let slot = region.number.slot();
@@ -125,7 +107,7 @@ impl Endpoint {
         let begin = OnceCell::new();
         for node in copiers {
             let record = self.segment.node(node);
-            record.copying.wait(self.own, number.bits(), || {
+            record.copying.wait(self.own + 1, number.bits(), || {
                 let is_late = begin.get_or_init(Instant::now).elapsed() > HELD;
                 if is_late {
                     debug::say(debug::ERROR, || {
@@ -171,7 +153,8 @@ impl Endpoint {
     pub(crate) fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
         let number = operation.remote.number();
         let copying = &self.record().copying;
-        let copy = copying.begin(node, number, is_single_threaded()).ok_or(Error::NoBuffers)?;
+        let name = node.wrapping_add(1);
+        let copy = copying.begin(name, number, is_single_threaded()).ok_or(Error::NoBuffers)?;
         let (local, there) = self.ends(node, operation)?;
         let Operation { direction, len, .. } = *operation;
         let door = self.segment.node(node as usize).door.0.bits();
@@ -182,17 +165,19 @@ impl Endpoint {
         if self.is_relaying_to(node) {
             return self.relayed_operation(node, operation, local);
         }
-        let peer = &self.remote.peers[node as usize];
-        if peer.part.get().is_none() && local.arena.is_some() && there.arena.is_some() {
-            let _ = peer.part.set(self.part_of(node));
+        let part = &self.send.target(node as usize).reach.part;
+        if part.get().is_none() && local.arena.is_some() && there.arena.is_some() {
+            let _ = part.set(self.part_of(node));
             drop(copy);
             return self.remote(node, operation);
         }
-        if let Some((here, there)) = peer.mapped(local, there) {
+        let part = part.get().and_then(Option::as_ref);
+        if let (Some(part), Some(_), Some(at)) = (part, local.arena, there.arena) {
             if self.fences || door & FENCED != 0 {
                 fence(Ordering::SeqCst);
                 self.ends(node, operation)?;
             }
+            let (here, there) = (local.addr as *mut u8, part.at(at as usize));
             let (from, to) = match direction {
                 Direction::Write => (here, there),
                 Direction::Read => (there, here),
@@ -224,15 +209,16 @@ impl Endpoint {
     }
 
     /// The own regions, if there were any.
-    pub(super) fn own_regions(&self) -> Option<&[Entry]> {
-        self.remote.own.get().map(|own| &own[..])
+    pub(super) fn own_regions(&self) -> Option<&Table> {
+        self.remote.own.get().map(|own| &**own)
     }
 
     /// Before anything of it is looked at that is to be copied.
     #[cold]
-    fn part_of(&self, node: u32) -> Option<MmapRaw> {
+    fn part_of(&self, node: u32) -> Option<Part> {
         self.shared(node).access.note_copier(self.own as usize);
-        self.segment.arena()?.map(node as usize)
+        let map = self.segment.arena()?.map(node as usize)?;
+        Some(Part::new(map, self.arena()?, self.own_regions()?))
     }
 
     /// Any other memory.
@@ -262,7 +248,7 @@ impl Endpoint {
     fn process_of(&self, node: u32) -> Option<i32> {
         let access = &self.shared(node).access;
         let pid = i32::try_from(access.pid.load(Ordering::Acquire)).ok().filter(|&pid| pid > 0)?;
-        let probed = &self.remote.peers[node as usize].probed;
+        let probed = &self.remote.probed[node as usize];
         if probed.get() == pid as u64 {
             return Some(pid);
         }
@@ -293,11 +279,11 @@ impl Endpoint {
 
     #[inline]
     pub(super) fn count_moved(&self, direction: Direction, len: usize) {
-        let moved = &self.record().send.0.moved[direction as usize];
+        let counters = &self.record().send.0;
         if is_single_threaded() {
-            moved.store(moved.load(Ordering::Relaxed).wrapping_add(len as u64), Ordering::Relaxed);
+            counters.count_moved(direction, len);
         } else {
-            moved.fetch_add(len as u64, Ordering::Relaxed);
+            counters.moved[direction as usize].fetch_add(len as u64, Ordering::Relaxed);
         }
     }
 
@@ -326,21 +312,19 @@ impl Endpoint {
     }
 }
 
-/// Copies; an aligned word in one piece, for who waits for it.
+/// Copies; an aligned word in one piece.
 ///
 /// # Safety
 /// `len` bytes are mapped at both places, which do not overlap.
 #[inline]
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
-    if len == 8 && from.addr().is_multiple_of(8) && to.addr().is_multiple_of(8) {
-        // SAFETY: aligned, and as the caller says; shared memory is used by atomics.
-        let (from, to) = unsafe { (&*from.cast::<AtomicU64>(), &*to.cast::<AtomicU64>()) };
-        // Who sees it sees what was written before it.
-        to.store(from.load(Ordering::Acquire), Ordering::Release);
-        return;
-    }
     // SAFETY: as the caller says.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    unsafe {
+        if len == WORD && copy_word(from, to) {
+            return;
+        }
+        std::ptr::copy_nonoverlapping(from, to, len);
+    }
     // A long copy may have been written past the caches.
-    crate::sync::fence(Ordering::Release);
+    fence(Ordering::Release);
 }

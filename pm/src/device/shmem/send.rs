@@ -3,6 +3,7 @@
 // UNSAFETY: points into the segment, and copies a multicast's message.
 #![expect(unsafe_code)]
 
+use super::reach::Reach;
 use super::{Endpoint, message_ring};
 use crate::debug;
 use crate::door::{ARMED, EXITED};
@@ -39,12 +40,14 @@ pub(crate) struct Target {
     /// The own node's record: what is sent is counted there.
     own: NonNull<Node>,
     /// 1 + the node.
-    name: u32,
+    pub(super) name: u32,
+    /// The way to its memory.
+    pub(super) reach: Reach,
 }
 
 impl Target {
     #[inline(always)]
-    fn record(&self) -> &Node {
+    pub(super) fn record(&self) -> &Node {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
         unsafe { self.record.as_ref() }
     }
@@ -111,11 +114,17 @@ impl Target {
         self.producer.fetch_home(lines)
     }
 
+    /// The own node's record.
+    #[inline(always)]
+    pub(super) fn own(&self) -> &Node {
+        // SAFETY: as `record`.
+        unsafe { self.own.as_ref() }
+    }
+
     /// What the own node counts of what it sends.
     #[inline(always)]
     fn counters(&self) -> &SendCounters {
-        // SAFETY: as `record`.
-        &unsafe { self.own.as_ref() }.send.0
+        &self.own().send.0
     }
 }
 
@@ -150,6 +159,7 @@ impl Sender {
             record: NonNull::from(segment.node(to)),
             own: NonNull::from(segment.node(own)),
             name: to as u32 + 1,
+            reach: Reach::new(segment.regions(to)),
         };
         Sender {
             targets: nodes.clone().map(target).collect(),
