@@ -2,6 +2,7 @@
 //! beside another, whatever its processes do to signals, sessions and themselves. ^Z, sc_sleep and
 //! output that nobody reads suspend a job. Who dies meanwhile leaves nothing.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -103,6 +104,41 @@ fn jobs_that_take_turns_go_on_when_the_shepherd_of_one_is_killed() {
     let behind = words.iter().position(|word| *word == "jobs,").unwrap();
     let in_turns: u64 = words[behind + 1].parse().expect(told);
     assert!(in_turns > 10, "{told}");
+}
+
+#[test]
+fn processors_stay_awake_as_long_as_jobs_take_turns() {
+    const LATENCY: &str = "/dev/cpu_dma_latency";
+    if File::options().write(true).open(LATENCY).is_err() {
+        return eprintln!("SKIPPED: {LATENCY} is not to be had");
+    }
+    let scene = Scene::new();
+    let Some(cluster) = cluster(&scene, 1, "10") else { return };
+    let holds = |one: &Process| {
+        let held = std::fs::read_dir(format!("/proc/{}/fd", one.pid)).into_iter().flatten();
+        let mut files = held.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+        one.is_scored() && files.any(|file| file == Path::new(LATENCY))
+    };
+    let is_awake = || scene.processes().iter().any(holds);
+    let until_awake = |awake| {
+        let end = Instant::now() + PATIENCE;
+        while is_awake() != awake {
+            assert!(Instant::now() < end, "awake should be {awake}");
+            sleep(Duration::from_millis(20));
+        }
+    };
+    let [first, second] = [ALICE, BOB].map(|uid| {
+        assert!(!is_awake(), "a job that is alone does not stop");
+        let mut job = cluster.scrun(uid, "a", "nodes=1", "echo up; while :; do :; done").start();
+        job.wait_for("up", 1);
+        job
+    });
+    until_awake(true);
+    first.signal(Signal::SIGTERM);
+    assert_ne!(first.wait().code, 0);
+    until_awake(false);
+    second.signal(Signal::SIGTERM);
+    assert_ne!(second.wait().code, 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use score_proto::frame;
 use score_proto::message::{JobSpec, Level, Up};
-use score_proto::order::{Begin, Order, Owner as JobOwner, Placement, Report};
+use score_proto::order::{Begin, Order, Owner as JobOwner, Placement, Report, Until};
 use score_proto::peer::Peer;
 
 use super::member::{Above, LOST, Member, Start};
@@ -398,6 +398,9 @@ impl Daemon {
             Order::Place(_) => {}
             Order::Begin(begin) => self.begin_when_ready(number, begin),
             order => {
+                if let Order::Run { until: Until::Passed { .. } | Until::Turns(_), .. } = order {
+                    self.awake.keep(Instant::now());
+                }
                 let Some((number, order)) = self.turns.ordered(number, order) else { return };
                 let member = self.members.get_mut(&(number, false));
                 member.into_iter().for_each(|member| member.ordered(&order));

@@ -39,6 +39,7 @@ use score_proto::peer::{Join, Peer};
 use crate::gang;
 use crate::job::life::Event;
 use crate::start::Wishes;
+use crate::sys::awake::Awake;
 use crate::sys::cgroup::Cgroups;
 use crate::sys::process::{self, Reap};
 use crate::sys::{descriptor, prompt};
@@ -204,6 +205,8 @@ struct Daemon {
     slices: Slices,
     /// Jobs of this host that take turns without the gang scheduler.
     turns: Turns,
+    /// The processors, as long as jobs take turns.
+    awake: Awake,
     /// Places in the trees of jobs.
     members: HashMap<Post, Member>,
     family: Family,
@@ -249,6 +252,7 @@ impl Daemon {
             leads: HashMap::new(),
             slices,
             turns: Turns::default(),
+            awake: Awake::default(),
             members: HashMap::new(),
             family: Family::default(),
             store: Store::default(),
@@ -313,6 +317,7 @@ impl Daemon {
             self.settle();
             self.turn_slices();
             self.settle();
+            self.awake.rest(Instant::now());
             if looked.elapsed() > CALM {
                 // Not while a job is being launched.
                 self.spare_links();
@@ -438,9 +443,11 @@ impl Daemon {
         let starts = self.muster.as_ref().and_then(Muster::deadline);
         let starts = starts.map(|due| due.saturating_duration_since(Instant::now()));
         let cluster = self.service.as_ref().map(Service::deadline);
+        let awake = self.awake.deadline();
+        let awake = awake.map(|due| due.saturating_duration_since(Instant::now()));
         // epoll counts milliseconds: round up, or the loop would spin at the end.
         let leads = self.leads_deadline();
-        let all = [links, starts, callers, cluster, leads, self.callers_deadline()];
+        let all = [links, starts, callers, cluster, leads, awake, self.callers_deadline()];
         all.into_iter().flatten().min().map(|left| left + Duration::from_millis(1))
     }
 

@@ -1,6 +1,7 @@
 //! Everything that needs `unsafe` or a bare system call: starting processes, namespaces, memfds,
 //! and the few calls for which there is no safe wrapper. Nothing here decides anything.
 
+pub mod awake;
 pub mod cgroup;
 pub mod descriptor;
 pub mod memfd;

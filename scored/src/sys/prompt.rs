@@ -74,6 +74,18 @@ fn keep_to_first(all: &CpuSet) -> nix::Result<()> {
     sched_setaffinity(CALLER, &one)
 }
 
+/// Does something on this processor and comes back: all others there wait meanwhile, and run none
+/// of their code. None where the calling thread is not kept to one, or may not run on this one.
+pub fn upon<T>(processor: usize, work: impl FnOnce() -> T) -> Option<T> {
+    let all = BEFORE.with(|before| before.get().copied())?;
+    let mut one = CpuSet::new();
+    one.set(processor).ok()?;
+    sched_setaffinity(CALLER, &one).ok()?;
+    let result = work();
+    let _ = keep_to_first(&all);
+    Some(result)
+}
+
 /// Does something where the thread could run before it was kept to one processor: what it starts
 /// there can do so, too.
 pub fn anywhere<T>(work: impl FnOnce() -> T) -> T {

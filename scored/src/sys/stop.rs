@@ -8,6 +8,8 @@ use std::io::{self, Read};
 use std::ptr;
 use std::time::Duration;
 
+use super::prompt;
+
 /// What a process does, as /proc says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
@@ -17,6 +19,8 @@ pub struct Look {
     pub parent: i32,
     /// Threads, its first one included though that may have ended.
     pub threads: u32,
+    /// Where its first one runs, or ran last.
+    pub processor: usize,
 }
 
 impl Look {
@@ -39,8 +43,7 @@ impl Look {
 /// Looks at a process; none when it is gone.
 pub fn look(pid: i32) -> Option<Look> {
     let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
-    // What is wanted is in the first third of the line.
-    let mut bytes = [0; 512];
+    let mut bytes = [0; 1024];
     let count = file.read(&mut bytes).ok()?;
     parse(&bytes[..count])
 }
@@ -52,9 +55,19 @@ fn parse(stat: &[u8]) -> Option<Look> {
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
     let parent = fields.next()?.parse().ok()?;
-    // Field 20, the number not counted that comes first.
+    // Fields 20 and 39, counted from 1.
     let threads = fields.nth(15)?.parse().ok()?;
-    Some(Look { state, parent, threads })
+    let processor = fields.nth(18)?.parse().ok()?;
+    Some(Look { state, parent, threads, processor })
+}
+
+/// Whether a process waits for its processor that has been sent a signal that stops it: it sees
+/// that before it runs any of its own code, but only when it is its turn. Who runs there in its
+/// place can tell. None of several threads: they hear of the signal from the first that runs.
+pub fn waits_for_processor(pid: i32, found: Look) -> bool {
+    let waits = |look: Look| look.threads == 1 && look.processor == found.processor;
+    let look_there = || prompt::upon(found.processor, || look(pid)).flatten();
+    waits(found) && look_there().is_some_and(waits)
 }
 
 /// Whether a signal to a process waits to be taken.
@@ -156,18 +169,21 @@ impl Ticks {
         }
     }
 
-    /// On, every so often (less than a second).
-    pub fn start(&self, period: Duration) {
-        self.set(libc::timespec { tv_sec: 0, tv_nsec: period.subsec_nanos().into() });
+    /// On: after so long, then every so often (both less than a second).
+    pub fn start(&self, first: Duration, period: Duration) {
+        self.set([first, period]);
     }
 
     /// Off.
     pub fn stop(&self) {
-        self.set(libc::timespec { tv_sec: 0, tv_nsec: 0 });
+        self.set([Duration::ZERO; 2]);
     }
 
-    fn set(&self, time: libc::timespec) {
-        let setting = libc::itimerspec { it_interval: time, it_value: time };
+    fn set(&self, times: [Duration; 2]) {
+        let part =
+            |time: Duration| libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+        let [it_value, it_interval] = times.map(part);
+        let setting = libc::itimerspec { it_interval, it_value };
         // SAFETY: reads the struct given.
         unsafe { libc::timer_settime(self.0, 0, &setting, ptr::null_mut()) };
     }
@@ -175,12 +191,14 @@ impl Ticks {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
     fn names_do_not_disturb() {
-        let look = |state, parent| Some(Look { state, parent, threads: 3 });
-        let rest = "7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 3 0 99";
+        let look = |state, parent| Some(Look { state, parent, threads: 3, processor: 6 });
+        let rest = "7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 3 0 99 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 17 6 0";
         assert_eq!(parse(format!("7 (sh) S 1 {rest}").as_bytes()), look(b'S', 1));
         assert_eq!(parse(format!("7 (a) R 9 (b) T 12 {rest}").as_bytes()), look(b'T', 12));
         for bad in [&b"7 (sh"[..], b"", b"7 (sh)", b"7 (sh) S", b"7 (sh) S x", b"7 (sh) S 1 7 7"] {
@@ -189,5 +207,29 @@ mod tests {
         let own = super::look(std::process::id() as i32).unwrap();
         assert_eq!(own.parent, std::os::unix::process::parent_id() as i32);
         assert!(own.threads > 0 && !own.stands_still());
+    }
+
+    #[test]
+    fn that_one_waits_for_its_processor_is_known_to_who_runs_there() {
+        let kept = std::thread::spawn(|| {
+            prompt::keep_to_one();
+            let mut spinner =
+                Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+            let pid = spinner.id() as i32;
+            let found = super::look(pid).unwrap();
+            assert!(waits_for_processor(pid, found), "{found:?}");
+            let elsewhere = Look { processor: found.processor + 1, ..found };
+            assert!(!waits_for_processor(pid, elsewhere), "it is not there");
+            let several = Look { threads: 2, ..found };
+            assert!(!waits_for_processor(pid, several), "others of it may run");
+            spinner.kill().unwrap();
+            spinner.wait().unwrap();
+            assert!(!waits_for_processor(pid, found), "it is gone");
+        });
+        kept.join().unwrap();
+        // Who may run anywhere would not be there any more.
+        let own = std::process::id() as i32;
+        let single = Look { threads: 1, ..super::look(own).unwrap() };
+        assert!(!waits_for_processor(own, single));
     }
 }

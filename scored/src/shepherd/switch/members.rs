@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use crate::sys::process;
-use crate::sys::stop::{self, Waited};
+use crate::sys::stop::{self, Look, Waited};
 
 /// Where the kernel says which number it has given last in this PID namespace.
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
@@ -126,7 +126,8 @@ impl Members {
                     Waited::Interrupted => is_interrupted = true,
                 }
             }
-            stop::look(*pid).is_some_and(|look| !look.stands_still())
+            let stands = |look: Look| look.stands_still() || stop::waits_for_processor(*pid, look);
+            stop::look(*pid).is_some_and(|look| !stands(look))
         });
         if !self.moving.is_empty() {
             return Standing::NotYet;

@@ -19,8 +19,9 @@ use super::turn::Turn;
 use crate::sys::prompt::{self, Heirs};
 use crate::sys::stop::Ticks;
 
-/// A wait for children that takes longer is interrupted, to look at them in /proc.
-const TICK: Duration = Duration::from_millis(2);
+/// A wait for children that takes longer is interrupted, to look at them in /proc, first after
+/// much less: who does not run stands still, too.
+const TICKS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(2)];
 /// Pauses between looks at processes that are no children.
 const PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
@@ -170,7 +171,7 @@ impl Switch {
     fn stop(&mut self, switch: u64, gate: &Gate) -> io::Result<()> {
         let first = gate.close(Instant::now());
         self.members.stop(first);
-        self.ticks.start(TICK);
+        self.ticks.start(TICKS[0], TICKS[1]);
         let mut pause = PAUSES[0];
         let stand = loop {
             match self.members.watch() {
