@@ -271,8 +271,14 @@ impl Geometry {
         let close = Shape { slots: slots as u16, lines: 1, data: data as u32, home: 0, mtu };
         let apart = Shape { lines: 2, ..close };
         let homely = Shape { home: mtu + HOME_GAP, ..apart };
-        let fits = |shape: &Shape| shape.bytes() + 128 <= share;
-        let ring = [homely, apart].into_iter().find(fits).unwrap_or(close);
+        // Homes and second lines do more for a message than room for many.
+        let half = Shape { data: homely.data / 2, ..homely };
+        let quarter = Shape { slots: half.slots / 2, ..half };
+        let is_enough = |shape: &Shape| {
+            shape.data >= 2 * u32::from(mtu) && usize::from(shape.slots) >= MIN_SLOTS
+        };
+        let fits = |shape: &Shape| shape.bytes() + 128 <= share && is_enough(shape);
+        let ring = [homely, half, quarter, apart].into_iter().find(fits).unwrap_or(close);
         let mtu = crate::config::CONTROL_MTU as u16;
         let control = Shape { slots: CONTROL_SLOTS, lines: 1, data: 0, home: 0, mtu };
         let remote = Shape { slots: REMOTE_SLOTS, ..control };
@@ -375,6 +381,15 @@ mod tests {
         assert_eq!(Geometry::for_nodes(2).unwrap().ring.mtu, 8192);
         assert_eq!(Geometry::for_nodes(64).unwrap().ring.mtu, 8192);
         assert_eq!(Geometry::for_nodes(MAX_NODES).unwrap().ring.mtu, 1024);
+    }
+
+    #[test]
+    fn up_to_142_processes_have_two_homes_and_two_lines_for_each_slot() {
+        for nodes in 1..=142 {
+            let ring = Geometry::for_nodes(nodes).unwrap().ring;
+            assert!(ring.lines == 2 && ring.home > ring.mtu, "{nodes}: {ring:?}");
+            assert!(ring.data >= 2 * u32::from(ring.mtu), "{nodes}: {ring:?}");
+        }
     }
 
     #[test]
