@@ -1,10 +1,22 @@
-//! What lies behind addresses, as the kernel tells it in `/proc/self/maps`.
+//! What lies behind addresses, as the kernel tells it: one question for each mapping, or where it
+//! answers none (before Linux 6.11) all of `/proc/self/maps`.
 
 #![forbid(unsafe_code)]
 
+use super::query::mapping_at;
 use super::span::Span;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+
+const UNREADABLE: &str = "/proc/self/maps cannot be read";
+
+/// One mapping of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mapping {
+    pub(super) span: Span,
+    /// Private and without a file.
+    pub(super) anonymous: bool,
+}
 
 /// The mappings that `span` lies in, from the start of the first to the end of the last, where all
 /// of them are private and anonymous and leave no gap.
@@ -15,11 +27,46 @@ use std::io::{BufRead, BufReader};
 /// # Errors
 /// What kind of memory it is instead.
 pub(super) fn anonymous_around(span: Span) -> Result<Span, &'static str> {
-    let file = File::open("/proc/self/maps").map_err(|_| "/proc/self/maps cannot be read")?;
+    let maps = File::open("/proc/self/maps").map_err(|_| UNREADABLE)?;
+    match by_questions(&maps, span) {
+        Some(answer) => answer,
+        None => by_text(maps, span),
+    }
+}
+
+/// None: the kernel answers none.
+pub(super) fn by_questions(maps: &File, span: Span) -> Option<Result<Span, &'static str>> {
+    let mut at = span.start();
+    let mut first = Some(mapping_at(maps, at).ok()?);
+    let next = || {
+        let answer = match first.take() {
+            Some(answer) => Ok(answer),
+            None => mapping_at(maps, at).map_err(|_| UNREADABLE),
+        };
+        if let Ok(Some(mapping)) = answer {
+            at = mapping.span.end();
+        }
+        answer.transpose()
+    };
+    Some(around(span, std::iter::from_fn(next)))
+}
+
+/// By reading all of it, up to there.
+pub(super) fn by_text(maps: File, span: Span) -> Result<Span, &'static str> {
+    let mapping = |line: std::io::Result<String>| {
+        parse(&line.map_err(|_| UNREADABLE)?).ok_or("/proc/self/maps reads as nothing known")
+    };
+    around(span, BufReader::new(maps).lines().map(mapping))
+}
+
+/// See `anonymous_around`, by mappings in the order of their addresses.
+fn around(
+    span: Span,
+    mappings: impl Iterator<Item = Result<Mapping, &'static str>>,
+) -> Result<Span, &'static str> {
     let mut found: Option<Span> = None;
-    for line in BufReader::new(file).lines() {
-        let line = line.map_err(|_| "/proc/self/maps cannot be read")?;
-        let (mapping, anonymous) = parse(&line).ok_or("/proc/self/maps reads as nothing known")?;
+    for mapping in mappings {
+        let Mapping { span: mapping, anonymous } = mapping?;
         if mapping.end() <= span.start() {
             continue;
         }
@@ -39,15 +86,15 @@ pub(super) fn anonymous_around(span: Span) -> Result<Span, &'static str> {
     Err("it is not mapped")
 }
 
-/// Where a mapping lies, and whether it is private and without a file.
-fn parse(line: &str) -> Option<(Span, bool)> {
+/// A line of `/proc/self/maps`.
+fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let number = |text| usize::from_str_radix(text, 16).ok();
     let span = Span::new(number(start)?, number(end)?)?;
     let private = words.next()?.ends_with('p');
     let inode = words.nth(2)?;
-    Some((span, private && inode == "0"))
+    Some(Mapping { span, anonymous: private && inode == "0" })
 }
 
 #[cfg(test)]
@@ -57,13 +104,14 @@ mod tests {
     #[test]
     fn a_line_tells_addresses_and_whether_the_memory_is_anonymous() {
         let line = "7f00-8000 rw-p 00000000 00:00 0                          [heap]";
-        assert_eq!(parse(line), Some((Span::new(0x7f00, 0x8000).unwrap(), true)));
+        let span = Span::new(0x7f00, 0x8000).unwrap();
+        assert_eq!(parse(line), Some(Mapping { span, anonymous: true }));
         for (line, anonymous) in [
             ("1000-2000 rw-s 00000000 00:01 2056 /dev/zero (deleted)", false),
             ("1000-2000 r--p 00001000 fe:00 77 /bin/with space", false),
             ("1000-2000 rw-p 00000000 00:00 0", true),
         ] {
-            assert_eq!(parse(line).unwrap().1, anonymous, "{line}");
+            assert_eq!(parse(line).unwrap().anonymous, anonymous, "{line}");
         }
         for line in ["", "zz-1 rw-p 0 0 0", "2000-1000 rw-p 0 00:00 0", "1000-2000 rw-p"] {
             assert_eq!(parse(line), None, "{line:?}");

@@ -10,6 +10,7 @@
 //! | `thread.rs` | the thread that watches |
 //! | `uffd.rs` | userfaultfd |
 //! | `maps.rs` | which memory can be watched |
+//! | `query.rs` | the kernel's answer about one address |
 //! | `own.rs` | memory of `pmAlloc`, which needs no watching |
 //!
 //! A hit looks up one region and compares the words of the logs with what the cache has seen of
@@ -26,6 +27,8 @@ mod maps;
 mod model;
 #[cfg(not(loom))]
 pub(crate) mod own;
+#[cfg(not(loom))]
+mod query;
 #[cfg(not(loom))]
 mod regions;
 mod span;
