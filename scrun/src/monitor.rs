@@ -134,7 +134,7 @@ impl Monitor {
                 words.push(end.into());
                 let mut command = Command::new("xterm");
                 let title = format!("SCore job {job}");
-                command.args(["-title", &title, "-geometry", "110x36", "-e"]).arg(&scmon);
+                command.args(["-u8", "-title", &title, "-geometry", "110x36", "-e"]).arg(&scmon);
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
                 (command, Some(reader))
             }

@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use score_tests::Scene;
+use score_tests::screen::Screen;
 use score_tests::service::{ALICE, BOB, Cluster, OPERATOR};
 use score_tests::terminal::Terminal;
 use serde_json::Value;
@@ -44,7 +46,7 @@ fn where_the_job_has_the_terminal_an_xterm_is_opened_or_one_line_says_why_not() 
     let folder = scene.dir().join("bin");
     fs::create_dir(&folder).unwrap();
     // An xterm that needs no display: it keeps what its command prints.
-    let xterm = scene.file("bin/xterm", "#!/bin/sh\nshift 4\nshift\nexec \"$@\" -json > seen\n");
+    let xterm = scene.file("bin/xterm", "#!/bin/sh\nshift 5\nshift\nexec \"$@\" -json > seen\n");
     fs::set_permissions(&xterm, fs::Permissions::from_mode(0o755)).unwrap();
     let run = format!("scrun -nodes=2,monitor=load {} 4", program.display());
     let line = format!("{run}; PATH={}:$PATH DISPLAY=:7 {run}; echo code $?", folder.display());
@@ -56,6 +58,37 @@ fn where_the_job_has_the_terminal_an_xterm_is_opened_or_one_line_says_why_not() 
     let last: Value = serde_json::from_str(seen.lines().last().unwrap()).unwrap();
     assert_eq!(last["processes"].as_array().unwrap().len(), 2, "{seen}");
     let _ = terminal.wait(PATIENCE);
+}
+
+/// Points of this colour, more or less.
+fn count(picture: &[[u8; 3]], colour: impl Fn([i32; 3]) -> bool) -> usize {
+    picture.iter().filter(|point| colour(point.map(i32::from))).count()
+}
+
+#[test]
+fn a_real_xterm_shows_who_works_in_red_and_goes_with_the_job() {
+    let Some(screen) = Screen::open("monitor_in_an_xterm") else { return };
+    let scene = Scene::new();
+    let Some(program) = scene.program("figures") else { return };
+    let reds = || count(&screen.picture(), |[red, green, blue]| red - green.max(blue) > 90);
+    let windows = || count(&screen.picture(), |[red, green, blue]| red + green + blue > 0);
+    assert_eq!(windows(), 0, "an empty screen is black");
+    let display = format!("DISPLAY={}", screen.display);
+    let job = ["scrun", "-nodes=2,monitor=load", program.to_str().unwrap(), "600"];
+    let words = [&[display.as_str()][..], &job].concat();
+    let mut terminal = Terminal::open(&scene, "env", &words);
+    let wait_for = |what: &str, seen: &dyn Fn() -> bool| {
+        let end = Instant::now() + PATIENCE;
+        while !seen() {
+            assert!(Instant::now() < end, "{what}: {} red, {} lit", reds(), windows());
+            sleep(Duration::from_millis(200));
+        }
+    };
+    // Node 0 computes all the time: its bar is some hundred columns of nine points each.
+    wait_for("a red bar", &|| reds() > 1000);
+    terminal.press("\u{3}");
+    assert_eq!(terminal.wait(PATIENCE), -1, "SIGINT is what ends it");
+    wait_for("the window goes", &|| windows() == 0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod openmetrics;
 pub mod place;
 pub mod process;
 pub mod scene;
+pub mod screen;
 pub mod service;
 pub mod terminal;
 pub mod testbed;

@@ -24,16 +24,22 @@ const NEEDS: &[(&str, &str)] = &[
     ("/usr/include/stdio.h", "libc6-dev"),
 ];
 
-/// What one test needs and not every system has: looked for one by one. The browser takes 100 MB of
-/// download and 306 MB of disk.
-const WISHES: &[&str] = &["chromium-headless-shell"];
+/// What one test needs and not every system has, by program and package, and what is not tested
+/// without: looked for one by one. The browser takes 100 MB of download and 306 MB of disk.
+const WISHES: &[(&str, &str, &str)] = &[
+    ("chromium-headless-shell", "chromium-headless-shell", "the page is not tested in a browser"),
+    ("Xvfb", "xvfb", MONITOR),
+    ("xterm", "xterm", MONITOR),
+    ("xwd", "x11-apps", MONITOR),
+];
+const MONITOR: &str = "the monitor is not tested in an xterm";
 
 /// Installs what is nice to have and missing, as far as that is possible without a question.
 pub fn wishes() {
-    for package in WISHES.iter().filter(|package| !run::have(package)) {
+    for (_, package, without) in WISHES.iter().filter(|(program, ..)| !run::have(program)) {
         let got = privilege().is_some_and(|prefix| run::have("apt-get") && get(&prefix, package));
         if !got {
-            println!("packages: no {package}; the page is not tested in a browser");
+            println!("packages: no {package}; {without}");
         }
     }
 }

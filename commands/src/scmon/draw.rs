@@ -2,7 +2,7 @@
 //! kind, a number, a bar that is the longer and redder the higher the value, and what it was in the
 //! last periods. Pure: from the model to cells.
 
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use score_monitor::{History, Host, Kind, Process, View};
@@ -159,8 +159,17 @@ fn heat(share: f32) -> Color {
     Color::Rgb(part(share * 2.0), part(2.0 - share * 2.0), 0)
 }
 
-const EIGHTHS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"];
-const LEVELS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+const FULL: &str = "█";
+const EIGHTHS: [&str; 8] = ["▏", "▎", "▍", "▌", "▋", "▊", "▉", FULL];
+const LEVELS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", FULL];
+
+/// A whole cell has its colour behind, too: a font that lacks these signs shows it all the same.
+fn fill(cell: &mut Cell, symbol: &str, color: Color) {
+    cell.set_symbol(symbol).set_fg(color);
+    if symbol == FULL {
+        cell.set_bg(color);
+    }
+}
 
 fn draw_bar(share: f32, place: Rect, buffer: &mut Buffer) {
     let eighths = (share.clamp(0.0, 1.0) * f32::from(place.width) * 8.0).round() as u16;
@@ -169,7 +178,7 @@ fn draw_bar(share: f32, place: Rect, buffer: &mut Buffer) {
         let symbol = if filled == 0 { "·" } else { EIGHTHS[usize::from(filled) - 1] };
         let at = f32::from(cell) / f32::from(place.width.max(2) - 1);
         let color = if filled == 0 { Color::DarkGray } else { heat(at) };
-        buffer[(place.x + cell, place.y)].set_symbol(symbol).set_fg(color);
+        fill(&mut buffer[(place.x + cell, place.y)], symbol, color);
     }
 }
 
@@ -179,7 +188,7 @@ fn draw_history(history: &History, kind: Kind, full: f32, place: Rect, buffer: &
     for (x, value) in (first..).zip(values) {
         let share = (value / full).clamp(0.0, 1.0);
         let level = (share * 7.0).round() as usize;
-        buffer[(x, place.y)].set_symbol(LEVELS[level]).set_fg(heat(share));
+        fill(&mut buffer[(x, place.y)], LEVELS[level], heat(share));
     }
 }
 
