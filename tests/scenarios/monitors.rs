@@ -92,6 +92,36 @@ fn a_real_xterm_shows_who_works_in_red_and_goes_with_the_job() {
 }
 
 #[test]
+fn a_screen_that_goes_takes_its_picture_along_and_the_job_goes_on() {
+    let Some(screen) = Screen::open("monitor_without_its_screen") else { return };
+    let scene = Scene::new();
+    let Some(program) = scene.program("figures") else { return };
+    let display = format!("DISPLAY={}", screen.display);
+    let job = ["scrun", "-nodes=2,monitor=load", program.to_str().unwrap(), "600"];
+    let words = [&[display.as_str()][..], &job].concat();
+    let mut terminal = Terminal::open(&scene, "env", &words);
+    let are_there = |name: &str| {
+        let is_it = |program: &str| program.rsplit('/').next() == Some(name);
+        let all = scene.processes();
+        all.iter().filter(|one| one.command.split(' ').next().is_some_and(is_it)).count()
+    };
+    let wait_for = |name: &str, count: usize| {
+        let end = Instant::now() + PATIENCE;
+        while are_there(name) != count {
+            assert!(Instant::now() < end, "{} {name}", are_there(name));
+            sleep(Duration::from_millis(50));
+        }
+    };
+    wait_for("scmon", 1);
+    sleep(Duration::from_secs(1));
+    drop(screen);
+    wait_for("scmon", 0);
+    assert_eq!(are_there("figures"), 2);
+    terminal.press("\u{3}");
+    assert_eq!(terminal.wait(PATIENCE), -1, "SIGINT is what ends it");
+}
+
+#[test]
 fn an_unknown_monitor_is_refused_with_the_list() {
     let scene = Scene::new();
     let outcome = scene.scrun(&["-nodes=2,monitor=cpu", "system", "true"]).run();

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
@@ -43,6 +44,9 @@ impl Screen {
         let no_terminal = |error: io::Error| {
             format!("there is no terminal to draw on ({error}); -once or -json needs none")
         };
+        // scrun blocks it, and what it starts inherits that. Who reads a terminal that has gone
+        // would read for ever.
+        let _ = SigSet::from(Signal::SIGHUP).thread_unblock();
         let mut file = File::options().read(true).write(true).open(path).map_err(no_terminal)?;
         enable_raw_mode().map_err(no_terminal)?;
         execute!(file, EnterAlternateScreen, Hide).map_err(no_terminal)?;
