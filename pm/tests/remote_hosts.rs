@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a node's region.
 const LEN: usize = 4 << 20;
+/// Some of them: no more packets than may be on the way at first.
+const LITTLE: usize = 160_000;
 const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.02,reorder=0.05,seed=5"];
 
 /// Not a test of its own: what another process does.
@@ -53,28 +55,40 @@ fn role() {
             }
         }
         "leaves" => {
-            write_and_say(&node.end);
+            write_all(&node.end, LEN);
+            send_surely(&node.end, 0, b"written");
             let Node { end, ethernet, .. } = node;
             (0..2).for_each(|other| end.remove_node(other).unwrap());
             drop(end);
             ethernet.detach().unwrap();
         }
         "exits at once" => {
-            write_and_say(&node.end);
+            write_all(&node.end, LEN);
+            send_surely(&node.end, 0, b"written");
             // SAFETY: ends the process without any handler.
+            unsafe { libc::_exit(0) };
+        }
+        "exits unsaid" => {
+            write_all(&node.end, LEN);
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        "exits behind little" => {
+            write_all(&node.end, LITTLE);
+            send_surely(&node.end, 0, b"written");
+            // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
         other => panic!("no role {other}"),
     }
 }
 
-/// Writes all of its region to node 0, and says so; waits for nothing.
-fn write_and_say(end: &Context) {
+/// Writes so much of its region to node 0; waits for nothing.
+fn write_all(end: &Context, len: usize) {
     let region = Region::new(end);
     (0..LEN / 8).for_each(|i| region.word(i).store(stamp(i), Ordering::Relaxed));
     let there = handle(&receive_surely(end));
-    end.write(0, there, region.handle, LEN).unwrap();
-    send_surely(end, 0, b"written");
+    end.write(0, there, region.handle, len).unwrap();
 }
 
 fn stamp(word: usize) -> u64 {
@@ -219,38 +233,53 @@ fn what_a_node_that_left_had_asked_for_is_no_operation_under_way() {
 #[test]
 fn a_write_whose_origin_leaves_is_whole_when_the_message_behind_it_comes() {
     let _dog = Watchdog::new(300);
-    for role in ["leaves", "exits at once"] {
-        let hosts = Hosts::new(&[1, 1], &LOSS);
-        let here = hosts.give(0).join();
-        let region = Region::new(&here.end);
-        let child = hosts.start(1, role);
-        send_surely(&here.end, 1, &region.handle.bits().to_ne_bytes());
-        let mut told = false;
-        let mut receive = || match receive(&here.end) {
-            Ok(message) => {
-                assert_eq!(message, b"written");
-                for i in 0..LEN / 8 {
-                    assert_eq!(region.word(i).load(Ordering::Relaxed), stamp(i), "{role} word {i}");
-                }
-                told = true;
-            }
-            Err(error) => assert_eq!(error, Error::NoBuffers),
-        };
-        let mut child = child;
-        while child.0.try_wait().unwrap().is_none() {
-            receive();
-        }
-        hosts.exited(1);
-        let until = Instant::now() + Duration::from_secs(60);
-        hosts.serve_while(|| {
-            receive();
-            !hosts.hosts[1].ethernet.is_quiet().unwrap() && Instant::now() < until
-        });
-        (0..1000).for_each(|_| receive());
-        // Without a handler what was not in frames is lost, and the message with it.
-        assert!(told || role != "leaves", "{role}");
-        assert_eq!(hosts.hosts[1].ethernet.counters(1).unwrap().remote, 0, "{role}");
-        let (sent, received) = hosts.sums();
-        assert_eq!(sent, received, "{role}");
+    assert!(leave("leaves", &LOSS, LEN));
+    // Without a handler what was not in frames is lost, and the message with it.
+    leave("exits at once", &LOSS, LEN);
+    assert!(!leave("exits unsaid", &LOSS, LEN));
+}
+
+/// All of it was sent before the message was, so it outlives the process, too.
+#[test]
+fn a_short_write_and_the_message_behind_it_outlive_their_origin() {
+    let _dog = Watchdog::new(300);
+    for seed in 0..6 {
+        let loss = format!("drop=0.3,seed={seed}");
+        assert!(leave("exits behind little", &["-loss", &loss], LITTLE), "seed {seed}");
     }
+}
+
+/// Node 1 writes so much to node 0 and ends; answers whether the message behind it came, which
+/// finds all of that.
+fn leave(role: &str, loss: &[&str], len: usize) -> bool {
+    let hosts = Hosts::new(&[1, 1], loss);
+    let here = hosts.give(0).join();
+    let region = Region::new(&here.end);
+    let mut child = hosts.start(1, role);
+    send_surely(&here.end, 1, &region.handle.bits().to_ne_bytes());
+    let mut told = false;
+    let mut receive = || match receive(&here.end) {
+        Ok(message) => {
+            assert_eq!(message, b"written");
+            for i in 0..len / 8 {
+                assert_eq!(region.word(i).load(Ordering::Relaxed), stamp(i), "{role} word {i}");
+            }
+            told = true;
+        }
+        Err(error) => assert_eq!(error, Error::NoBuffers),
+    };
+    while child.0.try_wait().unwrap().is_none() {
+        receive();
+    }
+    hosts.exited(1);
+    let until = Instant::now() + Duration::from_secs(60);
+    hosts.serve_while(|| {
+        receive();
+        !hosts.hosts[1].ethernet.is_quiet().unwrap() && Instant::now() < until
+    });
+    (0..1000).for_each(|_| receive());
+    assert_eq!(hosts.hosts[1].ethernet.counters(1).unwrap().remote, 0, "{role}");
+    let (sent, received) = hosts.sums();
+    assert_eq!(sent, received, "{role}");
+    told
 }

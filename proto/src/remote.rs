@@ -3,7 +3,8 @@
 //!
 //! An origin writes by a chain of [`Frame::Piece`], which [`Frame::Written`] answers; it reads by
 //! [`Frame::Ask`], which a chain of [`Frame::Data`] answers. Frames of one pair of nodes arrive
-//! once and in order.
+//! once and in order. 16 zeros take the place of a piece whose bytes were lost: they are no frame,
+//! and are skipped.
 
 use crate::wire::HEADER;
 
@@ -174,6 +175,7 @@ mod tests {
         assert_eq!(with(5, 1, 1, HEAD), None, "no data, and no failure");
         assert_eq!(with(6, 1, 2, HEAD), None, "goes on after a failure");
         assert_eq!(Frame::parse(&[1, 1, 0, 0, 0, 0, 0], 40), None, "cut off");
+        assert_eq!(Frame::parse(&[0; HEAD], HEAD), None, "in place of a piece");
     }
 
     proptest! {

@@ -98,6 +98,9 @@ impl Copier {
     }
 
     fn copy(&self, way: Way, user: usize, parts: &[Part]) -> io::Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
         let len = parts.iter().map(|part| part.len).sum();
         // SAFETY: memory that is ours, and stays; the callers answer for the parts.
         if memory::if_ours(user, len, || unsafe { way.copy(parts, user as *mut u8) }) {

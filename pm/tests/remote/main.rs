@@ -189,6 +189,27 @@ fn memory_that_is_gone_or_read_only_is_eio_once_at_completion() {
     });
 }
 
+/// Gone are bytes of frames that were not copied before they went out.
+#[test]
+fn a_long_operation_whose_first_bytes_are_gone_is_eio_and_others_go_on() {
+    const LEN: usize = 200_000;
+    everywhere(2, |bed| {
+        let [a, b] = [0, 1].map(|node| Memory::new(bed, node, Kind::Other, LEN));
+        let [c, d] = [0, 1].map(|node| Memory::new(bed, node, Kind::Other, LEN));
+        [&c, &d].into_iter().for_each(|memory| memory.unmap_first(40_000));
+        for _ in 0..3 {
+            surely(bed, 0, || bed.ends[0].write(1, b.handle, c.handle, LEN));
+            assert_eq!(done(bed, 0), Err(Error::Io));
+            surely(bed, 0, || bed.ends[0].read(1, d.handle, a.handle, LEN));
+            assert_eq!(done(bed, 0), Err(Error::Io));
+            a.fill(5);
+            surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, LEN));
+            assert_eq!(done(bed, 0), Ok(()));
+            b.is_filled_but(5, 0..0);
+        }
+    });
+}
+
 /// Pages of both nodes go and come while they are written and read: an error or the new memory,
 /// whoever copies, and memory beside them is as it was.
 #[test]
@@ -253,6 +274,33 @@ fn memory_of_the_allocator_that_is_freed_under_way_does_no_harm() {
         surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, LEN));
         assert_eq!(done(bed, 0), Ok(()));
         b.is_filled_but(5, 0..0);
+    });
+}
+
+/// Memory that is read is unlocked and changed under way: what arrives is as it was before.
+#[test]
+fn what_is_unlocked_is_not_read_afterwards() {
+    const LEN: usize = 1 << 20;
+    everywhere(2, |bed| {
+        for round in 0..12 {
+            let a = Memory::new(bed, 0, Kind::Other, LEN);
+            let b = Memory::new(bed, 1, [Kind::Other, Kind::Ours][round % 2], LEN);
+            a.fill(3);
+            b.fill(7);
+            surely(bed, 0, || bed.ends[0].read(1, b.handle, a.handle, LEN));
+            for _ in 0..round / 2 {
+                let _ = bed.ends[1].receive();
+                let _ = bed.ends[0].receive();
+            }
+            bed.ends[1].unlock_memory(None, b.at.addr(), LEN).unwrap();
+            b.fill(8);
+            let result = done(bed, 0);
+            assert!(matches!(result, Ok(()) | Err(Error::Io)), "{result:?}");
+            for (i, byte) in a.bytes().iter().enumerate() {
+                let (before, read) = (3u8.wrapping_add(i as u8), 7u8.wrapping_add(i as u8));
+                assert!(*byte == read || *byte == before && result.is_err(), "byte {i}");
+            }
+        }
     });
 }
 

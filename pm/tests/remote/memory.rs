@@ -66,9 +66,13 @@ impl<'a> Memory<'a> {
 
     /// Nothing is there any more; the addresses are kept from other threads.
     pub fn unmap(&self) {
+        self.unmap_first(self.len);
+    }
+
+    pub fn unmap_first(&self, len: usize) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: nobody uses it but by its handle.
-        let at = unsafe { libc::mmap(self.at.cast(), self.len, libc::PROT_NONE, flags, -1, 0) };
+        let at = unsafe { libc::mmap(self.at.cast(), len, libc::PROT_NONE, flags, -1, 0) };
         assert_eq!(at, self.at.cast());
     }
 

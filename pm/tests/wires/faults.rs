@@ -40,6 +40,27 @@ fn a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back() {
     });
 }
 
+#[test]
+fn bytes_that_are_not_mapped_are_lost_packets() {
+    const NAME: &str = "bytes_that_are_not_mapped_are_lost_packets";
+    as_root(NAME, || {
+        let payload = Payload::new();
+        let hosts = pair(1500);
+        for choice in choices(NAME, &hosts, 1500) {
+            let [mut one, mut other] = ends(&hosts, choice, &payload);
+            let before = one.wire.stats();
+            one.elsewhere = Some(16);
+            assert_eq!(one.send(0, STALE, &[900]), 1, "{choice:?}: taken");
+            assert_eq!(one.send(0, STALE, &[900; 40]), 40, "{choice:?}: taken");
+            let after = one.wire.stats();
+            assert_eq!((after.sent, after.unsent), (before.sent, before.unsent + 41), "{choice:?}");
+            assert!(one.wire.take_fault().is_some_and(|fault| !fault.is_link_down()));
+            one.elsewhere = None;
+            pass(&mut one, &mut other, &[100; 10], &payload);
+        }
+    });
+}
+
 fn wait_until_up(ends: &[&End]) {
     let end = Instant::now() + Duration::from_secs(30);
     while !ends.iter().all(|end| end.wire.link().up) {

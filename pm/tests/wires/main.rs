@@ -61,9 +61,12 @@ fn every_length_arrives_whole_and_in_order_on_udp_over_loopback() {
         assert_eq!(one.wire.mtu(), PACKET_MAX, "loopback's MTU is larger than any buffer");
         let peer = one.wire.add_peer(&other.address()).unwrap();
         assert_eq!((peer.number, peer.mtu), (0, PACKET_MAX));
-        pass(&mut one, &mut other, &lengths(PACKET_MAX), &payload);
-        let stats = one.wire.stats();
-        assert!(stats.send_calls < stats.sent / 4, "batches go by few calls: {stats:?}");
+        for elsewhere in [None, Some(payload.start())] {
+            one.elsewhere = elsewhere;
+            pass(&mut one, &mut other, &lengths(PACKET_MAX), &payload);
+            let stats = one.wire.stats();
+            assert!(stats.send_calls < stats.sent / 4, "batches go by few calls: {stats:?}");
+        }
     }
 }
 
@@ -85,6 +88,8 @@ fn every_length_arrives_whole_and_in_order_between_hosts() {
                     "{choice:?}: the link's MTU is used"
                 );
                 pass(&mut one, &mut other, &lengths(packet), &payload);
+                other.elsewhere = other.wire.gathers().then_some(payload.start());
+                assert_eq!(other.elsewhere.is_none(), choice == Choice::Xdp);
                 pass(&mut other, &mut one, &lengths(packet), &payload);
                 let stats = other.wire.stats();
                 assert_eq!(

@@ -1,6 +1,8 @@
 //! Packets with contents that tell whose they are.
 
-use score_pm::device::ethernet::wire::{Choice, Endpoint, Options, Packet, Received, Slab, Wire};
+use score_pm::device::ethernet::wire::{
+    Choice, Elsewhere, Endpoint, Options, Packet, Received, Slab, Wire,
+};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -24,6 +26,11 @@ impl Payload {
         unsafe { Slab::new(NonNull::from(&self.0[0]), self.0.len()) }
     }
 
+    /// The first byte.
+    pub fn start(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
     /// Where packet `number` takes its payload from.
     fn at(number: u32) -> usize {
         (number as usize * 61) % (1 << 19)
@@ -33,6 +40,8 @@ impl Payload {
 /// A wire of a test, and what came on it.
 pub struct End {
     pub wire: Wire,
+    /// Where most of each payload is sent from, if not from the slab: the same bytes.
+    pub elsewhere: Option<usize>,
     sender: u32,
     /// Numbers by sender.
     pub came: BTreeMap<u32, Vec<u32>>,
@@ -51,7 +60,7 @@ pub fn header(sender: u32, number: u32, len: usize) -> [u8; HEADER] {
 impl End {
     pub fn attach(endpoint: Endpoint, sender: u32, payload: &Payload) -> End {
         let wire = Wire::attach(endpoint, payload.slab()).unwrap();
-        End { wire, sender, came: BTreeMap::new(), wrong: 0 }
+        End { wire, elsewhere: None, sender, came: BTreeMap::new(), wrong: 0 }
     }
 
     pub fn open(host: &Host, options: &Options, sender: u32, payload: &Payload) -> End {
@@ -71,7 +80,12 @@ impl End {
         let batch: Vec<_> = headers
             .iter()
             .enumerate()
-            .map(|(k, header)| Packet { to, header, at: Payload::at(number(k)), len: lens[k] })
+            .map(|(k, header)| {
+                let (at, all) = (Payload::at(number(k)), lens[k]);
+                let len = if self.elsewhere.is_some() { all / 3 } else { all };
+                let more = Elsewhere { at: self.elsewhere.unwrap_or(0) + at + len, len: all - len };
+                Packet { to, header, at, len, more }
+            })
             .collect();
         self.wire.send(&batch)
     }

@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 
 use crate::Result;
-use score_pm::device::ethernet::wire::{Endpoint, Packet, Received, Slab, Wire};
+use score_pm::device::ethernet::wire::{Elsewhere, Endpoint, Packet, Received, Slab, Wire};
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -60,7 +60,14 @@ impl End {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&word.to_le_bytes());
         let mut tries = 0u32;
-        while self.wire.send(&[Packet { to: 0, header: &header, at: BEFORE, len }]) == 0 {
+        while self.wire.send(&[Packet {
+            to: 0,
+            header: &header,
+            at: BEFORE,
+            len,
+            more: Elsewhere::default(),
+        }]) == 0
+        {
             tries += 1;
             if tries > POLLS {
                 return Err("the queue stays full".into());
@@ -87,7 +94,7 @@ impl End {
         let stride = (len + ROOM).next_multiple_of(64);
         let packet = |k: usize| {
             let at = BEFORE + (self.next + k) % SLOTS * stride;
-            Packet { to: 0, header: &header, at, len }
+            Packet { to: 0, header: &header, at, len, more: Elsewhere::default() }
         };
         let batch: Vec<_> = (0..count).map(packet).collect();
         let taken = self.wire.send(&batch);

@@ -4,6 +4,7 @@
 // UNSAFETY: shows received packets to the machine where they lie, and the slab to the wires.
 #![expect(unsafe_code)]
 
+use super::away::Away;
 use super::clock::Clock;
 use super::desk::Desk;
 use super::links::{BATCH, Links};
@@ -122,7 +123,12 @@ impl Engine {
         let place = geometry.place(identity.own as usize).unwrap_or(0);
         Ok(Engine {
             machine: Machine::new(config(identity, restarts, &slab, wires.len())),
-            links: Links::new(wires, addresses, (identity.own, identity.channel as usize)),
+            links: Links::new(
+                wires,
+                addresses,
+                (identity.own, identity.channel as usize),
+                Away::new(geometry.slots, geometry.slots),
+            ),
             store: Store::new(geometry.mtu),
             clock: Clock::new(),
             came: [Received::default(); BATCH],
@@ -208,6 +214,7 @@ impl Engine {
     /// Gives a message to the machine. The sender has checked all that the machine checks.
     #[inline]
     pub(super) fn submit(&mut self, Submitted { slot, to, len }: Submitted) {
+        self.bring_home_before(to);
         self.owners[slot as usize] = to;
         let taken = self.machine.submit(to, slot, len as u16, Kind::Data);
         debug_assert!(taken.is_ok(), "{taken:?}");
@@ -227,6 +234,7 @@ impl Engine {
     /// Publishes a message that has its number at once.
     #[inline]
     pub(super) fn publish(&mut self, Submitted { slot, to, len }: Submitted) {
+        self.bring_home_before(to);
         self.owners[slot as usize] = to;
         let taken = self.machine.submit(to, slot, len as u16, Kind::Data);
         debug_assert!(taken.is_ok(), "{taken:?}");
@@ -245,10 +253,17 @@ impl Engine {
         number.store(u64::from(sequence.wrapping_add(1)), Ordering::Release);
     }
 
-    /// Publishes what was written to a slot that no sender has, and gives it to the machine.
-    pub(super) fn submit_own(&mut self, to: u32, slot: u32, len: usize, kind: Kind) -> Result<()> {
+    /// Publishes what was written to a slot that no sender has, `home` bytes, and gives it to the
+    /// machine as a packet with `len`.
+    pub(super) fn submit_own(
+        &mut self,
+        to: u32,
+        slot: u32,
+        (home, len): (usize, usize),
+        kind: Kind,
+    ) -> Result<()> {
         let sequence = self.machine.next_sequence(to);
-        let published = Published::new(len, kind);
+        let published = Published::new(home, kind);
         let content = Content { to, order: 0, sequence: Some(sequence), published };
         self.slab.publish(self.place, slot as usize, content);
         self.owners[slot as usize] = to;
@@ -369,6 +384,9 @@ impl Engine {
         if links.is_blocked() || !machine.is_silent() {
             links.send_all(slab, *place, machine, now);
         }
+        if !self.links.late.is_empty() {
+            self.send_late();
+        }
     }
 
     /// Also what becomes of remote operations, as far as there are slots.
@@ -388,6 +406,7 @@ impl Engine {
             self.slab.free(self.place, slot as usize);
             let owner = self.owners[slot as usize];
             if slot as usize >= messages {
+                self.links.away.come(slot);
                 self.remote.land(owner, slot as usize - messages);
                 continue;
             }

@@ -47,7 +47,9 @@ impl Engine {
         }
         let slot = self.spare_slots.pop().ok_or(Error::NoBuffers)?;
         self.slab.write(self.place, slot as usize, message);
-        self.submit_own(to, slot, message.len(), Kind::Control).inspect_err(|_| {
+        self.bring_home_before(to);
+        let len = message.len();
+        self.submit_own(to, slot, (len, len), Kind::Control).inspect_err(|_| {
             self.spare_slots.push(slot);
         })
     }

@@ -2,12 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+use super::away::{Away, State};
 use super::reliability::{HEADER, Machine, Transmit};
-use super::wire::{Packet, Wire};
+use super::wire::{Elsewhere, Kind, Packet, Wire};
 use crate::debug;
 use crate::device::network::addresses::Addresses;
 use crate::device::network::slab::Slab;
 use crate::error::{Error, Result};
+use score_proto::remote::HEAD;
+use score_proto::wire::Header;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -19,6 +22,19 @@ const UNKNOWN: u32 = u32::MAX;
 /// The peer's address is none: nothing can go there.
 const NOWHERE: u32 = u32::MAX - 1;
 
+const NONE: Elsewhere = Elsewhere { at: 0, len: 0 };
+
+/// What goes before a payload in the slab, or before bytes that are elsewhere.
+type Head = [u8; HEADER + HEAD];
+
+/// Where the payload of a packet is, and how much of the head goes before it.
+struct Payload {
+    head: usize,
+    at: usize,
+    len: usize,
+    more: Elsewhere,
+}
+
 /// The wires, and by which number each of them knows a node.
 pub(super) struct Links {
     pub(super) wires: Vec<Wire>,
@@ -26,7 +42,14 @@ pub(super) struct Links {
     ways: Vec<Option<Box<[u32]>>>,
     addresses: Arc<Addresses>,
     channel: usize,
-    heads: Box<[[u8; HEADER]; BATCH]>,
+    heads: Box<[Head; BATCH]>,
+    /// Whether all wires send bytes from elsewhere than the slab, and in segments at that.
+    pub(super) gathers: bool,
+    pub(super) segments: bool,
+    /// Frames of remote memory that are not in the slab.
+    pub(super) away: Away,
+    /// Of these, which have to go out again: they wait until they are in the slab.
+    pub(super) late: Vec<Transmit>,
     /// What the kernel had no room for. Nothing else goes out before.
     unsent: VecDeque<Transmit>,
     warned: Vec<bool>,
@@ -39,14 +62,19 @@ impl Links {
         wires: Vec<Wire>,
         addresses: Arc<Addresses>,
         (own, channel): (u32, usize),
+        away: Away,
     ) -> Links {
         Links {
             ways: (0..addresses.shape().nodes.div_ceil(PAGE)).map(|_| None).collect(),
             warned: vec![false; wires.len()],
+            gathers: wires.iter().all(Wire::gathers),
+            segments: wires.iter().all(|wire| wire.kind() == Kind::Udp),
             wires,
             addresses,
             channel,
-            heads: Box::new([[0; HEADER]; BATCH]),
+            heads: Box::new([[0; HEADER + HEAD]; BATCH]),
+            away,
+            late: Vec::new(),
             unsent: VecDeque::new(),
             own,
         }
@@ -171,17 +199,26 @@ impl Links {
         let Some(to) = self.way(packet.peer, link) else { return };
         let Some(wire) = self.wires.get_mut(link) else { return };
         let head = &mut self.heads[0];
-        packet.header.encode(head);
-        let (slot, len) = packet.payload.unwrap_or((0, 0));
-        let at = if len == 0 { 0 } else { slab.payload_at(place, slot as usize) };
-        if wire.send(&[Packet { to, header: head, at, len: len.into() }]) == 0 {
+        let Some(payload) = complete(&self.away, slab, place, packet, head) else {
+            return self.late.push(*packet);
+        };
+        let Payload { head: before, at, len, more } = payload;
+        if wire.send(&[Packet { to, header: &head[..before], at, len, more }]) == 0 {
             self.unsent.push_back(*packet);
+        } else if more.len > 0 {
+            self.has_gone_out(packet);
+        }
+    }
+
+    fn has_gone_out(&mut self, packet: &Transmit) {
+        if let Some((slot, _)) = packet.payload {
+            self.away.has_gone_out(slot);
         }
     }
 
     /// Sends a batch, one run for each link; what is refused joins the unsent.
     #[inline(never)]
-    fn send(&mut self, slab: &Slab, place: usize, batch: &[Transmit]) {
+    pub(super) fn send(&mut self, slab: &Slab, place: usize, batch: &[Transmit]) {
         for run in batch.chunk_by(|a, b| a.link == b.link) {
             if let [only] = run {
                 self.send_one(slab, place, only);
@@ -191,30 +228,33 @@ impl Links {
             if link >= self.wires.len() {
                 continue;
             }
-            for (head, packet) in self.heads.iter_mut().zip(run) {
-                packet.header.encode(head);
-            }
+            let nothing = Packet { to: NOWHERE, header: &[], at: 0, len: 0, more: NONE };
+            let mut packets = [nothing; BATCH];
+            let (mut count, mut away) = (0, false);
+            let mut from = [0; BATCH];
             let mut ways = [UNKNOWN; BATCH];
             for (way, packet) in ways.iter_mut().zip(run) {
                 *way = self.way(packet.peer, link).unwrap_or(NOWHERE);
             }
-            let heads = &self.heads;
-            let packet = |i: usize| {
-                let (slot, len) = run[i].payload.unwrap_or((0, 0));
-                let at = if len == 0 { 0 } else { slab.payload_at(place, slot as usize) };
-                Packet { to: ways[i], header: &heads[i], at, len: len.into() }
-            };
-            let known = (0..run.len()).filter(|&i| ways[i] != NOWHERE);
-            let mut packets = [packet(0); BATCH];
-            let mut count = 0;
-            let mut from = [0; BATCH];
-            for i in known {
-                packets[count] = packet(i);
+            for ((i, head), to) in self.heads[..run.len()].iter_mut().enumerate().zip(ways) {
+                if to == NOWHERE {
+                    continue;
+                }
+                let Some(payload) = complete(&self.away, slab, place, &run[i], head) else {
+                    self.late.push(run[i]);
+                    continue;
+                };
+                let Payload { head: before, at, len, more } = payload;
+                away |= more.len > 0;
+                packets[count] = Packet { to, header: &head[..before], at, len, more };
                 from[count] = i;
                 count += 1;
             }
-            let taken = self.wires[link].send(&packets[..count]);
-            self.unsent.extend(from[taken.min(count)..count].iter().map(|&i| run[i]));
+            let taken = self.wires[link].send(&packets[..count]).min(count);
+            if away {
+                from[..taken].iter().for_each(|&i| self.has_gone_out(&run[i]));
+            }
+            self.unsent.extend(from[taken..count].iter().map(|&i| run[i]));
         }
     }
 
@@ -241,6 +281,36 @@ impl Links {
             }
         }
     }
+}
+
+/// Completes what goes before the payload, and says where that is. None: it is not in the slab,
+/// and was sent before.
+#[inline]
+fn complete(
+    away: &Away,
+    slab: &Slab,
+    place: usize,
+    packet: &Transmit,
+    head: &mut Head,
+) -> Option<Payload> {
+    let (first, second) = head.split_first_chunk_mut()?;
+    let (slot, len) = packet.payload.unwrap_or((0, 0));
+    let at = if len == 0 { 0 } else { slab.payload_at(place, slot as usize) };
+    let home = Payload { head: HEADER, at, len: len.into(), more: NONE };
+    let payload = match away.state(slot) {
+        State::Home => home,
+        State::Fresh(frame) => {
+            second.copy_from_slice(&frame.head);
+            Payload { head: HEADER + HEAD, at: 0, len: 0, more: frame.bytes }
+        }
+        State::Sent(_) => return None,
+        State::Void => {
+            Header { len: HEAD as u16, ..packet.header }.encode(first);
+            return Some(Payload { len: HEAD, ..home });
+        }
+    };
+    packet.header.encode(first);
+    Some(payload)
 }
 
 fn warn(node: u32, link: &str, why: &str) {

@@ -17,10 +17,12 @@
 
 mod adopt;
 mod attach;
+mod away;
 mod clock;
 pub(crate) mod config;
 mod desk;
 mod engine;
+mod homing;
 mod letters;
 mod links;
 pub(crate) mod open;
@@ -179,6 +181,9 @@ impl Network for Ethernet {
         Ok(())
     }
     fn withdraw_region(end: &Endpoint, number: Number) {
+        // Whoever copies is waited for; what others have asked for in time they get as it is now.
+        let mut engine = end.served.enter();
+        engine.bring_all_home(None);
         end.net.desk.withdraw(number);
     }
     fn remote(end: &Endpoint, node: u32, operation: &Operation) -> Result<()> {

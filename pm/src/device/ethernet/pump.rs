@@ -4,15 +4,17 @@
 // UNSAFETY: copies between locked memory and the own frames and buffers.
 #![expect(unsafe_code)]
 
+use super::away;
 use super::engine::Engine;
 use super::reliability::Kind;
 use super::store::copy_letter;
 use super::transfers::{Chain, Ended, From, Next, Operation, Side, Transfers};
+use super::wire::Elsewhere;
 use crate::debug;
 use crate::device::network::lanes::{Arrived, Lanes};
 use crate::device::network::layout::Geometry;
 use crate::device::network::slots::Slots;
-use crate::remote::{AddrHandle, Copier, Direction, PARTS, Part};
+use crate::remote::{AddrHandle, Copier, Direction, PARTS, Part, is_ours};
 use crate::sync::Ordering;
 use score_proto::remote::{Frame, HEAD, LONGEST};
 
@@ -21,7 +23,7 @@ pub(super) struct Remote {
     pub(super) transfers: Transfers,
     /// The slots behind those of messages.
     slots: Slots,
-    copier: Copier,
+    pub(super) copier: Copier,
     run: Run,
     /// Operations that are just being taken.
     begun: Vec<(u32, Operation)>,
@@ -102,6 +104,11 @@ impl Remote {
     }
 }
 
+/// Memory of the user's is not as it has to be.
+pub(super) fn tell_failure(node: u32, why: &str) {
+    debug::say(debug::ERROR, || format!("ethernet: memory that node {node} gets: {why}"));
+}
+
 impl Engine {
     pub(super) fn take_operations(&mut self, lanes: &Lanes) {
         let mut begun = std::mem::take(&mut self.remote.begun);
@@ -155,18 +162,19 @@ impl Engine {
         let mut head = [0; LONGEST];
         let len = frame.encode(&mut head);
         self.slab.write(self.place, slot as usize, &head[..len]);
-        self.launch(node, slot, len);
+        self.launch(node, slot, (len, len));
     }
 
-    fn launch(&mut self, node: u32, slot: u32, len: usize) {
+    /// A frame goes out whose slot has so many bytes, and so many in all.
+    fn launch(&mut self, node: u32, slot: u32, lens: (usize, usize)) {
         self.remote.flying += 1;
         self.remote.flown += 1;
         self.remote.transfers.fly(node, 1);
-        let taken = self.submit_own(node, slot, len, Kind::Remote);
+        let taken = self.submit_own(node, slot, lens, Kind::Remote);
         debug_assert!(taken.is_ok(), "{taken:?}");
     }
 
-    /// Copies the chain's next bytes to at most `room` frames.
+    /// Makes at most `room` frames of the chain's next bytes.
     fn fill(&mut self, lanes: &Lanes, node: u32, chain: &Chain, room: usize) {
         let most = self.longest_to(lanes, node) - HEAD;
         let mut slots = [0; PARTS];
@@ -186,24 +194,58 @@ impl Engine {
         };
         let from = from.map_err(|_| "it is not locked".to_owned());
         let copied = from.and_then(|from| {
+            let away = if self.stays_away(from, bytes) { bytes / most } else { 0 };
             // SAFETY: frames that were just taken, which nobody else has.
-            let copied = unsafe { self.remote.copier.gather(from, parts) };
-            copied.map_err(|error| error.to_string())
+            let copied = unsafe { self.remote.copier.gather(from + away * most, &parts[away..]) };
+            copied.map(|()| (from, away)).map_err(|error| error.to_string())
         });
-        if let Err(why) = copied {
-            debug::say(debug::ERROR, || format!("ethernet: memory that node {node} gets: {why}"));
-            slots.iter().for_each(|slot| self.give_slot_back(*slot));
-            return self.remote.transfers.cut(node, chain);
-        }
+        let (from, away) = match copied {
+            Ok(copied) => copied,
+            Err(why) => {
+                tell_failure(node, &why);
+                slots.iter().for_each(|slot| self.give_slot_back(*slot));
+                return self.remote.transfers.cut(node, chain);
+            }
+        };
         let mut at = 0;
-        for (slot, part) in slots.iter().zip(parts) {
-            let mut head = [0; LONGEST];
+        for (i, (slot, part)) in slots.iter().zip(parts).enumerate() {
+            let (mut head, mut home) = ([0; LONGEST], HEAD + part.len);
             chain.frame(at, part.len).encode(&mut head);
+            if i < away {
+                let bytes = Elsewhere { at: from + at, len: part.len };
+                self.send_away(node, *slot, chain, at, (&head, bytes));
+                (head, home) = (chain.nothing(), HEAD);
+            }
             self.slab.write(self.place, *slot as usize, &head[..HEAD]);
-            self.launch(node, *slot, HEAD + part.len);
+            self.launch(node, *slot, (home, HEAD + part.len));
             at += part.len;
         }
         self.remote.transfers.sent(node, chain, bytes);
+    }
+
+    /// Whether whole frames of this memory are not copied. To copy what is ours costs less than a
+    /// piece more in each packet where packets go one by one.
+    fn stays_away(&self, from: usize, bytes: usize) -> bool {
+        self.links.gathers && (self.links.segments || !is_ours(from, bytes))
+    }
+
+    /// The frame of `slot`, of which these are head and bytes, goes out with what lies elsewhere.
+    fn send_away(
+        &mut self,
+        peer: u32,
+        slot: u32,
+        chain: &Chain,
+        at: usize,
+        (long, bytes): (&[u8; LONGEST], Elsewhere),
+    ) {
+        let region = match chain.from {
+            From::Address(_) => None,
+            From::Region(handle) => Some(handle + at as u64),
+        };
+        let mut head = [0; HEAD];
+        head.copy_from_slice(&long[..HEAD]);
+        let (side, number) = (chain.side, chain.number());
+        self.links.away.go(slot, away::Frame { peer, head, bytes, region, side, number });
     }
 
     fn give_slot_back(&self, slot: u32) {
@@ -315,6 +357,7 @@ impl Engine {
     /// The process ends. Operations whose bytes are not all in frames are given up, and so are
     /// messages behind them, which would say that they were done.
     pub(super) fn give_up_operations(&mut self, lanes: &Lanes) {
+        self.bring_all_home(None);
         self.slab.record(self.place).node.send.0.remote.store(0, Ordering::Release);
         let messages = self.remote.transfers.give_up_messages();
         for message in &messages {

@@ -24,7 +24,7 @@ mod tests;
 use crate::device::network::lanes::Submitted;
 use crate::remote::{AddrHandle, Direction};
 use origin::Origin;
-use score_proto::remote::Frame;
+use score_proto::remote::{Frame, LONGEST};
 use std::collections::{BTreeMap, VecDeque};
 use target::Target;
 
@@ -116,6 +116,24 @@ pub(super) struct Copy {
     pub(super) side: Side,
     pub(super) number: u32,
     pub(super) to: AddrHandle,
+}
+
+impl Chain {
+    /// The operation's number.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What takes the place of a frame of this chain whose bytes cannot be had: the target of a
+    /// write skips it, the origin of a read hears that that has failed.
+    pub(super) fn nothing(&self) -> [u8; LONGEST] {
+        let mut head = [0; LONGEST];
+        if self.side == Side::Target {
+            let (number, offset) = (self.number, self.place);
+            Frame::Data { number, last: true, failed: true, offset }.encode(&mut head);
+        }
+        head
+    }
 }
 
 #[derive(Default)]

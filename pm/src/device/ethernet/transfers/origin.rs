@@ -149,6 +149,9 @@ impl Origin {
     pub(super) fn spoil(&mut self, number: u32) {
         if let Some(asked) = self.asked.iter_mut().find(|asked| asked.number == number) {
             asked.failed = true;
+        } else if self.number == number {
+            // A write of which some pieces are in frames.
+            self.broken = true;
         }
     }
 

@@ -52,7 +52,16 @@ pub const ROUTED_MAX: usize = 1280 - 48;
 /// Who keeps a packet that is shorter copies it: it may lie in a buffer for many.
 pub const COPIED: usize = 512;
 
-/// A packet to send: a header of the machine, then a slice of the send slab.
+/// Bytes of this process, wherever they lie. Only the kernel looks at them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// The first one's address.
+    pub at: usize,
+    /// How many.
+    pub len: usize,
+}
+
+/// A packet to send: a header of the machine, then a slice of the send slab, then other bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// The peer, as [`Wire::add_peer`] numbered it.
@@ -63,11 +72,14 @@ pub struct Packet<'a> {
     pub at: usize,
     /// The payload's length; 0 for a packet of header alone.
     pub len: usize,
+    /// Goes behind it, on a wire that [gathers](Wire::gathers). What is not mapped when the packet
+    /// is sent is a lost packet.
+    pub more: Elsewhere,
 }
 
 impl Packet<'_> {
     fn total(&self) -> usize {
-        self.header.len() + self.len
+        self.header.len() + self.len + self.more.len
     }
 }
 
@@ -160,6 +172,11 @@ impl Wire {
     /// Which wire it is.
     pub fn kind(&self) -> Kind {
         self.endpoint.kind()
+    }
+
+    /// Whether it sends bytes from elsewhere than the slab.
+    pub fn gathers(&self) -> bool {
+        self.kind() != Kind::Xdp
     }
 
     /// The endpoint it was attached to.

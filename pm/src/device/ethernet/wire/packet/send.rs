@@ -69,7 +69,7 @@ impl PacketWire {
         let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
         let total = raw::HEADER + packet.total();
         self.stats.send_calls += 1;
-        if total <= FLAT {
+        if total <= FLAT && packet.more.len == 0 {
             let mut flat = [MaybeUninit::<u8>::uninit(); FLAT];
             let to = flat.as_mut_ptr().cast::<u8>();
             let inner = packet.header.len();
@@ -84,7 +84,8 @@ impl PacketWire {
         }
         let mut parts = parts(header, packet, payload);
         let (socket, message) = (self.socket.as_raw_fd(), message(&mut parts));
-        // SAFETY: the message points to the three parts, readable as above.
+        // SAFETY: the message points to these parts, readable as above; the last one the kernel
+        // checks.
         let code = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) };
         Errno::result(code).map(|_| 1)
     }
@@ -92,7 +93,7 @@ impl PacketWire {
     /// Sends the beginning of a batch by one call.
     fn send_many(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> nix::Result<usize> {
         let mut headers = [[0; raw::HEADER]; BATCH];
-        let mut gathered = [const { [part(std::ptr::null(), 0); 3] }; BATCH];
+        let mut gathered = [const { [part(std::ptr::null(), 0); 4] }; BATCH];
         // SAFETY: plain data; all zero is an empty message.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
         let mut count = 0;
@@ -109,7 +110,8 @@ impl PacketWire {
         let (socket, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         let first = messages.as_mut_ptr();
         // SAFETY: the first `count` messages point to parts that were set above; headers by their
-        // slices and payloads by the slab's promise are readable; nothing moves before the call.
+        // slices and payloads by the slab's promise are readable, what is elsewhere the kernel
+        // checks; nothing moves before the call.
         let code = unsafe { libc::sendmmsg(socket, first, count as libc::c_uint, flags as _) };
         Errno::result(code).map(|sent| (sent as usize).min(count))
     }
@@ -119,16 +121,17 @@ const fn part(at: *const u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len }
 }
 
-fn parts(header: &Header, packet: &Packet<'_>, payload: *const u8) -> [libc::iovec; 3] {
+fn parts(header: &Header, packet: &Packet<'_>, payload: *const u8) -> [libc::iovec; 4] {
     let inner = packet.header;
     [
         part(header.as_ptr(), raw::HEADER),
         part(inner.as_ptr(), inner.len()),
         part(payload, packet.len),
+        part(packet.more.at as *const u8, packet.more.len),
     ]
 }
 
-fn message(parts: &mut [libc::iovec; 3]) -> libc::msghdr {
+fn message(parts: &mut [libc::iovec; 4]) -> libc::msghdr {
     // SAFETY: plain data; all zero is an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = parts.as_mut_ptr();

@@ -9,6 +9,8 @@ use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+/// Pieces of one call: of a packet three at most.
+const PIECES: usize = 3 * SEGMENTS;
 /// Datagrams of one call.
 const RUNS: usize = 16;
 /// Packets of one call.
@@ -69,9 +71,9 @@ impl Udp {
         }
         let Some(payload) = slab.slice(packet.at, packet.len) else { return 1 };
         let prefix = prefix(packet);
-        let (mut flat, mut parts) = ([MaybeUninit::<u8>::uninit(); FLAT], [part(&[]); 3]);
+        let (mut flat, mut parts) = ([MaybeUninit::<u8>::uninit(); FLAT], [part(&[]); 4]);
         let gathered = [&prefix[..], packet.header];
-        let used = if PREFIX + packet.total() <= FLAT {
+        let used = if PREFIX + packet.total() <= FLAT && packet.more.len == 0 {
             let begin = flat.as_mut_ptr().cast::<u8>();
             let mut to = begin;
             // SAFETY: all three fit `flat` by the line above; the payload is readable by the
@@ -86,8 +88,9 @@ impl Udp {
             parts[0] = raw_part(begin, PREFIX + packet.total());
             1
         } else {
-            parts = [part(&prefix), part(packet.header), raw_part(payload, packet.len)];
-            3
+            let more = elsewhere(packet);
+            parts = [part(&prefix), part(packet.header), raw_part(payload, packet.len), more];
+            if packet.more.len == 0 { 3 } else { 4 }
         };
         let peer = &self.peers[packet.to as usize];
         let mut sent = false;
@@ -196,10 +199,10 @@ impl Udp {
     }
 
     /// Sends as many runs as one call takes. A packet lies in one piece: in the slab where that has
-    /// room for headers, else put together here. Pieces that touch become one: the kernel copies
-    /// 60 KiB from one piece in half the time that it takes for 170 of them.
+    /// room for headers, else put together here, but for what lies elsewhere. Pieces that touch
+    /// become one: the kernel copies 60 KiB from one piece in half the time that it takes for 170.
     fn send_runs(&mut self, slab: &Slab, batch: &[Packet<'_>], runs: &[Run]) -> nix::Result<usize> {
-        let mut pieces = [part(&[]); PACKETS];
+        let mut pieces = [part(&[]); PIECES];
         let mut controls = [Control([0; 32]); RUNS];
         // SAFETY: plain data; all zero is an empty message.
         let mut messages: [libc::mmsghdr; RUNS] = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -224,12 +227,13 @@ impl Udp {
         let first = messages.as_mut_ptr();
         // SAFETY: each of the first `count` messages points to its pieces, in the slab or in the
         // staging buffer, a name in its peer and its control; all outlive the call, none moves.
+        // Pieces that lie elsewhere the kernel checks.
         let code = unsafe { libc::sendmmsg(socket, first, count as libc::c_uint, flags as _) };
         Errno::result(code).map(|sent| (sent as usize).min(count))
     }
 
     /// Completes the packets of a run and answers in how many pieces they lie. None: the staging
-    /// buffer is used up.
+    /// buffer is used up, or there is no room for the pieces.
     fn place(
         &mut self,
         slab: &Slab,
@@ -242,6 +246,11 @@ impl Udp {
             // A datagram of one packet needs no padding.
             let whole = PREFIX + packet.total();
             let total = if packets.len() > 1 { stride(packet.total()) } else { whole };
+            let padding = total - whole;
+            let total = if packet.more.len == 0 { total } else { whole - packet.more.len };
+            if pieces.len() < count + 3 {
+                return Ok(None);
+            }
             let head = [&prefix(packet)[..], packet.header];
             let framed = if packet.len >= IN_PLACE {
                 slab.frame(packet.at, packet.len, head, total)
@@ -271,6 +280,11 @@ impl Udp {
                     count += 1;
                 }
             }
+            if packet.more.len > 0 {
+                pieces[count] = elsewhere(packet);
+                pieces[count + 1] = part(&[0; 16][..padding]);
+                count += if padding > 0 { 2 } else { 1 };
+            }
         }
         Ok(Some(count))
     }
@@ -290,6 +304,10 @@ fn stage(segment: &mut [u8], packet: &Packet<'_>, payload: *const u8) {
 
 fn prefix(packet: &Packet<'_>) -> [u8; PREFIX] {
     (packet.total() as u16).to_be_bytes()
+}
+
+fn elsewhere(packet: &Packet<'_>) -> libc::iovec {
+    raw_part(packet.more.at as *const u8, packet.more.len)
 }
 
 fn raw_part(at: *const u8, len: usize) -> libc::iovec {

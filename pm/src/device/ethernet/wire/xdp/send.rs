@@ -59,7 +59,7 @@ impl Xdp {
         let (to, mtu) = *self.peers.get(packet.to as usize)?;
         let payload = slab.slice(packet.at, packet.len)?;
         let total = packet.total();
-        let fits = total > 0 && total <= mtu;
+        let fits = total > 0 && total <= mtu && packet.more.len == 0;
         fits.then(|| (payload, raw::header(to, self.own.mac, total)))
     }
 
