@@ -1,12 +1,15 @@
 /*
  * Memory that is locked, written, read, and mapped anew under the writes of others, for long:
- *   regions ROUNDS SEED [alone]
+ *   regions ROUNDS SEED [alone] [rdma]
  * In each round two nodes meet, one that owns a region and one that writes it and reads it. In
  * quiet rounds every byte is checked at both ends. In the others the owner maps its region anew,
  * protects it or gives it up while the other one goes on: each operation is carried out or EIO or
  * EINVAL, and what lies around the region, or is never locked, stays as it was. At the end of each
- * round the region is unlocked: whoever still has its handle is refused.
- * With "alone" other processes may not copy this one's memory.
+ * round the region is unlocked: whoever still has its handle is refused. What is read meanwhile is
+ * only what the region ever held.
+ * With "alone" other processes may not copy this one's memory. With "rdma" an adapter goes on
+ * reaching what a region of another host was, until its registration is let go: the pages that were
+ * locked, whatever is at their addresses now.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,7 +40,7 @@ static unsigned char *window;
 static caddr_t local;
 static pmAddrHandle local_handle;
 static uint64_t state, round_now, carried_out, failed, refused;
-static int self, peer;
+static int self, peer, rdma;
 
 static uint32_t draw(uint32_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -127,6 +130,19 @@ static void look(const unsigned char *area, int what, size_t from, size_t to, co
     }
 }
 
+/* All that the region has ever held: what is unmapped and mapped again is zero. */
+static void look_held(const unsigned char *area, size_t to, int disturbed) {
+    for (size_t at = 0; at < to; at++) {
+        unsigned char byte = area[at];
+        if (byte != content(BEFORE, at) && byte != content(WRITE, at) &&
+            byte != content(ANSWER, at) && !(disturbed && byte == 0)) {
+            fprintf(stderr, "node %d, round %d: byte %zu of %zu was read elsewhere: %d\n", self,
+                    (int)round_now, at, to, byte);
+            (void)sc_exit(6);
+        }
+    }
+}
+
 /* ---- the owner ---- */
 
 struct region {
@@ -170,7 +186,7 @@ static struct region make(void) {
     region.length = 1 + draw((uint32_t)(region.size - PAGE - region.offset));
     region.node = draw(2) ? peer : PM_NODE_ANY;
     fill(region.memory, AROUND, 0, region.offset);
-    fill(region.memory, BEFORE, region.offset, region.offset + region.length);
+    fill(region.memory + region.offset, BEFORE, 0, region.length);
     fill(region.memory, AROUND, region.offset + region.length, region.size);
     return region;
 }
@@ -222,10 +238,19 @@ static void disturb(const struct region *region) {
     }
 }
 
-/* Unlocks it; where it was there is something else then, which was never locked. */
-static void give_up(struct region *region) {
+static void unlock(const struct region *region) {
     must("pmMUnlock", pmMUnlock(score_pmnet[0], region->node,
                                 (caddr_t)region->memory + region->offset, region->length));
+}
+
+/*
+ * Unlocks it; where it was there is something else then, which the handle does not name, also when
+ * it is locked for a moment itself.
+ */
+static void give_up(struct region *region) {
+    pmAddrHandle another;
+
+    unlock(region);
     if (region->ours) {
         caddr_t memory;
         must("pmFree", pmFree(score_pmnet[0], (caddr_t)region->memory));
@@ -235,6 +260,10 @@ static void give_up(struct region *region) {
         region->memory = map(region->memory, region->size, PROT_READ | PROT_WRITE);
     }
     fill(region->memory, AROUND, 0, region->size);
+    if (draw(2) == 0) {
+        lock(region, &another);
+        unlock(region);
+    }
 }
 
 static void own(void) {
@@ -335,7 +364,10 @@ static void pieces(enum way way, pmAddrHandle handle, size_t length) {
 static void visit(void) {
     struct word word = await(OFFER), other;
     size_t length = (size_t)word.length;
+    unsigned char *bytes = (unsigned char *)local;
+    int far = rdma && (score_num_node == 2 || (peer ^ self) == 2);
 
+    fill(bytes, WRITE, 0, length);
     if (word.disturbed) {
         while (!has_come(ENOUGH, &other)) {
             size_t at = draw((uint32_t)length);
@@ -345,10 +377,9 @@ static void visit(void) {
             }
         }
         (void)done();
+        look_held(bytes, length, 1);
         tell(STOPPED, NULL);
     } else {
-        unsigned char *bytes = (unsigned char *)local;
-        fill(bytes, WRITE, 0, length);
         pieces(WRITE_TO, word.handle, length);
         tell(WRITTEN, NULL);
         (void)await(READ_IT);
@@ -359,7 +390,8 @@ static void visit(void) {
     }
     (void)await(UNLOCKED);
     if (ask((enum way)draw(2), word.handle, 0, length)) {
-        must("a handle that is unlocked", done() ? EINVAL : PM_SUCCESS);
+        must("a handle that is unlocked", done() && !far ? EINVAL : PM_SUCCESS);
+        look_held(bytes, length, (int)word.disturbed);
     }
     tell(REFUSED, NULL);
 }
@@ -368,8 +400,12 @@ int main(int argc, char **argv) {
     uint64_t rounds = argc > 1 ? (uint64_t)atoi(argv[1]) : 10;
     int far;
 
-    if (argc > 3 && prctl(PR_SET_DUMPABLE, 0) != 0) {
-        return 2;
+    for (int at = 3; at < argc; at++) {
+        if (strcmp(argv[at], "rdma") == 0) {
+            rdma = 1;
+        } else if (prctl(PR_SET_DUMPABLE, 0) != 0) {
+            return 2;
+        }
     }
     score_initialize(argc, argv);
     self = score_self_node;

@@ -1,7 +1,8 @@
 //! Jobs over RDMA hardware: what is scattered arrives bit by bit, jobs that take turns and one that
-//! is suspended in the middle of it lose nothing, whoever is killed leaves no queue
-//! pair, deadlocks are found and nobody else is accused; where a host has no adapter, or its user
-//! may not open it or pin too little memory, one line says so and messages go by UDP.
+//! is suspended in the middle of it lose nothing, whoever is killed leaves no queue pair, memory
+//! that changes is not reached where it was, deadlocks are found and nobody else is accused; where
+//! a host has no adapter, or its user may not open it or pin too little memory, one line says so
+//! and messages go by UDP.
 //!
 //! There is an adapter in the virtual machine of `cargo xtask test`; elsewhere these pass without
 //! having looked.
@@ -129,6 +130,21 @@ fn pmtest_measures_messages_remote_memory_and_the_pin_down_cache() {
     let row = measure(&["-pin", "-size", "65536"]);
     is_positive(&row, "hits_bytes_per_s");
     is_positive(&row, "misses_bytes_per_s");
+}
+
+#[test]
+fn regions_that_change_under_operations_are_never_reached_where_they_are_not() {
+    if !has_adapter() {
+        return;
+    }
+    let scene = Scene::new();
+    let before = resources();
+    let regions = program(&scene, "regions");
+    for seed in ["1", "2", "3"] {
+        let outcome = run(&scene, &[PAIR, &regions, "40", seed, "rdma"]).expect(0);
+        assert_eq!(outcome.text().matches("all right").count(), 2, "{outcome}");
+    }
+    nothing_is_left(&before);
 }
 
 /// Hosts that are no virtual ones to a job, all on this machine: a remote shell that stays here.

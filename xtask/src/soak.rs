@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: builds, then hands over to the soak program, which shares the scenarios'
-//! harness (tests/src/bin/score-soak/). `cargo xtask soak machines` has two virtual machines
-//! instead.
+//! harness (tests/src/bin/score-soak/). What needs an RDMA adapter runs in the virtual machine,
+//! `cargo xtask soak machines` in two.
 
 use std::process::Command;
 
@@ -12,7 +12,10 @@ use crate::{run, test};
 /// The build failed, or the soak found something.
 pub fn run(args: &[String]) -> Result<(), String> {
     if args.first().is_some_and(|what| what == "machines") {
-        return test::machine::soak();
+        return test::machine::soak_of_two();
+    }
+    if args.iter().any(|word| word == "-rdma") {
+        return test::machine::soak(args);
     }
     let bin = run::build_release()?;
     run::call(Command::new(bin.join("score-soak")).args(args).env("HARNESS_BIN_DIR", &bin))

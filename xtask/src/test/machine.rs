@@ -17,7 +17,7 @@ const ONE_AT_A_TIME: &str = "--test-threads=1";
 const SCENARIOS: &str = "rdma_jobs::";
 const USED: &[&str] = &["scored", "scrun", "scatter", "gather", "system", "pmtest"];
 const PROGRAMS: &[&str] =
-    &["deadlock", "figures", "pingpong", "remote", "traffic", "turns", "two_networks"];
+    &["deadlock", "figures", "pingpong", "regions", "remote", "traffic", "turns", "two_networks"];
 /// After them the adapters are removed; and one that runs again then.
 const REMOVAL: &str = "verbs_removal";
 const REMOVED: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
@@ -34,6 +34,8 @@ const MACHINES: &str = "verbs_machines";
 const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
 /// Seconds that all of it may take, on a machine that has much else to do.
 const LIMIT: &str = "900";
+/// What ends by itself.
+const A_DAY: &str = "86400";
 /// MiB of memory: contexts of 64 nodes in one process.
 const MEMORY: &str = "1024";
 /// The names of this step, and of what needs a module of its own, where they cannot be had.
@@ -81,19 +83,37 @@ pub fn run(tally: &mut Tally) -> Result<(), String> {
 ///
 /// # Errors
 /// They could not be had, or one failed.
-pub fn soak() -> Result<(), String> {
+pub fn soak_of_two() -> Result<(), String> {
     vm::prepare()?;
     let scenarios = built("score-tests", "scenarios")?;
     let files = given(&scenarios)?;
     run::call(two_machines(&vm::inside(&scenarios), &files)?.arg("--nocapture"))
 }
 
-/// What scenarios need, and themselves.
-fn given(scenarios: &Path) -> Result<Vec<PathBuf>, String> {
+/// The soak program with these arguments, on one machine, where it ends by its own limits: each of
+/// its jobs has one.
+///
+/// # Errors
+/// It could not be had, or has found something.
+pub fn soak(args: &[String]) -> Result<(), String> {
+    vm::prepare()?;
+    let release = run::build_release()?;
+    let soak = release.join("score-soak");
+    let files = given(&soak)?;
+    let me = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(me);
+    command.args(["vm", "-limit", A_DAY, "-memory", MEMORY]);
+    files.iter().for_each(|file| _ = command.arg("-give").arg(file));
+    command.args(["env", "HARNESS_BIN_DIR=/given", &vm::inside(&soak)]).args(args);
+    run::call(&mut command)
+}
+
+/// What scenarios or a soak need, and their program.
+fn given(program: &Path) -> Result<Vec<PathBuf>, String> {
     let release = run::build_release()?;
     let mut files: Vec<PathBuf> = USED.iter().map(|name| release.join(name)).collect();
     files.extend(compiled(&release)?);
-    files.push(scenarios.to_path_buf());
+    files.push(program.to_path_buf());
     Ok(files)
 }
 

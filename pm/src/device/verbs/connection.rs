@@ -5,8 +5,9 @@
 //! own epoch, the other's that the own queue pair is wired to, and whether the sender is ready: it
 //! is when it has heard of the other that this one is wired to its present queue pair. Hellos are
 //! datagrams that may be lost, doubled and late. Who is not ready repeats them; who is ready
-//! answers one that is not. A hello of a higher epoch than the known one means that the other's
-//! queue pair is new: the own one is wired anew, or replaced, if anything was ever sent by it.
+//! answers one that is not, and everybody one that means an older queue pair. A hello of a higher
+//! epoch than the known one means that the other's queue pair is new: the own one is wired anew, or
+//! replaced, if anything was ever sent by it.
 //! Where wiring takes its time (iWARP), nobody says that he is wired before he has heard it.
 
 #![forbid(unsafe_code)]
@@ -226,7 +227,8 @@ impl Connection {
         self.open(actions);
         // While both are about to be wired there is nothing to tell that the timers do not.
         let is_told = self.state == State::Wiring && !is_new && !self.passive;
-        if !claim.ready && !is_told {
+        // Who is ready with another queue pair than the present one does not know it yet.
+        if (!claim.ready || claim.other != self.own) && !is_told {
             self.say(now, actions);
         }
     }
@@ -408,6 +410,23 @@ mod tests {
             world.settle();
             (world.ends[0], world.pairs[0], world.heard[0]) = (World::end(is_slow), None, 0);
             world.event(0, Event::Wanted);
+            world.settle();
+        }
+    }
+
+    #[test]
+    fn who_drops_the_successor_with_the_one_that_has_gone_tells_it() {
+        for is_slow in [false, true] {
+            let mut world = World::new(is_slow);
+            world.event(0, Event::Wanted);
+            world.settle();
+            (world.ends[1], world.pairs[1], world.heard[1]) = (World::end(is_slow), None, 0);
+            world.event(1, Event::Wanted);
+            world.settle();
+            // Its last word comes after that of membership.
+            let last = world.ends[1].claim();
+            world.event(0, Event::Gone);
+            world.event(0, Event::Heard(last));
             world.settle();
         }
     }

@@ -19,9 +19,10 @@ const INLINE: [u32; 3] = [128, 64, 0];
 /// Work requests of one queue pair, if the adapter has as many.
 pub(super) const DEPTH: usize = 256;
 
-/// 4.096 µs times 2^14: 67 ms until a packet is sent again, seven times.
+/// 4.096 µs times 2^14: 67 ms until a packet is sent again, six times. Seven are for ever to
+/// rdma_rxe: it would not tell that the other queue pair has gone.
 const TIMEOUT: u8 = 14;
-const RETRIES: u8 = 7;
+const RETRIES: u8 = 6;
 /// For ever: a receiver that has no buffer is slow, not gone.
 const RNR_RETRIES: u8 = 7;
 /// 0.64 ms.

@@ -17,7 +17,7 @@ use score_tests::Scene;
 
 const USAGE: &str = "\
 usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minutes N] [-seed S]
-       [-quick]
+       [-quick] [-rdma]
 
   kill      SIGKILLs at random moments of random victims (a node, the shepherd, scored, scrun) of
             short jobs of random shape; after each, nothing may be left (10,000 by default)
@@ -31,6 +31,7 @@ usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minute
   machines  alone: time slices on two virtual machines at once, and one that is lost
   -count N  that many jobs, or stops        -minutes N  for so long
   -quick    a taste, for every test run
+  -rdma     memory alone: over a soft RDMA adapter, in the virtual machine
   -seed S   replays: job I of seed S is job 0 of seed S + I
 
 without a kind: all
@@ -44,6 +45,8 @@ pub struct Plan {
     pub limit: Option<Duration>,
     /// Seed of the first job.
     pub seed: u64,
+    /// Jobs use an RDMA adapter.
+    pub rdma: bool,
     begin: Instant,
 }
 
@@ -99,8 +102,8 @@ fn main() -> ExitCode {
 
 /// The kinds to run, and what gives the plan for one of them.
 fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String> {
-    let (mut kinds, mut count, mut minutes, mut seed, mut quick) =
-        (vec![], None, None, None, false);
+    let (mut kinds, mut count, mut minutes, mut seed) = (vec![], None, None, None);
+    let (mut quick, mut rdma) = (false, false);
     let mut words = args.iter();
     while let Some(word) = words.next() {
         let mut number = || -> Result<u64, String> {
@@ -113,8 +116,12 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
             "-minutes" => minutes = Some(number()?),
             "-seed" => seed = Some(number()?),
             "-quick" => quick = true,
+            "-rdma" => rdma = true,
             _ => return Err(format!("what is {word:?}?")),
         }
+    }
+    if rdma && kinds != ["memory"] {
+        return Err("-rdma is for memory alone".to_owned());
     }
     if kinds.is_empty() {
         kinds = ["kill", "messages", "memory", "deadlock", "gang"].map(String::from).into();
@@ -137,7 +144,7 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
         });
         let minutes = minutes.or((count == u64::MAX).then_some(3));
         let limit = minutes.map(|minutes| Duration::from_secs(minutes * 60));
-        Plan { count, limit, seed, begin: Instant::now() }
+        Plan { count, limit, seed, rdma, begin: Instant::now() }
     };
     Ok((kinds, plan))
 }

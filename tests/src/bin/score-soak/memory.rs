@@ -1,6 +1,7 @@
 //! Regions that are locked, written, read, mapped anew and given up under the operations of others
 //! (tests/programs/regions.c): jobs on one host, on two, and on two with two nodes each, that take
-//! turns in short slices; of some the kernel may not copy the memory.
+//! turns in short slices; of some the kernel may not copy the memory. Over RDMA, too, where there
+//! is an adapter.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -15,7 +16,8 @@ use crate::random::Random;
 
 /// Jobs at once.
 const LANES: usize = 3;
-/// Hosts, and nodes on each, with the rounds that take some seconds there.
+/// Hosts, and nodes on each, with the rounds that take some seconds there; the first uses no
+/// network.
 const SHAPES: [(&str, usize, usize); 3] = [("1x2", 2, 400), ("2x1", 2, 60), ("2x2", 4, 60)];
 /// Nothing takes longer unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -37,7 +39,9 @@ pub fn run(plan: &Plan) -> Result<(), String> {
     let scene = Scene::new();
     let Some(program) = crate::for_every_user(&scene, "memory", "regions")? else { return Ok(()) };
     let hosts = ["a", "b"];
-    let cluster = Cluster::start_as(&scene, &hosts, &Cluster::database(&hosts), &["-ts", "5"]);
+    // To switch takes an emulated machine some milliseconds.
+    let slice = if plan.rdma { "20" } else { "5" };
+    let cluster = Cluster::start_as(&scene, &hosts, &Cluster::database(&hosts), &["-ts", slice]);
     let Some(cluster) = cluster else { return Ok(()) };
     let (mut lanes, mut told, mut done) = (VecDeque::new(), Told::default(), 0);
     let mut seeds = plan.seeds();
@@ -45,11 +49,12 @@ pub fn run(plan: &Plan) -> Result<(), String> {
         while lanes.len() < LANES
             && let Some((_, seed)) = seeds.next()
         {
-            lanes.push_back((seed, start(&cluster, &program, seed)));
+            lanes.push_back((seed, start(&cluster, &program, plan, seed)));
         }
         let Some((seed, (nodes, job))) = lanes.pop_front() else { break };
-        check(&job.wait(), nodes, &mut told).map_err(|fault| {
-            format!("{fault}\nagain: cargo xtask soak memory -count 1 -seed {seed}")
+        check(&job.wait(), plan.rdma, nodes, &mut told).map_err(|fault| {
+            let option = if plan.rdma { "-rdma " } else { "" };
+            format!("{fault}\nagain: cargo xtask soak memory {option}-count 1 -seed {seed}")
         })?;
         done += 1;
         let Told { carried_out, failed, refused } = told;
@@ -66,10 +71,14 @@ pub fn run(plan: &Plan) -> Result<(), String> {
     }
 }
 
-fn start(cluster: &Cluster<'_>, program: &Path, seed: u64) -> (usize, Running) {
+fn start(cluster: &Cluster<'_>, program: &Path, plan: &Plan, seed: u64) -> (usize, Running) {
     let random = &mut Random(seed);
-    let (shape, nodes, rounds) = SHAPES[random.below(SHAPES.len())];
-    let options = format!("-scored=all,message=quiet,nodes={shape}");
+    let (shapes, network) = match plan.rdma {
+        true => (&SHAPES[1..], "network=verbs,stat"),
+        false => (&SHAPES[..], "message=quiet"),
+    };
+    let (shape, nodes, rounds) = shapes[random.below(shapes.len())];
+    let options = format!("-scored=all,{network},nodes={shape}");
     let rounds = (rounds + random.below(rounds)).to_string();
     let number = (random.next() % 1_000_000).to_string();
     let program = program.display().to_string();
@@ -77,13 +86,17 @@ fn start(cluster: &Cluster<'_>, program: &Path, seed: u64) -> (usize, Running) {
     if random.below(3) == 0 {
         words.push("alone");
     }
+    if plan.rdma {
+        words.push("rdma");
+    }
     (nodes, cluster.command(ALICE, "scrun", "a").args(&words).watchdog(PATIENCE).start())
 }
 
-fn check(outcome: &Outcome, nodes: usize, told: &mut Told) -> Result<(), String> {
+fn check(outcome: &Outcome, rdma: bool, nodes: usize, told: &mut Told) -> Result<(), String> {
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("all right: ")).collect();
-    if outcome.code != 0 || lines.len() != nodes {
+    let as_asked = !rdma || outcome.stderr.contains("RDMA by");
+    if outcome.code != 0 || lines.len() != nodes || !as_asked {
         return Err(outcome.to_string());
     }
     for line in lines {
