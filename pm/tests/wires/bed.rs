@@ -4,6 +4,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Set in a child that has entered a user namespace for a test.
 const INSIDE: &str = "SCORE_WIRES_INSIDE";
@@ -97,6 +98,13 @@ pub fn cable(one: &Host, other: &Host, name: &str, net: u8, mtu: usize) {
     for (host, number) in [(one, 1), (other, 2)] {
         host.ip(&format!("address add 10.{net}.0.{number}/24 dev {name}"));
         host.ip(&format!("link set {name} up"));
+    }
+    // Until the kernel's worker has seen the carrier, all packets are dropped without a word.
+    let end = Instant::now() + Duration::from_secs(60);
+    let show = format!("link show dev {name}");
+    while [one, other].iter().any(|host| !host.ip(&show).contains("state UP")) {
+        assert!(Instant::now() < end, "{name} does not come up");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
