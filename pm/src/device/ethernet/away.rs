@@ -38,6 +38,9 @@ pub(super) enum State {
     Void,
 }
 
+/// Frames that are many.
+const CROWD: usize = 64;
+
 /// See the module.
 pub(super) struct Away {
     /// The first slot of remote memory.
@@ -58,6 +61,12 @@ impl Away {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Whether so many are that a look which have arrived costs less than bringing all home.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.count > CROWD
     }
 
     fn index(&self, slot: u32) -> Option<usize> {

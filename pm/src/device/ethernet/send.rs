@@ -52,9 +52,12 @@ impl Endpoint {
     /// Past the queue, unless somebody else makes progress.
     #[inline(always)]
     fn send_now(&self, peer: &Peer, message: Submitted) {
-        let mut mine = Some(message);
+        let (mut mine, mut ring) = (Some(message), false);
         let sent = self.served.try_serve(|engine| match mine.take() {
             Some(message) => {
+                if engine.links.away.is_crowded() {
+                    ring = engine.pass(&self.lanes, Pass::All) && self.lanes.bell.must_ring();
+                }
                 if engine.takes_at_once(&self.lanes, message.to) {
                     peer.count_sent();
                     engine.publish(message);
@@ -67,6 +70,9 @@ impl Endpoint {
                 engine.pass(&self.lanes, Pass::Send);
             }
         });
+        if ring {
+            self.select.ring();
+        }
         if !sent {
             self.hand_over(peer, message);
             self.serve(Pass::Send);
