@@ -10,6 +10,7 @@ use super::bindings::{
     PairAttr, PairCap, PairInit, Piece, Route, SEND_INLINE, SEND_SIGNALED, STATE_ERR, STATE_INIT,
     STATE_RESET, STATE_RTR, STATE_RTS, SendRequest, TYPE_RC, mask,
 };
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -226,17 +227,66 @@ impl Pair {
             rkey,
             rest: [0; 9],
         };
-        // SAFETY: an own pair; the library copies the request, and inline data with it.
-        unsafe {
-            let post = self.adapter.context.as_ref().post_send;
-            post.is_some_and(|post| post(self.pair.as_ptr(), &raw mut request, &raw mut bad) == 0)
-        }
+        let mut post = || {
+            // SAFETY: an own pair; the library copies the request, and inline data with it.
+            unsafe {
+                let post = self.adapter.context.as_ref().post_send;
+                post.is_some_and(|post| {
+                    post(self.pair.as_ptr(), &raw mut request, &raw mut bad) == 0
+                })
+            }
+        };
+        if self.adapter.chosen.iwarp { without_signal(post) } else { post() }
     }
+}
+
+/// Posting to soft iWARP writes to a socket of the kernel's: where the peer has just ended the
+/// connection this thread gets SIGPIPE, by which the application would end.
+#[cold]
+fn without_signal<T>(call: impl FnOnce() -> T) -> T {
+    let (mut pipe, mut before) = (SigSet::empty(), SigSet::empty());
+    pipe.add(Signal::SIGPIPE);
+    let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&pipe), Some(&mut before));
+    if blocked.is_err() || before.contains(Signal::SIGPIPE) {
+        return call();
+    }
+    let done = call();
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both live through the call, which does not wait.
+    unsafe { libc::sigtimedwait(pipe.as_ref(), null_mut(), &raw const now) };
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    done
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
         // SAFETY: made in `new`; nobody else has it.
         unsafe { (self.adapter.library.destroy_qp)(self.pair.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_signal;
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    static CAME: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn came(_: i32) {
+        CAME.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_signal_of_posting_is_not_the_applications_and_others_are() {
+        let action = SigAction::new(SigHandler::Handler(came), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler only counts.
+        let before = unsafe { sigaction(Signal::SIGPIPE, &action) }.unwrap();
+        assert_eq!(without_signal(|| raise(Signal::SIGPIPE).map(|()| 7)), Ok(7));
+        assert_eq!(CAME.load(Ordering::Relaxed), 0);
+        raise(Signal::SIGPIPE).unwrap();
+        assert_eq!(CAME.load(Ordering::Relaxed), 1);
+        // SAFETY: what was there.
+        unsafe { sigaction(Signal::SIGPIPE, &before) }.unwrap();
     }
 }
