@@ -55,3 +55,15 @@ pub(crate) fn prefetch_write<T>(line: *const T) {
     #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
     let _ = line;
 }
+
+/// The same for reading.
+#[inline(always)]
+pub(crate) fn prefetch_read<T>(line: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    // SAFETY: as in `prefetch_write`.
+    unsafe {
+        std::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = line;
+}

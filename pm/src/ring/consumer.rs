@@ -2,7 +2,7 @@
 
 use super::{HOME, IN_SLOT, LINE, Ring, Word, home_of};
 use crate::error::{Error, Result};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, prefetch_read};
 
 /// A message that was taken and not yet released.
 #[derive(Clone, Copy)]
@@ -162,6 +162,21 @@ impl Consumer {
             return None;
         }
         self.long(index, len).ok()
+    }
+
+    /// Fetches the `count` slots after the next `count`, if messages wait in all of them and the
+    /// next one is short.
+    #[inline(never)]
+    pub(crate) fn fetch_slots(&self, count: u64) {
+        let Next::Short(Short { len, index, .. }) = self.peek() else { return };
+        let first = index.wrapping_add(count);
+        let last = first.wrapping_add(count);
+        let word = Word(self.ring.slot(last).word.load(Ordering::Relaxed));
+        if self.ring.has_come(last, word) == Ok(true) {
+            for i in 0..count {
+                self.ring.lines_at(first.wrapping_add(i), len).for_each(prefetch_read);
+            }
+        }
     }
 
     /// Where the next message will come, and what marks that it has not.

@@ -224,6 +224,14 @@ impl Ring {
         unsafe { self.slots.add(at) }
     }
 
+    /// The lines of that slot that a message of `len` bytes lies in.
+    #[inline(always)]
+    fn lines_at(&self, index: u64, len: usize) -> impl Iterator<Item = *const Slot> {
+        let slot = self.slot_at(index).as_ptr().cast_const();
+        let lines = if len > INLINE { usize::from(self.shape.lines) } else { 1 };
+        (0..lines).map(move |line| slot.wrapping_add(line))
+    }
+
     /// The same with the place of a payload there, in all lines that the slot has.
     #[inline(always)]
     fn slot_and_payload(&self, index: u64) -> (&Slot, *mut u8) {

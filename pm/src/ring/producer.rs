@@ -5,8 +5,9 @@ use crate::error::{Error, Result};
 use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering, prefetch_write};
 use std::ops::Range;
 
-/// Pauses between two looks at a full ring: some 100 ns, the time of a few messages.
-const PAUSES: u32 = 4;
+/// Pauses of the processor between two looks at a full ring: some 100 ns, and four times as many
+/// while it stays full.
+const PAUSES: u64 = 4;
 
 /// Bytes of a data area from which on there is room for gaps between messages.
 const ROOMY: u64 = 64 << 10;
@@ -35,6 +36,8 @@ pub(crate) struct Producer {
     /// by somebody else.
     next: AtomicPtr<Slot>,
     next_index: Local,
+    /// Pauses before the next look at how far the receiver has come.
+    patience: Local,
 }
 
 impl Producer {
@@ -47,6 +50,7 @@ impl Producer {
             seen_data: Local::new(ends.consumer.data.load(Ordering::Acquire)),
             next: AtomicPtr::new(ring.slot_at(index).as_ptr()),
             next_index: Local::new(NEVER),
+            patience: Local::default(),
         };
         producer.look_up(index);
         producer
@@ -148,9 +152,9 @@ impl Producer {
         true
     }
 
-    /// As `publish`, after `reserve_short`.
+    /// As `publish`, after `reserve_short`. Answers the message's index.
     #[inline(always)]
-    pub(crate) fn publish_short(&self, len: usize) {
+    pub(crate) fn publish_short(&self, len: usize) -> u64 {
         let index = &self.ring.ends().producer.index;
         let at = index.load(Ordering::Relaxed);
         // Before the word, so that who sees a message also finds it counted in `queued`.
@@ -159,6 +163,19 @@ impl Producer {
         // SYNC: slot
         self.next().word.store(word, Ordering::Release);
         self.look_up(at.wrapping_add(1));
+        at
+    }
+
+    /// Fetches the `count` slots after the next `count`, if they are known to be free, for messages
+    /// of `len` bytes.
+    #[inline(never)]
+    pub(crate) fn fetch_slots(&self, count: u64, len: usize) {
+        let index = self.ring.ends().producer.index.load(Ordering::Relaxed).wrapping_add(count);
+        if index.wrapping_add(count).wrapping_sub(self.seen.get()) <= self.ring.mask {
+            for i in 0..count {
+                self.ring.lines_at(index.wrapping_add(i), len).for_each(prefetch_write);
+            }
+        }
     }
 
     /// As `reserve` for a longer message (up to the MTU), from the room that is known.
@@ -198,16 +215,25 @@ impl Producer {
         (index, Word::new(self.ring.mark(index), len, position != IN_SLOT))
     }
 
-    /// Looks how far the receiver has come; when it has not moved, once more after a pause. Each
-    /// look takes the receiver's line away from it, so who tries in a tight loop is slowed down
-    /// here, and still answered by what is true now.
+    /// Looks how far the receiver has come; when it has not moved, once more after a pause.
+    ///
+    /// Each look takes the receiver's line away from it, and while a flood is on it is the receiver
+    /// that all wait for. So as long as the ring stays more than half full looks are far enough
+    /// apart that each finds room for many. What is answered is true now.
     #[cold]
     fn look(&self, index: u64) -> Result<()> {
-        if self.sees_room(index)? {
-            return Ok(());
+        let pauses = self.patience.get();
+        pause(pauses);
+        if !self.sees_room(index)? {
+            pause(PAUSES);
+            if !self.sees_room(index)? {
+                self.patience.set(0);
+                return Err(Error::NoBuffers);
+            }
         }
-        (0..PAUSES).for_each(|_| std::hint::spin_loop());
-        if self.sees_room(index)? { Ok(()) } else { Err(Error::NoBuffers) }
+        let is_full = index.wrapping_sub(self.seen.get()) > self.ring.mask / 2;
+        self.patience.set(if is_full { (pauses * 2).clamp(PAUSES, 4 * PAUSES) } else { 0 });
+        Ok(())
     }
 
     pub(super) fn sees_room(&self, index: u64) -> Result<bool> {
@@ -292,6 +318,10 @@ impl Producer {
         }
         (index, word)
     }
+}
+
+fn pause(times: u64) {
+    (0..times).for_each(|_| std::hint::spin_loop());
 }
 
 /// The line that `position` is in. The sender only ever leaves whole ones.

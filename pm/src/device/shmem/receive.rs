@@ -152,6 +152,8 @@ pub(super) struct Receiver {
     hot: Local,
     /// The place in `order` that the sweep looks at next.
     cursor: Local,
+    /// Empty polls when a turn of the hot one last followed another.
+    polls: Local,
     held: Held,
 }
 
@@ -176,6 +178,7 @@ impl Receiver {
             generation: Local::default(),
             hot: Local::new(NOBODY),
             cursor: Local::default(),
+            polls: Local::default(),
             held: Held::default(),
         }
     }
@@ -259,8 +262,20 @@ impl Endpoint {
         }
         // The hot one's turn was over, but nobody else has anything.
         let source = source.filter(|source| source.left.get() == 0)?;
-        source.left.set(TURN);
-        source.consumer.is_waiting().then_some(hot as u32)
+        self.next_turn(source).then_some(hot as u32)
+    }
+
+    /// Another turn of the hot source. Whether it has something. If no poll was in vain since the
+    /// last one, this is a flood: its slots are fetched a turn ahead.
+    #[inline(never)]
+    fn next_turn(&self, hot: &Source) -> bool {
+        hot.left.set(TURN);
+        let polls = self.record().epoch.0.load(Ordering::Relaxed);
+        if polls == self.receive.polls.get() {
+            hot.consumer.fetch_slots(TURN);
+        }
+        self.receive.polls.set(polls);
+        hot.consumer.is_waiting()
     }
 
     /// No lock. Whether there is no source but the hot one.

@@ -21,6 +21,9 @@ const NOWHERE: u64 = u64::MAX - 1;
 /// The pending node of a multicast.
 const MANY: u64 = u64::MAX;
 
+/// Messages in one direction after which as many slots are fetched at once.
+const RUN: u64 = 16;
+
 /// States of a target.
 const NEW: u64 = 0;
 const ACTIVE: u64 = 1;
@@ -36,6 +39,8 @@ pub(crate) struct Target {
     /// What is released of the ring in the other direction.
     passed: NonNull<AtomicU64>,
     state: Local,
+    /// What the own node had received when the last run ended.
+    received: Local,
     record: NonNull<Node>,
     /// The own node's record: what is sent is counted there.
     own: NonNull<Node>,
@@ -82,9 +87,24 @@ impl Target {
     pub(crate) fn publish_short(&self, len: usize) -> bool {
         let counters = self.counters();
         counters.count();
-        self.producer.publish_short(len);
+        let at = self.producer.publish_short(len);
+        if at % RUN == RUN - 1 {
+            self.fetch_run(len);
+        }
         counters.describe(self.name, len);
         self.record().door.0.is_shut()
+    }
+
+    /// Another run of messages has been sent. If nothing was received meanwhile, there may be many
+    /// more: their slots are with the receiver, and who waited for one after the other would be
+    /// slower than it. Where there are answers, the slots would only be taken away again.
+    #[inline(never)]
+    fn fetch_run(&self, len: usize) {
+        let received = self.own().receive.0.received.load(Ordering::Relaxed);
+        if received == self.received.get() {
+            self.producer.fetch_slots(RUN, len);
+        }
+        self.received.set(received);
     }
 
     /// Send lock, after `reserve_long`. The same.
@@ -156,6 +176,7 @@ impl Sender {
             producer: Producer::new(message_ring(segment, own, to)),
             passed: message_ring(segment, to, own).passed(),
             state: Local::new(NEW),
+            received: Local::default(),
             record: NonNull::from(segment.node(to)),
             own: NonNull::from(segment.node(own)),
             name: to as u32 + 1,
