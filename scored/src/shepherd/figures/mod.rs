@@ -3,8 +3,8 @@
 //! at what memory and disk are free.
 //!
 //! The share in which a process is busy is statistical: its idle flag is looked at some ten times
-//! in a period. What counts is the job's running time, so the shares of a job that runs in slices
-//! are those of its slices.
+//! in a period, in a short one every 20 ms. What counts is the job's running time, so the shares
+//! of a job that runs in slices are those of its slices.
 
 mod gauge;
 mod sources;
