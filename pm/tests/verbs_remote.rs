@@ -97,6 +97,26 @@ fn bytes_go_both_ways_and_nothing_beside_them_is_touched() {
 }
 
 #[test]
+fn short_reads_across_the_end_of_a_page_bring_what_is_there() {
+    on_verbs(2, |bed| {
+        let end = &bed.ends[0];
+        let (a, b) = (Memory::new(bed, 0, true, 64), Memory::new(bed, 1, false, 3 * 4096));
+        b.fill(|i| (i * 7) as u8);
+        let (there, page) = (b.bytes(), b.at.addr().next_multiple_of(4096) + 4096 - b.at.addr());
+        let cuts = |len: usize| (1..len).map(move |before| (len, before));
+        for (len, before) in [2, 5, 25, 32, 33].into_iter().flat_map(cuts) {
+            let from = page - before;
+            a.fill(|_| 50);
+            until(|| end.read(1, b.handle + from as u64, a.handle + 3, len)).unwrap();
+            assert_eq!(done(end), WELL);
+            let here = a.bytes();
+            assert_eq!(here[3..3 + len], there[from..from + len], "{before} of {len} before it");
+            assert!(here[..3].iter().chain(&here[3 + len..]).all(|&byte| byte == 50));
+        }
+    });
+}
+
+#[test]
 fn a_wrong_handle_is_refused_here_or_told_once_and_the_rest_goes_on() {
     on_verbs(3, |bed| {
         let end = &bed.ends[0];

@@ -24,6 +24,17 @@ pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
 const MOST: usize = 128;
 /// Bytes of one work request: adapters take at most some MiB or GiB.
 const PIECE: usize = 1 << 20;
+/// Answers of up to so many bytes siw copies behind their header.
+const SHORT: usize = 32;
+/// Its pages begin at multiples of this.
+const PAGE: u64 = 4096;
+
+/// How many of `len` bytes at the peer's address `at` one read may ask siw for: of a short answer
+/// that goes on in the next page it sends wrong bytes (`siw_try_1seg` of Linux 6.1).
+fn in_one_page(at: u64, len: usize) -> usize {
+    let left = (PAGE - at % PAGE) as usize;
+    if len > SHORT { len } else { len.min(left) }
+}
 
 impl Endpoint {
     /// Begins with an operation. Invalid: node, length or own handle; what is wrong with the other
@@ -115,9 +126,12 @@ impl Engine {
         else {
             return false;
         };
-        let what = match it.direction {
-            Direction::Write => What::Write(addr, there.rkey),
-            Direction::Read => What::Read(addr, there.rkey),
+        let (what, len) = match it.direction {
+            Direction::Write => (What::Write(addr, there.rkey), len),
+            Direction::Read if self.adapter.chosen.iwarp => {
+                (What::Read(addr, there.rkey), in_one_page(addr, len))
+            }
+            Direction::Read => (What::Read(addr, there.rkey), len),
         };
         let piece = Piece { addr: here, length: len as u32, lkey: it.here.1 };
         let Some(work) = self.post(lanes, to, what, piece) else { return false };
@@ -246,5 +260,25 @@ impl Engine {
         }
         let moved = &self.slab.record(self.place).node.send.0.moved[it.direction as usize];
         moved.fetch_add(it.len as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_read_ends_with_its_page_and_no_other_is_cut() {
+        for (at, len, whole) in [
+            (4095, 2, 1),
+            (4096, 32, 32),
+            (8192 - 32, 32, 32),
+            (8192 - 31, 32, 31),
+            (8192 - 1, 33, 33),
+            (0, PIECE, PIECE),
+            (u64::MAX, 1, 1),
+        ] {
+            assert_eq!(in_one_page(at, len), whole, "{len} at {at}");
+        }
     }
 }
