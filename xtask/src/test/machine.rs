@@ -36,8 +36,8 @@ const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
 const LIMIT: &str = "900";
 /// What ends by itself.
 const A_DAY: &str = "86400";
-/// MiB of memory: contexts of 64 nodes in one process.
-const MEMORY: &str = "1024";
+/// MiB of memory: contexts of 64 nodes in one process; half of it is room for files.
+const MEMORY: &str = "1536";
 /// The names of this step, and of what needs a module of its own, where they cannot be had.
 const NAME: &str = "virtual_machine";
 const SOFT_IWARP: &str = "soft_iwarp";
