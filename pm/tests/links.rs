@@ -132,6 +132,8 @@ fn remote_memory_crosses_every_wire() {
                 }
                 assert_eq!(a.is_write_done(), Ok(()), "{wire}: it was before the read");
                 assert!(from == back, "{wire}, MTU {mtu}");
+                // Before their memory, which stays locked.
+                drop((a, b));
             }
         }
     });

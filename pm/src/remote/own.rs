@@ -187,10 +187,11 @@ impl Scratch {
         let begin = (user % PAGE + PAGE / 2) % PAGE;
         let fd = self.file.as_raw_fd();
         if way == Way::Gather {
-            // SAFETY: the kernel checks the addresses, and only reads there.
+            // SAFETY: the kernel checks the addresses, and only reads there. By number, since a
+            // sanitizer's pwrite takes memory that is given up while it is locked for our fault.
             whole(len, |done| unsafe {
-                let from = user.wrapping_add(done) as *const libc::c_void;
-                libc::pwrite(fd, from, len - done, (begin + done) as i64)
+                let from = user.wrapping_add(done);
+                libc::syscall(libc::SYS_pwrite64, fd, from, len - done, begin + done) as isize
             })?;
         }
         assert!(begin + len <= self.map.len());
