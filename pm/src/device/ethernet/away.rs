@@ -3,9 +3,8 @@
 //!
 //! The slab has *nothing* in place of such a frame: one without bytes, which the target of a write
 //! skips, and the origin of a read takes for a failure. Whoever adopts the slots of a dead process
-//! sends that. What has to go out
-//! again, or may not be lost with the process, is brought home before (`homing`), and so is all
-//! when memory is unlocked.
+//! sends that. What has to go out again, or may not be lost with the process, is brought home
+//! before (`homing`), and so is all when memory is unlocked.
 
 #![forbid(unsafe_code)]
 
@@ -63,7 +62,8 @@ impl Away {
         self.count == 0
     }
 
-    /// Whether so many are that a look which have arrived costs less than bringing all home.
+    /// Whether they are so many that it costs less to look which have arrived than to bring all
+    /// home.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.count > CROWD
