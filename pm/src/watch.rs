@@ -121,8 +121,9 @@ fn wait(tries: u32) {
 }
 
 impl<T> Inside<'_, T> {
+    /// Serves, and again as long as others ask for it meanwhile.
     #[inline(always)]
-    fn serve(mut self, mut serve: impl FnMut(&mut T)) {
+    pub(crate) fn serve(mut self, mut serve: impl FnMut(&mut T)) {
         loop {
             serve(&mut self);
             if self.0.try_leave() {

@@ -328,6 +328,7 @@ fn transfers_go_on_after_a_port_was_down() {
         send_surely(end, 1, b"after");
         assert_eq!(bed.counters(0).remote, 2, "the detector sees them");
         assert_eq!(end.queue_status().unwrap().read, 1);
+        assert_eq!(end.is_read_done(), Err(Error::Busy));
         std::thread::sleep(Duration::from_millis(100));
         // As long as an adapter tries: rdma_rxe reaches itself by the queue pair that comes then.
         let told = end.is_read_done();

@@ -34,14 +34,15 @@ impl Endpoint {
     /// A message lies in its slot.
     #[inline(always)]
     pub(super) fn go_out(&self, peer: &Peer, message: Submitted) {
-        if self.is_streaming() {
+        let behind = peer.operations.load(Ordering::Acquire) != 0;
+        if self.is_streaming() && !behind {
             self.hand_over(peer, message);
             if self.lanes.submitted.len() < RUN {
                 return;
             }
             self.serve(Pass::Send);
         } else {
-            self.send_now(peer, message);
+            self.send_now(peer, message, behind);
         }
         if self.net.burst.get() >= AT_ONCE {
             // The time that this took is no pause of the application's.
@@ -49,9 +50,10 @@ impl Endpoint {
         }
     }
 
-    /// Past the queue, unless somebody else makes progress.
+    /// Past the queue, unless somebody else makes progress. A message behind remote operations
+    /// waits for that: what has no number when the process ends is lost with it (`adopt.rs`).
     #[inline(always)]
-    fn send_now(&self, peer: &Peer, message: Submitted) {
+    fn send_now(&self, peer: &Peer, message: Submitted, behind: bool) {
         let (mut mine, mut ring) = (Some(message), false);
         let sent = self.served.try_serve(|engine| match mine.take() {
             Some(message) => {
@@ -75,7 +77,7 @@ impl Endpoint {
         }
         if !sent {
             self.hand_over(peer, message);
-            self.serve(Pass::Send);
+            if behind { self.serve_in_turn(Pass::Send) } else { self.serve(Pass::Send) }
         }
     }
 
@@ -98,5 +100,49 @@ impl Endpoint {
             return false;
         }
         burst > AT_ONCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Bound;
+    use super::super::config::Options;
+    use super::super::open::Channels;
+    use crate::device::Transport;
+    use crate::remote::{AddrHandle, Direction, Number, Operation, Region};
+    use std::sync::{Arc, Barrier};
+    use std::time::Duration;
+
+    /// A write to node 1, which nobody has in use, is in frames when a message comes behind it,
+    /// and somebody else makes progress just then.
+    #[test]
+    fn a_message_behind_a_write_has_its_number_when_it_is_sent() {
+        let options = Options::parse("ethernet", &["-nodes", "2", "-link", "127.0.0.1"]).unwrap();
+        let channels = Arc::new(Channels::new(&options).unwrap());
+        let bound: [Bound; 2] = [0, 1].map(|node| Bound::opened(node, &channels));
+        bound.iter().zip(0..).for_each(|(bound, node)| bound.bind(0, node).unwrap());
+        let end = bound[0].endpoint().unwrap();
+        let bytes = [7u8; 1000];
+        let number = Number::take().unwrap();
+        let local = AddrHandle::new(number);
+        end.publish_region(&Region { number, addr: bytes.as_ptr().addr(), len: 1000 }).unwrap();
+        let direction = Direction::Write;
+        let write = Operation { sending: false, direction, remote: local, local, len: 1000 };
+        end.remote(1, &write).unwrap();
+        let begun = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _inside = end.served.enter();
+                begun.wait();
+                std::thread::sleep(Duration::from_millis(50));
+            });
+            begun.wait();
+            bound[0].reserve(1, 8).unwrap();
+            bound[0].publish();
+            let slots = 0..end.slab.geometry().slots;
+            let sent: Vec<_> = slots.filter_map(|slot| end.slab.content(end.place, slot)).collect();
+            assert_eq!(sent.len(), 1);
+            assert!(sent[0].published.behind && sent[0].sequence.is_some(), "{sent:?}");
+        });
     }
 }

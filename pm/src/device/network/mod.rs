@@ -278,7 +278,7 @@ impl<N: Network> Endpoint<N> {
         if known { Ok(()) } else { Err(Error::Invalid) }
     }
 
-    /// Makes progress.
+    /// Makes progress, or leaves it to whoever is at it.
     #[inline(always)]
     pub(super) fn serve(&self, what: Pass) {
         let mut ring = false;
@@ -286,6 +286,19 @@ impl<N: Network> Endpoint<N> {
             ring |= N::pass(self, engine, what) && self.lanes.bell.must_ring();
         };
         self.served.serve(pass, || N::has_work(self));
+        if ring {
+            self.select.ring();
+        }
+    }
+
+    /// Makes progress itself, after whoever is at it.
+    #[cold]
+    pub(super) fn serve_in_turn(&self, what: Pass) {
+        let mut ring = false;
+        let pass = |engine: &mut N::Engine| {
+            ring |= N::pass(self, engine, what) && self.lanes.bell.must_ring();
+        };
+        self.served.enter().serve(pass);
         if ring {
             self.select.ring();
         }
