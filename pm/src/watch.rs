@@ -72,7 +72,7 @@ impl<T> Served<T> {
     /// Asks whoever serves to do it once more. Where nobody does any more, enters: then with one
     /// turn too many.
     #[cold]
-    fn ask(&self, left: impl Fn() -> bool) -> Option<Inside<'_, T>> {
+    pub(crate) fn ask(&self, left: impl Fn() -> bool) -> Option<Inside<'_, T>> {
         if !left() {
             return None;
         }
@@ -81,8 +81,9 @@ impl<T> Served<T> {
         (before == FREE).then(|| Inside(self))
     }
 
+    /// None: somebody else is serving.
     #[inline(always)]
-    fn try_enter(&self) -> Option<Inside<'_, T>> {
+    pub(crate) fn try_enter(&self) -> Option<Inside<'_, T>> {
         // SYNC: served
         let entered = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
         entered.is_ok().then(|| Inside(self))
@@ -124,6 +125,21 @@ impl<T> Inside<'_, T> {
     /// Serves, and again as long as others ask for it meanwhile.
     #[inline(always)]
     pub(crate) fn serve(mut self, mut serve: impl FnMut(&mut T)) {
+        serve(&mut self);
+        self.leave(serve);
+    }
+
+    /// Serves no more, unless others have asked for it meanwhile.
+    #[inline(always)]
+    pub(crate) fn leave(self, mut serve: impl FnMut(&mut T)) {
+        if self.0.try_leave() {
+            return std::mem::forget(self);
+        }
+        self.serve_on(&mut serve);
+    }
+
+    #[cold]
+    fn serve_on(mut self, serve: &mut dyn FnMut(&mut T)) {
         loop {
             serve(&mut self);
             if self.0.try_leave() {

@@ -133,9 +133,12 @@ impl Inner {
         if !self.locks().receive.is_free() {
             return Err(Error::Busy);
         }
-        on!(&self.body, device => device.count_empty_poll());
         self.fetch_ahead();
-        if on!(&self.body, device => device.is_selecting()) {
+        let is_selecting = on!(&self.body, device => {
+            device.count_empty_poll();
+            device.is_selecting()
+        });
+        if is_selecting {
             return self.look_before_sleep();
         }
         let empty = self.patience.empty.get() + 1;

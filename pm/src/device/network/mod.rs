@@ -31,7 +31,7 @@ mod state;
 use crate::error::{Error, Result};
 use crate::remote::{Direction, Number, Operation, Region};
 use crate::sync::{AtomicU64, Ordering};
-use crate::watch::Served;
+use crate::watch::{Inside, Served};
 use addresses::Addresses;
 pub(crate) use bound::Bound;
 use lanes::{Lanes, Letter, Peer, Submitted};
@@ -281,27 +281,36 @@ impl<N: Network> Endpoint<N> {
     /// Makes progress, or leaves it to whoever is at it.
     #[inline(always)]
     pub(super) fn serve(&self, what: Pass) {
-        let mut ring = false;
-        let pass = |engine: &mut N::Engine| {
-            ring |= N::pass(self, engine, what) && self.lanes.bell.must_ring();
-        };
-        self.served.serve(pass, || N::has_work(self));
+        if let Some(inside) = self.served.try_enter() {
+            self.serve_inside(inside, what);
+        } else if let Some(inside) = self.served.ask(|| N::has_work(self)) {
+            self.serve_after_all(inside, what);
+        }
+    }
+
+    /// Makes progress itself, after whoever is at it.
+    pub(super) fn serve_in_turn(&self, what: Pass) {
+        self.serve_after_all(self.served.enter(), what);
+    }
+
+    #[cold]
+    fn serve_after_all(&self, inside: Inside<'_, N::Engine>, what: Pass) {
+        self.serve_inside(inside, what);
+    }
+
+    #[inline(always)]
+    pub(super) fn serve_inside(&self, mut inside: Inside<'_, N::Engine>, what: Pass) {
+        let mut ring = self.pass(&mut inside, what);
+        inside.leave(|engine| ring |= self.pass(engine, what));
         if ring {
             self.select.ring();
         }
     }
 
-    /// Makes progress itself, after whoever is at it.
-    #[cold]
-    pub(super) fn serve_in_turn(&self, what: Pass) {
-        let mut ring = false;
-        let pass = |engine: &mut N::Engine| {
-            ring |= N::pass(self, engine, what) && self.lanes.bell.must_ring();
-        };
-        self.served.enter().serve(pass);
-        if ring {
-            self.select.ring();
-        }
+    /// Answers whether a sleeper is to be woken.
+    #[inline(always)]
+    fn pass(&self, engine: &mut N::Engine, what: Pass) -> bool {
+        N::pass(self, engine, what) && self.lanes.bell.must_ring()
     }
 
     // Remote memory: see `Transport`.

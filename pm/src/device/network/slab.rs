@@ -84,10 +84,12 @@ impl Slab {
         self.memory.as_fd()
     }
 
+    /// # Safety
+    /// `offset` is one of the geometry's, of a place, node or slot that it has.
     #[inline(always)]
-    fn at<T>(&self, offset: usize) -> NonNull<T> {
-        assert!(offset + size_of::<T>() <= self.geometry.size);
-        // SAFETY: inside the mapping, which is not null.
+    unsafe fn at<T>(&self, offset: usize) -> NonNull<T> {
+        debug_assert!(offset + size_of::<T>() <= self.geometry.size);
+        // SAFETY: inside the mapping, which is as large as the geometry says, and not null.
         unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(offset)).cast() }
     }
 
@@ -172,10 +174,8 @@ impl Slab {
     /// Where the payload of a slot lies.
     #[inline(always)]
     pub(crate) fn payload(&self, place: usize, slot: usize) -> *mut u8 {
-        let at = self.payload_at(place, slot);
-        assert!(at + self.geometry.mtu <= self.geometry.size);
-        // SAFETY: inside the mapping.
-        unsafe { self.map.as_mut_ptr().add(at) }
+        // SAFETY: a frame inside the mapping, by the geometry.
+        unsafe { self.at(self.payload_at(place, slot)).as_ptr() }
     }
 
     /// Writes a short message to a slot's frame.
@@ -189,7 +189,8 @@ impl Slab {
 
     /// Where it begins.
     pub(crate) fn start(&self) -> NonNull<u8> {
-        self.at(0)
+        // SAFETY: the header page.
+        unsafe { self.at(0) }
     }
 
     /// The message in the slot's frame exists from now on.

@@ -406,7 +406,7 @@ impl Buffers {
     /// The byte at `offset`, from where `len` bytes are inside.
     #[inline(always)]
     pub(super) fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(len <= self.len && offset <= self.len - len);
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
         // SAFETY: inside the mapping.
         unsafe { self.start.as_ptr().add(offset) }
     }

@@ -324,13 +324,8 @@ impl Engine {
 
     /// The rest of a pass.
     #[inline(never)]
-    fn go_on(&mut self, lanes: &Lanes, what: Pass, found: &[Completion]) -> bool {
-        self.take(lanes, found);
-        // Who waits for a message has it at once, and the next pass does the rest.
-        self.is_put_off = what == Pass::Receive && self.delivered && !self.is_put_off;
-        if self.is_put_off {
-            return std::mem::take(&mut self.delivered);
-        }
+    fn go_on(&mut self, lanes: &Lanes, what: Pass) -> bool {
+        self.is_put_off = false;
         if !lanes.submitted.is_empty() {
             self.take_submitted(lanes);
         }
@@ -373,7 +368,13 @@ impl network::Engine for Engine {
         if what == Pass::Receive && found.is_empty() && self.has_done_all(lanes) {
             return false;
         }
-        self.go_on(lanes, what, found)
+        self.take(lanes, found);
+        // Who waits for a message has it at once, and the next pass does the rest.
+        if what == Pass::Receive && self.delivered && !self.is_put_off {
+            self.is_put_off = true;
+            return std::mem::take(&mut self.delivered);
+        }
+        self.go_on(lanes, what)
     }
 
     fn letters(&self) -> usize {

@@ -170,21 +170,13 @@ impl Network for Verbs {
     #[inline(always)]
     fn send(end: &Endpoint, peer: &Peer, message: Submitted) {
         end.publish_slot(peer, message);
-        let (mut mine, mut ring) = (Some(message), false);
-        let sent = end.served.try_serve(|engine| {
-            if let Some(message) = mine.take() {
-                engine.send_at_once(&end.lanes, message);
-            }
-            ring |= engine.pass(&end.lanes, Pass::Send) && end.lanes.bell.must_ring();
-        });
-        if !sent {
+        let Some(mut inside) = end.served.try_enter() else {
             // As many words as slots: there is room.
             end.lanes.submitted.push(message.word());
             return end.serve(Pass::Send);
-        }
-        if ring {
-            end.select.ring();
-        }
+        };
+        inside.send_at_once(&end.lanes, message);
+        end.serve_inside(inside, Pass::Send);
         // The way to the next message is shorter then.
         end.collect();
     }
