@@ -1,10 +1,14 @@
 //! Asking the scored of this host, in multi-user mode.
 
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use nix::unistd::{User, getuid};
 use score_proto::PROTOCOL_VERSION;
 use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET};
@@ -20,6 +24,30 @@ pub struct Answer {
     socket: UnixStream,
     ups: Ups,
     path: PathBuf,
+    /// When something has come last.
+    heard: Instant,
+}
+
+/// What an answer has brought.
+#[derive(Debug)]
+pub enum Part {
+    /// This.
+    Said(Up),
+    /// Nothing yet.
+    NotYet,
+    /// It is complete.
+    End,
+}
+
+/// Whether there is something to read, or the end, within `limit`.
+///
+/// # Errors
+/// As ppoll(2).
+pub fn is_readable(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<bool> {
+    match ppoll(&mut [PollFd::new(fd, PollFlags::POLLIN)], Some(TimeSpec::from(limit)), None) {
+        Err(Errno::EINTR) => Ok(false),
+        found => Ok(found? > 0),
+    }
 }
 
 impl Answer {
@@ -38,7 +66,6 @@ impl Answer {
             _ => format!("the scored of this host ({}): {error}", path.display()),
         };
         let mut socket = UnixStream::connect(&path).map_err(failed)?;
-        socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         let name = User::from_uid(getuid()).ok().flatten().map(|user| user.name);
         let login = Login {
             uid: getuid().as_raw(),
@@ -56,7 +83,7 @@ impl Answer {
             login::encode(LOGIN, word, &mut out).map_err(|error| error.to_string())?;
         }
         socket.write_all(&out).map_err(failed)?;
-        Ok(Self { socket, ups: Ups::default(), path })
+        Ok(Self { socket, ups: Ups::default(), path, heard: Instant::now() })
     }
 
     /// The next part of the answer; none when it is complete.
@@ -64,32 +91,56 @@ impl Answer {
     /// # Errors
     /// One line: the question is refused, or scored has gone.
     pub fn next_part(&mut self) -> Result<Option<Up>, String> {
-        let mut chunk = [0; 1 << 14];
         loop {
-            match self.ups.next().map_err(|error| format!("from scored: {error}"))? {
-                Some(OfJob { message: Up::Hello { .. }, .. }) => {}
-                Some(OfJob { message: Up::Refused { reason, .. }, .. }) => return Err(reason),
-                Some(OfJob { message: Up::Finished(_), .. }) => return Ok(None),
-                Some(OfJob { message, .. }) => return Ok(Some(message)),
-                None => self.read(&mut chunk)?,
+            match self.next_within(PATIENCE)? {
+                Part::Said(up) => return Ok(Some(up)),
+                Part::NotYet => {}
+                Part::End => return Ok(None),
             }
         }
     }
 
-    fn read(&mut self, chunk: &mut [u8]) -> Result<(), String> {
-        match self.socket.read(chunk) {
+    /// The next part of the answer, if it comes within `limit`.
+    ///
+    /// # Errors
+    /// As [`Answer::next_part`].
+    pub fn next_within(&mut self, limit: Duration) -> Result<Part, String> {
+        loop {
+            match self.ups.next().map_err(|error| format!("from scored: {error}"))? {
+                Some(OfJob { message: Up::Hello { .. }, .. }) => {}
+                Some(OfJob { message: Up::Refused { reason, .. }, .. }) => return Err(reason),
+                Some(OfJob { message: Up::Finished(_), .. }) => return Ok(Part::End),
+                Some(OfJob { message, .. }) => return Ok(Part::Said(message)),
+                None if self.is_readable(limit)? => self.read()?,
+                None => return Ok(Part::NotYet),
+            }
+        }
+    }
+
+    fn is_readable(&self, limit: Duration) -> Result<bool, String> {
+        match is_readable(self.socket.as_fd(), limit) {
+            Ok(false) if self.heard.elapsed() >= PATIENCE => {
+                Err(format!("the scored of this host has not answered for {PATIENCE:?}"))
+            }
+            found => found.map_err(|error| self.failed(&error)),
+        }
+    }
+
+    fn read(&mut self) -> Result<(), String> {
+        let mut chunk = [0; 1 << 14];
+        match self.socket.read(&mut chunk) {
             Ok(0) => Err("the scored of this host has closed the connection".to_owned()),
             Ok(count) => {
                 self.ups.push(&chunk[..count]);
+                self.heard = Instant::now();
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Err(format!("the scored of this host has not answered for {PATIENCE:?}"))
-            }
-            Err(error) => {
-                Err(format!("the scored of this host ({}): {error}", self.path.display()))
-            }
+            Err(error) => Err(self.failed(&error)),
         }
+    }
+
+    fn failed(&self, error: &io::Error) -> String {
+        format!("the scored of this host ({}): {error}", self.path.display())
     }
 }

@@ -181,6 +181,11 @@ impl View {
         }
     }
 
+    /// Whether all hosts have been heard of since then.
+    pub fn is_newer(&self, then: Duration) -> bool {
+        !self.hosts.is_empty() && self.hosts.values().all(|host| host.heard > then)
+    }
+
     /// Drops whoever has not been heard of for some periods: ended, or lost.
     pub fn forget(&mut self, now: Duration, period: Duration) {
         let limit = SILENT.max(period.saturating_mul(MISSED));
@@ -383,6 +388,16 @@ mod tests {
         assert_eq!(view.processes().len(), 1);
         view.forget(after(60), after(10));
         assert!(view.processes().is_empty() && view.hosts().is_empty());
+    }
+
+    #[test]
+    fn it_is_new_when_every_host_has_been_heard_again() {
+        let mut view = two_seconds([1.0; 4]);
+        assert!(view.is_newer(after(1)) && !view.is_newer(after(2)));
+        for (number, all) in [(0, false), (1, true)] {
+            view.take(&Figures { hosts: vec![host(number)], nodes: Vec::new() }, after(3));
+            assert_eq!(view.is_newer(after(2)), all);
+        }
     }
 
     #[test]

@@ -77,18 +77,19 @@ fn a_real_xterm_shows_who_works_in_red_and_goes_with_the_job() {
     let job = ["scrun", "-nodes=2,monitor=load", program.to_str().unwrap(), "600"];
     let words = [&[display.as_str()][..], &job].concat();
     let mut terminal = Terminal::open(&scene, "env", &words);
-    let wait_for = |what: &str, seen: &dyn Fn() -> bool| {
+    let wait_for = |what: &str, said: &dyn Fn() -> String, seen: &dyn Fn() -> bool| {
         let end = Instant::now() + PATIENCE;
         while !seen() {
-            assert!(Instant::now() < end, "{what}: {} red, {} lit", reds(), windows());
+            let (reds, windows) = (reds(), windows());
+            assert!(Instant::now() < end, "{what}: {reds} red, {windows} lit, {}", said());
             sleep(Duration::from_millis(200));
         }
     };
     // Node 0 computes all the time: its bar is some hundred columns of nine points each.
-    wait_for("a red bar", &|| reds() > 1000);
+    wait_for("a red bar", &|| terminal.text(), &|| reds() > 1000);
     terminal.press("\u{3}");
     assert_eq!(terminal.wait(PATIENCE), -1, "SIGINT is what ends it");
-    wait_for("the window goes", &|| windows() == 0);
+    wait_for("the window goes", &String::new, &|| windows() == 0);
 }
 
 #[test]

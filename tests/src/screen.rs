@@ -25,9 +25,11 @@ impl Screen {
             skip(test, &format!("{package} is not installed"));
             return None;
         }
-        // It takes the first number that is free, and tells which when it is ready.
+        // It takes the first number that is free, and tells which when it is ready. Without
+        // -noreset it begins anew when its last client goes, and refuses who comes meanwhile.
         let mut server = Command::new("Xvfb")
             .args(["-displayfd", "1", "-screen", "0", "1024x768x24", "-nolisten", "tcp"])
+            .arg("-noreset")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -9,7 +9,6 @@ mod shown;
 mod source;
 
 use std::io::{ErrorKind, Write};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ratatui::buffer::Buffer;
@@ -17,10 +16,11 @@ use ratatui::layout::Rect;
 use score_monitor::View;
 use score_proto::message::{Stream, Up};
 
+use crate::cluster::Part;
 use draw::{Around, Manner};
 pub use options::Options;
 use screen::{Screen, Wish};
-use source::News;
+use source::Source;
 
 /// The text of `-help`.
 pub const USAGE: &str = "\
@@ -56,13 +56,13 @@ const PICTURE: (u16, u16) = (120, 30);
 /// # Errors
 /// One line.
 pub fn run(options: &Options) -> Result<(), String> {
-    let news = source::open(options)?;
+    let mut source = Source::open(options)?;
     let mut job = Job::new(options);
     if options.once || options.json || options.svg {
-        return print(options, &news, &mut job);
+        return print(options, &mut source, &mut job);
     }
     let mut screen = Screen::open()?;
-    let ended = look(options, &news, &mut job, &mut screen);
+    let ended = look(options, &mut source, &mut job, &mut screen);
     drop(screen);
     let mut err = std::io::stderr().lock();
     // A reader that has gone has missed them anyway.
@@ -131,23 +131,19 @@ impl Job {
     }
 }
 
-/// Until when: the job's end is no error.
-fn next(news: &Receiver<News>, limit: Duration, job: &mut Job) -> Result<bool, String> {
-    match news.recv_timeout(limit) {
-        Ok(Ok(Some(up))) => {
-            job.take(up);
-            Ok(true)
-        }
-        Ok(Ok(None)) => Ok(false),
-        Ok(Err(line)) => Err(line),
-        Err(RecvTimeoutError::Timeout) => Ok(true),
-        Err(RecvTimeoutError::Disconnected) => Ok(false),
+/// Takes what comes within `limit`. False: the job has ended, which is no error.
+fn hear(source: &mut Source, limit: Duration, job: &mut Job) -> Result<bool, String> {
+    match source.next(limit)? {
+        Part::Said(up) => job.take(up),
+        Part::NotYet => {}
+        Part::End => return Ok(false),
     }
+    Ok(true)
 }
 
 fn look(
     options: &Options,
-    news: &Receiver<News>,
+    source: &mut Source,
     job: &mut Job,
     screen: &mut Screen,
 ) -> Result<(), String> {
@@ -160,7 +156,7 @@ fn look(
             due = Instant::now() + options.period();
         }
         let left = due.saturating_duration_since(Instant::now()).min(KEYS);
-        if !next(news, left, job)? {
+        if !hear(source, left, job)? {
             return Ok(());
         }
         match screen.wish(Duration::ZERO).map_err(gone)? {
@@ -171,28 +167,33 @@ fn look(
     }
 }
 
-/// `-once`, `-json` and `-svg`.
-fn print(options: &Options, news: &Receiver<News>, job: &mut Job) -> Result<(), String> {
-    let mut due: Option<Instant> = None;
+/// `-once`, `-json` and `-svg`. Each line stands for a period: behind the first it comes with the
+/// last of the figures, for which this process is awake anyway, or half a period late without them.
+fn print(options: &Options, source: &mut Source, job: &mut Job) -> Result<(), String> {
+    let (period, late) = (options.period(), options.period() / 2);
+    let (mut due, mut printed) = (None::<Instant>, None);
     loop {
-        let left =
-            due.map_or(options.period(), |due| due.saturating_duration_since(Instant::now()));
-        if !next(news, left, job)? {
+        let left = due.map_or(period, |due| (due + late).saturating_duration_since(Instant::now()));
+        if !hear(source, left, job)? {
             return match (options.svg, due) {
                 (_, None) => Err(format!("job {} has ended", job.number)),
                 (true, Some(_)) => write(&picture(options, job)),
                 (false, Some(_)) => Ok(()),
             };
         }
+        let now = Instant::now();
         if due.is_none() && job.heard > 0 {
             // Rates need two.
-            let periods = if options.svg { PERIODS } else { 1 };
-            due = Some(Instant::now() + options.period() * (2 * periods + 1) / 2);
+            due = Some(now + period * if options.svg { PERIODS } else { 1 });
         }
-        if due.is_none_or(|due| due > Instant::now()) {
+        let Some(time) = due else { continue };
+        let complete = printed.is_some_and(|printed| job.view.is_newer(printed));
+        if now < time + late && !(complete && now + late >= time) {
             continue;
         }
-        due = Some(Instant::now() + options.period());
+        // Others may have figures come more often.
+        due = Some(if time + period > now { time + period } else { now + period });
+        printed = Some(job.began.elapsed());
         job.view.forget(job.began.elapsed(), options.period());
         let text = match (options.svg, options.json) {
             (true, _) => picture(options, job),

@@ -127,8 +127,8 @@ impl Daemon {
                     self.tell(number, lane, &up);
                 }
                 Action::Figures(figures) => {
-                    self.show(number, &figures);
                     self.show_on_page(number, &figures);
+                    self.show(number, figures);
                 }
                 Action::Order(order) => self.lead_order(number, order),
                 Action::Gang(bid) => self.bid(number, bid),

@@ -25,8 +25,8 @@ impl Daemon {
     }
 
     /// Figures of a job, for whoever watches it beside its own scrun.
-    pub fn show(&mut self, job: u32, figures: &Figures) {
-        let up = Up::Figures(figures.clone());
+    pub fn show(&mut self, job: u32, figures: Figures) {
+        let up = Up::Figures(figures);
         for (session, _) in self.watching.iter().filter(|(_, watched)| **watched == job) {
             if let Some(session) = self.sessions.get_mut(session) {
                 session.tell(LOGIN, &up);

@@ -330,11 +330,11 @@ impl Job {
 
     fn figures(&mut self, figures: Figures) {
         let (scrun, others) = self.watchers.who();
-        if others {
-            self.actions.push(Action::Figures(figures.clone()));
-        }
         if scrun {
-            self.up(Up::Figures(figures));
+            self.up(Up::Figures(figures.clone()));
+        }
+        if others {
+            self.actions.push(Action::Figures(figures));
         }
     }
 

@@ -122,6 +122,11 @@ impl Segments {
         Ok(descriptors)
     }
 
+    /// What counts the messages of a parallel process. None: it has no networks yet.
+    pub fn gauges(&self, element: u32) -> Option<Gauges> {
+        Some(self.shared.get(&element)?.networks.gauges())
+    }
+
     /// What a process of this host has sent and received so far. None: it has no networks yet.
     pub fn counters(&self, element: u32, process: u32) -> Option<Counters> {
         Some(self.shared.get(&element)?.networks.counters(process))

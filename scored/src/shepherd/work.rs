@@ -38,7 +38,7 @@ const KILLED_DRAIN: Duration = Duration::from_millis(300);
 const GOING: Duration = Duration::from_secs(5);
 
 /// One process of the running stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct At {
     /// Parallel process in the stage, from 0.
     pub element: u32,
@@ -309,6 +309,7 @@ impl Work {
     ) -> std::io::Result<()> {
         self.running.insert(started.pid, at);
         self.pids.insert(at, started.pid);
+        self.figures.began(at, started.pid);
         for signal in &self.early {
             process::kill_group(started.pid, *signal);
         }

@@ -284,19 +284,28 @@ impl Sight {
         one.watch.look(round, &samples, stopped)
     }
 
-    /// What a process shows to monitors: whether all of its threads are idle, and its user
-    /// monitors. None: it has not attached.
-    pub fn shown(&self, element: u32, node: u32) -> Option<(bool, [u8; 2])> {
-        let inner = self.lock();
-        let element = inner.elements.get(&element)?;
-        let area = element.areas.area(node.checked_sub(element.first)?)?;
-        Some((area.may_be_idle() && area.is_idle(), area.monitors()))
+    /// What processes show to monitors. Nobody else looks as long as this is kept.
+    pub fn shown(&self) -> Shown<'_> {
+        Shown(self.lock())
     }
 
     /// What every process of an element waits for. `now_ns`: the job's time.
     pub fn explain(&self, element: u32, now_ns: u64) -> Vec<Wait> {
         let inner = self.lock();
         inner.elements.get(&element).map(|one| one.waits(now_ns)).unwrap_or_default()
+    }
+}
+
+/// What processes show: one lock for all of them, so that the processor fetches what the next ones
+/// show while it waits for this one's.
+pub struct Shown<'a>(MutexGuard<'a, Inner>);
+
+impl Shown<'_> {
+    /// Whether all threads of a process are idle, and its user monitors. None: it has not attached.
+    pub fn of(&self, element: u32, node: u32) -> Option<(bool, [u8; 2])> {
+        let element = self.0.elements.get(&element)?;
+        let area = element.areas.area(node.checked_sub(element.first)?)?;
+        Some((area.may_be_idle() && area.is_idle(), area.monitors()))
     }
 }
 
