@@ -3,8 +3,9 @@
 //!
 //! An origin writes by a chain of [`Frame::Piece`], which [`Frame::Written`] answers; it reads by
 //! [`Frame::Ask`], which a chain of [`Frame::Data`] answers. Frames of one pair of nodes arrive
-//! once and in order. 16 zeros take the place of a piece whose bytes were lost: they are no frame,
-//! and are skipped.
+//! once and in order: so what follows a frame of a chain goes without these 16 bytes
+//! ([`More`](crate::wire::Kind::More)), but for the last of the chain. Where bytes were lost
+//! ([`Lost`](crate::wire::Kind::Lost)) what follows belongs nowhere, until the next frame.
 
 use crate::wire::HEADER;
 
@@ -85,6 +86,20 @@ impl Frame {
             }
             4 if failed == (bytes == 0) && (last || !failed) => {
                 Some((Frame::Data { number, last, failed, offset: place }, bytes))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the bytes behind the `bytes` of this one go. None: nothing follows them.
+    pub fn goes_on(self, bytes: usize) -> Option<Frame> {
+        let behind = |place: u64| place.wrapping_add(bytes as u64);
+        match self {
+            Frame::Piece { number, last: false, handle } => {
+                Some(Frame::Piece { number, last: false, handle: behind(handle) })
+            }
+            Frame::Data { number, last: false, failed, offset } => {
+                Some(Frame::Data { number, last: false, failed, offset: behind(offset) })
             }
             _ => None,
         }

@@ -45,13 +45,17 @@ pub enum Kind {
     LinkAnswer = 6,
     /// A frame of remote memory ([`crate::remote`]); numbered like data.
     Remote = 7,
+    /// More bytes of remote memory: they follow those of the frame before; numbered like data.
+    More = 8,
+    /// In place of such a packet whose bytes are lost: its payload says nothing.
+    Lost = 9,
 }
 
 impl Kind {
     /// Whether packets of this kind have a payload and a sequence number.
     #[inline]
     pub fn is_numbered(self) -> bool {
-        matches!(self, Kind::Data | Kind::Control | Kind::Remote)
+        matches!(self, Kind::Data | Kind::Control | Kind::Remote | Kind::More | Kind::Lost)
     }
 
     /// The kind that a header's third byte names.
@@ -65,6 +69,8 @@ impl Kind {
             5 => Kind::LinkProbe,
             6 => Kind::LinkAnswer,
             7 => Kind::Remote,
+            8 => Kind::More,
+            9 => Kind::Lost,
             _ => return None,
         })
     }

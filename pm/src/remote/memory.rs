@@ -85,11 +85,6 @@ pub(crate) fn let_go(addr: usize, len: usize) {
     }
 }
 
-/// Whether all of it is ours now.
-pub(crate) fn is_ours(addr: usize, len: usize) -> bool {
-    if_ours(addr, len, || ())
-}
-
 /// Does `copy` if all of it is ours: nobody frees it meanwhile. False: it is not, and nothing was
 /// done.
 pub(crate) fn if_ours(addr: usize, len: usize, copy: impl FnOnce()) -> bool {

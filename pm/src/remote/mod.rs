@@ -15,7 +15,7 @@ mod process;
 mod table;
 
 pub(crate) use arena::{Arena, ArenaFile};
-pub(crate) use memory::{allocate, free, hold, is_ours, let_go};
+pub(crate) use memory::{allocate, free, hold, let_go};
 pub(crate) use number::{Number, SLOTS};
 pub(crate) use own::{Copier, PARTS, Part};
 pub(crate) use process::{allow, copy_from, copy_to};

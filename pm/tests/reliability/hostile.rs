@@ -7,10 +7,12 @@ use score_pm::reliability::{Config, Fate, HEADER, Header, Kind, Machine, Pending
 
 use super::world::Chance;
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 9] = [
     Kind::Data,
     Kind::Control,
     Kind::Remote,
+    Kind::More,
+    Kind::Lost,
     Kind::Ack,
     Kind::WindowProbe,
     Kind::LinkProbe,
@@ -22,7 +24,7 @@ fn config() -> Config {
 }
 
 fn any_header(chance: &mut Chance, near: u32) -> Header {
-    let kind = KINDS[chance.below(7) as usize];
+    let kind = KINDS[chance.below(KINDS.len() as u64) as usize];
     let mut number = |wild: u64| {
         let close = near.wrapping_add(chance.below(200) as u32).wrapping_sub(100);
         if chance.hits(wild) { chance.next() as u32 } else { close }

@@ -169,8 +169,8 @@ fn raw_bandwidth(bench: &Bench) -> Rows {
     Ok(rows)
 }
 
-/// Remote memory beside messages of the same device (issue 5, "How fast"). Each has messages of its
-/// own just before: where the host places two virtual processors, near to one another or far apart,
+/// Remote memory beside messages of the same device (issue 5, "How fast"), in turns of
+/// milliseconds: where the host places two virtual processors, near to one another or far apart,
 /// changes within seconds, and makes a factor of 2.6.
 fn remote(bench: &Bench) -> Rows {
     const AIM: f64 = 0.97;
@@ -182,23 +182,34 @@ fn remote(bench: &Bench) -> Rows {
         ("1500", "pm-packet", "MTU 1500, AF_PACKET"),
         ("1500", "pm-xdp", "MTU 1500, AF_XDP"),
     ] {
-        let ours = |what| vec![what, "-mtu", mtu, "-cores", &cores, wire];
-        let contenders: Vec<_> = [
-            ("pmWrite, memory of pmAlloc", "write"),
-            ("pmRead, memory of pmAlloc", "read"),
-            ("pmWrite, other memory", "write-other"),
-            ("pmRead, other memory", "read-other"),
-        ]
-        .into_iter()
-        .flat_map(|(who, what)| [("messages", ours("bandwidth")), (who, ours(what))])
-        .collect();
-        let mut rows = contest(bench, "ethernet remote memory", name, &contenders)?;
-        for pair in rows.chunks_mut(2) {
-            if let [messages, moved] = pair {
-                moved.beside.push(Comparison::of(moved, messages, Some(AIM)));
+        let contenders = [
+            ("pmWrite, memory of pmAlloc", "beside-write"),
+            ("pmRead, memory of pmAlloc", "beside-read"),
+            ("pmWrite, other memory", "beside-write-other"),
+            ("pmRead, other memory", "beside-read-other"),
+        ];
+        let mut rounds = vec![[Vec::new(), Vec::new()]; contenders.len()];
+        for round in 0..bench.rounds {
+            bench.progress(&format!("ethernet remote memory, {name}"), round);
+            for ((_, what), rates) in contenders.iter().zip(&mut rounds) {
+                let told = wires(bench, &[what, "-mtu", mtu, "-cores", &cores, wire])?;
+                let words = told.split_whitespace().skip(4).map(str::parse);
+                let Ok([messages, moved]) = <[_; 2]>::try_from(words.collect::<Vec<_>>()) else {
+                    return Err(format!("score-wires {what} says {told:?}"));
+                };
+                let bad = |_| format!("score-wires {what} says {told:?}");
+                rates[0].push(messages.map_err(bad)?);
+                rates[1].push(moved.map_err(bad)?);
             }
         }
-        all.extend(rows);
+        for ((who, what), [messages, moved]) in contenders.into_iter().zip(rounds) {
+            let command = format!("score-wires {what} -mtu {mtu} -cores {cores} {wire}");
+            let row =
+                |who, rates| Row::new("ethernet remote memory", name, who, RATE, rates, &command);
+            let (messages, mut moved) = (row("messages", messages), row(who, moved));
+            moved.beside.push(Comparison::of(&moved, &messages, Some(AIM)));
+            all.extend([messages, moved]);
+        }
     }
     Ok(all)
 }

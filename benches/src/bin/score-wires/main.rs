@@ -6,6 +6,8 @@
 //! score-wires bandwidth [OPTIONS] [WIRE...]   Gbit/s of payload
 //! score-wires write|read [OPTIONS] [WIRE...]  Gbit/s of remote memory of pmAlloc, over the device
 //! score-wires write-other|read-other ...      the same of any other memory
+//! score-wires beside-write|beside-read-other|...  any of these in turn with messages: its rate by
+//!                                             theirs, median and quarters; the medians of both
 //! score-wires cost [WIRE...]                  processor ns of a message, an empty poll and a KiB
 //! score-wires composite [-cores A,B]          ns of a message over plain and composite contexts:
 //!                                             one way (as above), and of one thread
@@ -17,6 +19,7 @@
 //! `hosts` starts `PROGRAM A` on the first and `PROGRAM B` on the second host and shows what the
 //! second one says (iperf3, for one). Needs root.
 
+mod beside;
 mod composite;
 mod cost;
 mod end;
@@ -73,7 +76,11 @@ fn run(words: &[String]) -> Result<()> {
     let named = |wire: &&str| rest.is_empty() || rest.iter().any(|one| one == wire);
     let wires: Vec<&str> = WIRES.into_iter().filter(named).collect();
     match (command.as_str(), rest) {
-        ("latency" | "bandwidth" | "write" | "read" | "write-other" | "read-other", _) => {
+        (
+            "latency" | "bandwidth" | "write" | "read" | "write-other" | "read-other"
+            | "beside-write" | "beside-read" | "beside-write-other" | "beside-read-other",
+            _,
+        ) => {
             for wire in wires {
                 let has = match command.as_str() {
                     "latency" => true,

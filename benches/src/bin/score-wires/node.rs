@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    fn send(&self, len: usize) -> Result<()> {
+    pub fn send(&self, len: usize) -> Result<()> {
         let mut last = Instant::now() + PATIENCE;
         while !self.try_send(len)? {
             self.must_not_wait(&mut last)?;
@@ -116,7 +116,7 @@ impl Node {
     }
 
     /// None: nothing comes for a long time.
-    fn receive(&self) -> Result<Option<usize>> {
+    pub fn receive(&self) -> Result<Option<usize>> {
         let begin = Instant::now();
         loop {
             for _ in 0..POLLS {
@@ -189,6 +189,15 @@ impl Node {
         Ok(self.end.mtu(self.peer)?)
     }
 
+    /// Whether all that was sent is there.
+    pub fn has_sent(&self) -> Result<bool> {
+        match self.end.is_send_done() {
+            Ok(()) => Ok(true),
+            Err(Error::Busy) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Sends the longest messages until the sink says that it has enough.
     fn source(&self) -> Result<()> {
         let len = self.mtu()?;
@@ -253,7 +262,7 @@ impl Node {
     }
 
     /// Locks memory, and tells and hears handles: own, and the other's.
-    fn areas(&self, other: bool) -> Result<[AddrHandle; 2]> {
+    pub fn areas(&self, other: bool) -> Result<[AddrHandle; 2]> {
         let own = self.area(other)?;
         let bytes = own.bits().to_ne_bytes();
         // SAFETY: as many bytes are reserved.
@@ -329,6 +338,13 @@ pub fn run(
             match own {
                 0 => say(&format!("{:.3}", node.moves(write, other, time)?)),
                 _ => node.is_moved(other),
+            }
+        }
+        _ if what.starts_with("beside-") => {
+            let (write, other) = (what.starts_with("beside-write"), what.ends_with("other"));
+            match own {
+                0 => say(&node.beside(write, other, time)?),
+                _ => node.is_beside(other),
             }
         }
         _ => Err(format!("end: {what}?").into()),

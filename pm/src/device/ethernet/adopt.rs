@@ -95,7 +95,8 @@ impl Engine {
         for (to, messages) in unnumbered {
             self.number(to, messages, &mut left);
         }
-        let writes = left.iter().any(|pending| pending.kind == Kind::Remote);
+        let remote = |kind| matches!(kind, Kind::Remote | Kind::More | Kind::Lost);
+        let writes = left.iter().any(|pending| remote(pending.kind));
         self.machine.resume(left);
         writes
     }

@@ -1,23 +1,20 @@
-//! Frames of remote memory whose bytes are still where their user has them: the kernel reads them
+//! Packets of remote memory whose bytes are still where their user has them: the wire takes them
 //! there when they go out. Most are acknowledged soon after, and were never copied to the slab.
 //!
-//! The slab has *nothing* in place of such a frame: one without bytes, which the target of a write
-//! skips, and the origin of a read takes for a failure. Whoever adopts the slots of a dead process
-//! sends that. What has to go out again, or may not be lost with the process, is brought home
-//! before (`homing`), and so is all when memory is unlocked.
+//! The slab says that such a packet is lost: whoever adopts the slots of a dead process sends that.
+//! What has to go out again, or may not be lost with the process, is brought home before
+//! (`homing`), and so is all when memory is unlocked.
 
 #![forbid(unsafe_code)]
 
 use super::transfers::Side;
 use super::wire::Elsewhere;
 use crate::remote::AddrHandle;
-use score_proto::remote::HEAD;
 
 /// A frame whose bytes are away.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     pub(super) peer: u32,
-    pub(super) head: [u8; HEAD],
     pub(super) bytes: Elsewhere,
     /// They may be sent as long as they are locked. None: as long as they are there.
     pub(super) region: Option<AddrHandle>,
@@ -33,8 +30,8 @@ pub(super) enum State {
     Fresh(Frame),
     /// It was, once.
     Sent(Frame),
-    /// There are no bytes any more: what the slab has takes its place.
-    Void,
+    /// There are no bytes any more.
+    Lost,
 }
 
 /// Frames that are many.
@@ -82,7 +79,7 @@ impl Away {
     pub(super) fn frame(&self, slot: u32) -> Option<Frame> {
         match *self.state(slot) {
             State::Fresh(frame) | State::Sent(frame) => Some(frame),
-            State::Home | State::Void => None,
+            State::Home | State::Lost => None,
         }
     }
 
@@ -123,9 +120,9 @@ impl Away {
         }
     }
 
-    /// It has nothing to say.
-    pub(super) fn fail(&mut self, slot: u32) {
-        self.set(slot, State::Void);
+    /// There are none.
+    pub(super) fn lose(&mut self, slot: u32) {
+        self.set(slot, State::Lost);
     }
 
     /// The slots whose frames are away, in the order of going: own writes to `peer`, or all.
@@ -155,7 +152,7 @@ mod tests {
 
     fn frame(peer: u32, at: usize) -> Frame {
         let bytes = Elsewhere { at, len: 10 };
-        Frame { peer, head: [0; HEAD], bytes, region: None, side: Side::Origin, number: 1 }
+        Frame { peer, bytes, region: None, side: Side::Origin, number: 1 }
     }
 
     #[test]
@@ -172,9 +169,9 @@ mod tests {
         assert_eq!(away.run(&away.slots(Some(7))), 2, "a gap behind the second");
         away.has_gone_out(101);
         assert!(matches!(away.state(101), State::Sent(_)));
-        away.fail(101);
+        away.lose(101);
         away.come(104);
-        assert!(matches!((away.state(101), away.state(104)), (State::Void, State::Home)));
+        assert!(matches!((away.state(101), away.state(104)), (State::Lost, State::Home)));
         assert_eq!(away.slots(Some(7)), [103]);
         [101, 102, 103].into_iter().for_each(|slot| away.come(slot));
         assert!(away.is_empty() && away.slots(None).is_empty());

@@ -253,17 +253,16 @@ impl Engine {
         number.store(u64::from(sequence.wrapping_add(1)), Ordering::Release);
     }
 
-    /// Publishes what was written to a slot that no sender has, `home` bytes, and gives it to the
-    /// machine as a packet with `len`.
+    /// Publishes a slot that no sender has, and gives it to the machine as a packet with `len`
+    /// bytes.
     pub(super) fn submit_own(
         &mut self,
         to: u32,
         slot: u32,
-        (home, len): (usize, usize),
-        kind: Kind,
+        published: Published,
+        (len, kind): (usize, Kind),
     ) -> Result<()> {
         let sequence = self.machine.next_sequence(to);
-        let published = Published::new(home, kind);
         let content = Content { to, order: 0, sequence: Some(sequence), published };
         self.slab.publish(self.place, slot as usize, content);
         self.owners[slot as usize] = to;
@@ -368,7 +367,9 @@ impl Engine {
                     // As many words as entries: there is room.
                     delivered |= lanes.delivered.push(arrived.word());
                 }
-                Kind::Remote => self.frame_came(lanes, arrived),
+                Kind::Remote | Kind::More | Kind::Lost => {
+                    self.frame_came(lanes, arrived, message.kind);
+                }
                 _ => self.keep_letter(lanes, arrived),
             }
         }

@@ -7,8 +7,9 @@
 use super::engine::Engine;
 use super::links::BATCH;
 use super::pump::tell_failure;
+use crate::device::network::layout::Published;
 use crate::remote::{PARTS, Part};
-use score_proto::remote::HEAD;
+use score_proto::wire::Kind;
 
 impl Engine {
     /// A message to `node` says that what was written before it is there: nothing of that may be
@@ -56,7 +57,7 @@ impl Engine {
             return;
         };
         tell_failure(frame.peer, &why);
-        self.links.away.fail(slot);
+        self.links.away.lose(slot);
         self.remote.transfers.spoil(frame.peer, frame.side, frame.number);
     }
 
@@ -67,7 +68,7 @@ impl Engine {
         let mut bytes = 0;
         for (part, slot) in parts.iter_mut().zip(run) {
             let len = self.links.away.frame(*slot).map_or(0, |frame| frame.bytes.len);
-            let at = self.slab.payload(self.place, *slot as usize).addr() + HEAD;
+            let at = self.slab.payload(self.place, *slot as usize).addr();
             *part = Part { at, len };
             bytes += len;
         }
@@ -81,8 +82,8 @@ impl Engine {
         copied.map_err(|error| error.to_string())?;
         for slot in run {
             let Some(frame) = self.links.away.frame(*slot) else { continue };
-            self.slab.write(self.place, *slot as usize, &frame.head);
-            self.slab.lengthen(self.place, *slot as usize, HEAD + frame.bytes.len);
+            let published = Published::new(frame.bytes.len, Kind::More);
+            self.slab.replace(self.place, *slot as usize, published);
             self.links.away.come(*slot);
         }
         Ok(())

@@ -8,6 +8,7 @@ use super::reliability::Kind;
 use super::store::copy_letter;
 use crate::config::CONTROL_MTU;
 use crate::device::network::lanes::{Arrived, Lanes, Letter};
+use crate::device::network::layout::Published;
 use crate::error::{Error, Result};
 
 impl Engine {
@@ -49,7 +50,8 @@ impl Engine {
         self.slab.write(self.place, slot as usize, message);
         self.bring_home_before(to);
         let len = message.len();
-        self.submit_own(to, slot, (len, len), Kind::Control).inspect_err(|_| {
+        let published = Published::new(len, Kind::Control);
+        self.submit_own(to, slot, published, (len, Kind::Control)).inspect_err(|_| {
             self.spare_slots.push(slot);
         })
     }

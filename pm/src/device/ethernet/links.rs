@@ -4,13 +4,12 @@
 
 use super::away::{Away, State};
 use super::reliability::{HEADER, Machine, Transmit};
-use super::wire::{Elsewhere, Kind, Packet, Wire};
+use super::wire::{self, Elsewhere, Packet, Wire};
 use crate::debug;
 use crate::device::network::addresses::Addresses;
 use crate::device::network::slab::Slab;
 use crate::error::{Error, Result};
-use score_proto::remote::HEAD;
-use score_proto::wire::Header;
+use score_proto::wire::{Header, Kind};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -22,14 +21,16 @@ const UNKNOWN: u32 = u32::MAX;
 /// The peer's address is none: nothing can go there.
 const NOWHERE: u32 = u32::MAX - 1;
 
+/// Bytes of a packet that says that its bytes are lost: it has to have some.
+pub(super) const LOST: usize = 1;
+
 const NONE: Elsewhere = Elsewhere { at: 0, len: 0 };
 
-/// What goes before a payload in the slab, or before bytes that are elsewhere.
-type Head = [u8; HEADER + HEAD];
+/// What goes before a payload.
+type Head = [u8; HEADER];
 
-/// Where the payload of a packet is, and how much of the head goes before it.
+/// Where the payload of a packet is.
 struct Payload {
-    head: usize,
     at: usize,
     len: usize,
     more: Elsewhere,
@@ -43,8 +44,7 @@ pub(super) struct Links {
     addresses: Arc<Addresses>,
     channel: usize,
     heads: Box<[Head; BATCH]>,
-    /// Whether all wires send bytes from elsewhere than the slab, and in segments at that.
-    pub(super) gathers: bool,
+    /// Whether packets go to the kernel in segments of one piece on all wires.
     pub(super) segments: bool,
     /// Frames of remote memory that are not in the slab.
     pub(super) away: Away,
@@ -67,12 +67,11 @@ impl Links {
         Links {
             ways: (0..addresses.shape().nodes.div_ceil(PAGE)).map(|_| None).collect(),
             warned: vec![false; wires.len()],
-            gathers: wires.iter().all(Wire::gathers),
-            segments: wires.iter().all(|wire| wire.kind() == Kind::Udp),
+            segments: wires.iter().all(|wire| wire.kind() == wire::Kind::Udp),
             wires,
             addresses,
             channel,
-            heads: Box::new([[0; HEADER + HEAD]; BATCH]),
+            heads: Box::new([[0; HEADER]; BATCH]),
             away,
             late: Vec::new(),
             unsent: VecDeque::new(),
@@ -202,8 +201,8 @@ impl Links {
         let Some(payload) = complete(&self.away, slab, place, packet, head) else {
             return self.late.push(*packet);
         };
-        let Payload { head: before, at, len, more } = payload;
-        if wire.send(&[Packet { to, header: &head[..before], at, len, more }]) == 0 {
+        let Payload { at, len, more } = payload;
+        if wire.send(&[Packet { to, header: head, at, len, more }]) == 0 {
             self.unsent.push_back(*packet);
         } else if more.len > 0 {
             self.has_gone_out(packet);
@@ -244,9 +243,9 @@ impl Links {
                     self.late.push(run[i]);
                     continue;
                 };
-                let Payload { head: before, at, len, more } = payload;
+                let Payload { at, len, more } = payload;
                 away |= more.len > 0;
-                packets[count] = Packet { to, header: &head[..before], at, len, more };
+                packets[count] = Packet { to, header: head, at, len, more };
                 from[count] = i;
                 count += 1;
             }
@@ -293,23 +292,19 @@ fn complete(
     packet: &Transmit,
     head: &mut Head,
 ) -> Option<Payload> {
-    let (first, second) = head.split_first_chunk_mut()?;
     let (slot, len) = packet.payload.unwrap_or((0, 0));
     let at = if len == 0 { 0 } else { slab.payload_at(place, slot as usize) };
-    let home = Payload { head: HEADER, at, len: len.into(), more: NONE };
+    let home = Payload { at, len: len.into(), more: NONE };
     let payload = match away.state(slot) {
         State::Home => home,
-        State::Fresh(frame) => {
-            second.copy_from_slice(&frame.head);
-            Payload { head: HEADER + HEAD, at: 0, len: 0, more: frame.bytes }
-        }
+        State::Fresh(frame) => Payload { at: 0, len: 0, more: frame.bytes },
         State::Sent(_) => return None,
-        State::Void => {
-            Header { len: HEAD as u16, ..packet.header }.encode(first);
-            return Some(Payload { len: HEAD, ..home });
+        State::Lost => {
+            Header { kind: Kind::Lost, len: LOST as u16, ..packet.header }.encode(head);
+            return Some(Payload { len: LOST, ..home });
         }
     };
-    packet.header.encode(first);
+    packet.header.encode(head);
     Some(payload)
 }
 

@@ -6,16 +6,17 @@
 
 use super::away;
 use super::engine::Engine;
+use super::links::LOST;
 use super::reliability::Kind;
 use super::store::copy_letter;
 use super::transfers::{Chain, Ended, From, Next, Operation, Side, Transfers};
 use super::wire::Elsewhere;
 use crate::debug;
 use crate::device::network::lanes::{Arrived, Lanes};
-use crate::device::network::layout::Geometry;
+use crate::device::network::layout::{Geometry, Published};
 use crate::device::network::slots::Slots;
-use crate::remote::{AddrHandle, Copier, Direction, PARTS, Part, is_ours};
-use crate::sync::Ordering;
+use crate::remote::{AddrHandle, Copier, Direction, PARTS, Part};
+use crate::sync::{Ordering, prefetch_read};
 use score_proto::remote::{Frame, HEAD, LONGEST};
 
 /// What the engine keeps for remote memory.
@@ -162,90 +163,87 @@ impl Engine {
         let mut head = [0; LONGEST];
         let len = frame.encode(&mut head);
         self.slab.write(self.place, slot as usize, &head[..len]);
-        self.launch(node, slot, (len, len));
+        self.launch(node, slot, Published::new(len, Kind::Remote), (len, Kind::Remote));
     }
 
-    /// A frame goes out whose slot has so many bytes, and so many in all.
-    fn launch(&mut self, node: u32, slot: u32, lens: (usize, usize)) {
+    /// A packet of this length goes out; its slot has what is published.
+    fn launch(&mut self, node: u32, slot: u32, published: Published, packet: (usize, Kind)) {
         self.remote.flying += 1;
         self.remote.flown += 1;
         self.remote.transfers.fly(node, 1);
-        let taken = self.submit_own(node, slot, lens, Kind::Remote);
+        let taken = self.submit_own(node, slot, published, packet);
         debug_assert!(taken.is_ok(), "{taken:?}");
     }
 
-    /// Makes at most `room` frames of the chain's next bytes.
+    /// Makes at most `room` packets of the chain's next bytes.
     fn fill(&mut self, lanes: &Lanes, node: u32, chain: &Chain, room: usize) {
-        let most = self.longest_to(lanes, node) - HEAD;
-        let mut slots = [0; PARTS];
-        let mut parts = [Part::default(); PARTS];
-        let (mut count, mut bytes) = (0, 0);
-        while count < room && bytes < chain.left {
-            let Some(slot) = self.frame_slot() else { break };
-            let at = self.slab.payload(self.place, slot as usize).addr() + HEAD;
-            let len = most.min(chain.left - bytes);
-            (slots[count], parts[count]) = (slot, Part { at, len });
-            (count, bytes) = (count + 1, bytes + len);
-        }
-        let (slots, parts) = (&slots[..count], &parts[..count]);
-        let from = match chain.from {
+        let longest = self.longest_to(lanes, node);
+        let found = match chain.from {
             From::Address(at) => Ok(at),
-            From::Region(handle) => self.desk.find(handle, bytes),
+            From::Region(handle) => self.desk.find(handle, chain.left.min(room * longest)),
         };
-        let from = from.map_err(|_| "it is not locked".to_owned());
-        let copied = from.and_then(|from| {
-            let away = if self.stays_away(from, bytes) { bytes / most } else { 0 };
-            // SAFETY: frames that were just taken, which nobody else has.
-            let copied = unsafe { self.remote.copier.gather(from + away * most, &parts[away..]) };
-            copied.map(|()| (from, away)).map_err(|error| error.to_string())
-        });
-        let (from, away) = match copied {
-            Ok(copied) => copied,
-            Err(why) => {
-                tell_failure(node, &why);
-                slots.iter().for_each(|slot| self.give_slot_back(*slot));
-                return self.remote.transfers.cut(node, chain);
+        let mut failed = found.is_err().then(|| "it is not locked".to_owned());
+        let (from, mut bytes) = (found.unwrap_or(0), 0);
+        for _ in 0..room {
+            if failed.is_some() || bytes == chain.left {
+                break;
             }
-        };
-        let mut at = 0;
-        for (i, (slot, part)) in slots.iter().zip(parts).enumerate() {
-            let (mut head, mut home) = ([0; LONGEST], HEAD + part.len);
-            chain.frame(at, part.len).encode(&mut head);
-            if i < away {
-                let bytes = Elsewhere { at: from + at, len: part.len };
-                self.send_away(node, *slot, chain, at, (&head, bytes));
-                (head, home) = (chain.nothing(), HEAD);
+            let Some(slot) = self.frame_slot() else { break };
+            let (len, away) = chain.next(bytes, longest);
+            let piece = Elsewhere { at: from.wrapping_add(bytes), len };
+            if away {
+                self.send_away(node, slot, (chain, bytes), piece);
+            } else {
+                failed = self.send_copy(node, slot, chain.frame(bytes, len), piece).err();
             }
-            self.slab.write(self.place, *slot as usize, &head[..HEAD]);
-            self.launch(node, *slot, (home, HEAD + part.len));
-            at += part.len;
+            bytes += if failed.is_none() { len } else { 0 };
         }
-        self.remote.transfers.sent(node, chain, bytes);
+        if bytes > 0 {
+            self.remote.transfers.sent(node, chain, bytes);
+        }
+        if let Some(why) = failed {
+            tell_failure(node, &why);
+            self.remote.transfers.cut(node, chain);
+        }
     }
 
-    /// Whether whole frames of this memory are not copied. To copy what is ours costs less than a
-    /// piece more in each packet where packets go one by one.
-    fn stays_away(&self, from: usize, bytes: usize) -> bool {
-        self.links.gathers && (self.links.segments || !is_ours(from, bytes))
-    }
-
-    /// The frame of `slot`, of which these are head and bytes, goes out with what lies elsewhere.
-    fn send_away(
+    /// These bytes go out behind the frame's head, from its slot.
+    fn send_copy(
         &mut self,
-        peer: u32,
+        node: u32,
         slot: u32,
-        chain: &Chain,
-        at: usize,
-        (long, bytes): (&[u8; LONGEST], Elsewhere),
-    ) {
+        frame: Frame,
+        bytes: Elsewhere,
+    ) -> Result<(), String> {
+        let at = self.slab.payload(self.place, slot as usize).addr() + HEAD;
+        // SAFETY: a slot that was just taken, which nobody else has.
+        let copied = unsafe { self.remote.copier.gather(bytes.at, &[Part { at, len: bytes.len }]) };
+        copied.map_err(|error| {
+            self.give_slot_back(slot);
+            error.to_string()
+        })?;
+        let mut head = [0; LONGEST];
+        frame.encode(&mut head);
+        self.slab.write(self.place, slot as usize, &head[..HEAD]);
+        let len = HEAD + bytes.len;
+        self.launch(node, slot, Published::new(len, Kind::Remote), (len, Kind::Remote));
+        Ok(())
+    }
+
+    /// These bytes, `at` further in the chain, go out from where they are.
+    fn send_away(&mut self, peer: u32, slot: u32, (chain, at): (&Chain, usize), bytes: Elsewhere) {
         let region = match chain.from {
             From::Address(_) => None,
             From::Region(handle) => Some(handle + at as u64),
         };
-        let mut head = [0; HEAD];
-        head.copy_from_slice(&long[..HEAD]);
         let (side, number) = (chain.side, chain.number());
-        self.links.away.go(slot, away::Frame { peer, head, bytes, region, side, number });
+        // They are copied when the batch goes out, and mostly are in no cache: fetching them
+        // takes as long as the rest here. In segments they go out too soon for that (measured).
+        if !self.links.segments {
+            bytes.lines().for_each(prefetch_read);
+        }
+        self.links.away.go(slot, away::Frame { peer, bytes, region, side, number });
+        self.launch(peer, slot, Published::new(LOST, Kind::Lost), (bytes.len, Kind::More));
     }
 
     fn give_slot_back(&self, slot: u32) {
@@ -264,17 +262,27 @@ impl Engine {
     }
 
     /// A frame has come. Its bytes wait for those that follow them.
-    pub(super) fn frame_came(&mut self, lanes: &Lanes, Arrived { entry, from, len }: Arrived) {
+    pub(super) fn frame_came(&mut self, lanes: &Lanes, arrived: Arrived, kind: Kind) {
         self.remote.come = true;
+        let Arrived { entry, from, len } = arrived;
         let (at, len) = (lanes.place(entry), len as usize);
-        let mut head = [0; LONGEST];
-        let known = len.min(LONGEST);
-        copy_letter(at, &mut head[..known]);
-        let frame = Frame::parse(&head[..known], len);
-        let copy = frame.and_then(|(frame, bytes)| {
-            self.remote.transfers.came(from, frame, bytes).map(|copy| (copy, bytes))
-        });
-        let Some((copy, bytes)) = copy else { return self.release(entry, from) };
+        let mut frame = None;
+        if kind == Kind::Remote {
+            let mut head = [0; LONGEST];
+            let known = len.min(LONGEST);
+            copy_letter(at, &mut head[..known]);
+            frame = Frame::parse(&head[..known], len);
+        }
+        let transfers = &mut self.remote.transfers;
+        let copy = match (kind, frame) {
+            (Kind::More, _) => transfers.more(from, len).map(|copy| (copy, 0)),
+            (_, Some((frame, bytes))) => {
+                transfers.came(from, frame, bytes).map(|copy| (copy, HEAD))
+            }
+            (_, None) => transfers.lost(from),
+        };
+        let Some((copy, head)) = copy else { return self.release(entry, from) };
+        let bytes = len - head;
         let run = &self.remote.run;
         let follows = run.count < PARTS
             && (run.peer, run.side, run.number) == (from, copy.side, copy.number)
@@ -285,7 +293,7 @@ impl Engine {
             (run.peer, run.side, run.number, run.to) = (from, copy.side, copy.number, copy.to);
         }
         let run = &mut self.remote.run;
-        run.parts[run.count] = Part { at: at.addr() + HEAD, len: bytes };
+        run.parts[run.count] = Part { at: at.addr() + head, len: bytes };
         run.entries[run.count] = entry;
         run.count += 1;
         run.len += bytes;

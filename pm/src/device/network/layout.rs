@@ -10,7 +10,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 use score_proto::wire::{HEADER, Kind};
 
 /// "SCPMETH" and the layout's version.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x05");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x06");
 /// The most processes of one host that share a slab.
 pub(crate) const MAX_LOCAL: usize = 1024;
 /// The longest message that a wire may offer.
@@ -86,40 +86,31 @@ pub(crate) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     pub(crate) len: usize,
-    /// Data, control message, or a frame of remote memory.
+    /// One that has a number.
     pub(crate) kind: Kind,
     /// It may wait for remote operations that are under way.
     pub(crate) behind: bool,
 }
 
 const PUBLISHED: u64 = 1 << 63;
-const CONTROL: u64 = 1 << 62;
-const REMOTE: u64 = 1 << 61;
 const BEHIND: u64 = 1 << 60;
 /// The slot's sequence number holds.
 pub(crate) const NUMBERED: u64 = 1 << 59;
-const FLAGS: u64 = PUBLISHED | CONTROL | REMOTE | BEHIND | NUMBERED;
+/// Where the kind stands; the length is below.
+const KIND: u32 = 32;
 
 impl Published {
     pub(crate) fn new(len: usize, kind: Kind) -> Published {
         Published { len, kind, behind: false }
     }
     pub(crate) fn word(self) -> u64 {
-        let kind = match self.kind {
-            Kind::Control => CONTROL,
-            Kind::Remote => REMOTE,
-            _ => 0,
-        };
-        PUBLISHED | kind | if self.behind { BEHIND } else { 0 } | self.len as u64
+        let behind = if self.behind { BEHIND } else { 0 };
+        PUBLISHED | behind | (self.kind as u64) << KIND | u64::from(self.len as u32)
     }
     /// None: free. A length that no process of ours writes is cut by the caller.
     pub(crate) fn from_word(word: u64) -> Option<Published> {
-        let kind = match word & (CONTROL | REMOTE) {
-            0 => Kind::Data,
-            CONTROL => Kind::Control,
-            _ => Kind::Remote,
-        };
-        let (len, behind) = ((word & !FLAGS) as usize, word & BEHIND != 0);
+        let kind = Kind::from_byte((word >> KIND) as u8).filter(|kind| kind.is_numbered())?;
+        let (len, behind) = (word as u32 as usize, word & BEHIND != 0);
         (word & PUBLISHED != 0).then_some(Published { len, kind, behind })
     }
 }
@@ -273,10 +264,12 @@ mod tests {
     #[test]
     fn a_slots_word_tells_free_from_published() {
         assert_eq!(Published::from_word(0), None);
-        for kind in [Kind::Data, Kind::Control, Kind::Remote] {
+        for kind in [Kind::Data, Kind::Control, Kind::Remote, Kind::More, Kind::Lost] {
             let slot = Published { len: 1400, kind, behind: kind == Kind::Data };
             assert_eq!(Published::from_word(slot.word()), Some(slot));
             assert_eq!(Published::from_word(slot.word() | NUMBERED), Some(slot));
         }
+        let ack = Published::new(8, Kind::Ack).word();
+        assert_eq!(Published::from_word(ack), None, "nothing that has a number");
     }
 }

@@ -215,15 +215,10 @@ impl Slab {
         line.word.store(word | NUMBERED, Ordering::Release);
     }
 
-    /// What a published slot holds is so long from now on.
-    pub(crate) fn lengthen(&self, place: usize, slot: usize, len: usize) {
-        let line = self.slot(place, slot);
-        let word = line.word.load(Ordering::Relaxed);
-        if let Some(published) = Published::from_word(word) {
-            let word = Published { len, ..published }.word() | word & NUMBERED;
-            // SYNC: slab-slot
-            line.word.store(word, Ordering::Release);
-        }
+    /// A published slot that has its number holds this from now on.
+    pub(crate) fn replace(&self, place: usize, slot: usize, published: Published) {
+        // SYNC: slab-slot
+        self.slot(place, slot).word.store(published.word() | NUMBERED, Ordering::Release);
     }
 
     /// The message was acknowledged, or goes nowhere.

@@ -131,11 +131,11 @@ impl Peer {
         now: u64,
     ) -> Fate {
         match header.kind {
-            Kind::Data | Kind::Control | Kind::Remote if shared.draining => {
-                shared.counters.undelivered += 1
-            }
-            Kind::Data | Kind::Control | Kind::Remote => {
-                return self.receive.put(header, link, buffer, shared, now);
+            Kind::Data | Kind::Control | Kind::Remote | Kind::More | Kind::Lost => {
+                if !shared.draining {
+                    return self.receive.put(header, link, buffer, shared, now);
+                }
+                shared.counters.undelivered += 1;
             }
             Kind::WindowProbe if !shared.draining => {
                 self.receive.probed(header, link, shared, now);

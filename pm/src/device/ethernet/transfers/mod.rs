@@ -24,7 +24,7 @@ mod tests;
 use crate::device::network::lanes::Submitted;
 use crate::remote::{AddrHandle, Direction};
 use origin::Origin;
-use score_proto::remote::{Frame, LONGEST};
+use score_proto::remote::{Frame, HEAD};
 use std::collections::{BTreeMap, VecDeque};
 use target::Target;
 
@@ -94,6 +94,8 @@ pub(super) struct Chain {
     number: u32,
     /// Handle there, or offset.
     place: u64,
+    /// Its bytes follow those of the latest frame.
+    goes_on: bool,
 }
 
 impl Chain {
@@ -106,6 +108,17 @@ impl Chain {
                 Frame::Piece { number, last, handle }
             }
             Side::Target => Frame::Data { number, last, failed: false, offset: place + at as u64 },
+        }
+    }
+
+    /// How many bytes the packet has whose bytes begin `at` further, and whether they go without a
+    /// head: neither the first of what follows another frame nor the last ones do.
+    pub(super) fn next(&self, at: usize, longest: usize) -> (usize, bool) {
+        let (left, headed) = (self.left - at, longest - HEAD);
+        if left <= headed || at == 0 && !self.goes_on {
+            (left.min(headed), false)
+        } else {
+            (longest.min(left - 1), true)
         }
     }
 }
@@ -123,17 +136,6 @@ impl Chain {
     pub(super) fn number(&self) -> u32 {
         self.number
     }
-
-    /// What takes the place of a frame of this chain whose bytes cannot be had: the target of a
-    /// write skips it, the origin of a read hears that that has failed.
-    pub(super) fn nothing(&self) -> [u8; LONGEST] {
-        let mut head = [0; LONGEST];
-        if self.side == Side::Target {
-            let (number, offset) = (self.number, self.place);
-            Frame::Data { number, last: true, failed: true, offset }.encode(&mut head);
-        }
-        head
-    }
 }
 
 #[derive(Default)]
@@ -148,6 +150,9 @@ struct Peer {
     touched: bool,
     /// Frames that are on the way.
     flying: u64,
+    /// What the bytes behind the latest frame belong to: of what goes there, and of what comes.
+    sent: Option<Frame>,
+    came: Option<Frame>,
 }
 
 /// See the module.
@@ -242,7 +247,10 @@ impl Transfers {
                 self.ready.retain(|other| *other != node);
             }
             Next::Message(_) => self.parked -= 1,
-            Next::Frame(_) | Next::Chain(_) => {}
+            Next::Frame(_) => peer.sent = None,
+            Next::Chain(ref mut chain) => {
+                chain.goes_on = peer.sent.is_some() && peer.sent == Some(chain.frame(0, 0));
+            }
         }
         next
     }
@@ -250,6 +258,7 @@ impl Transfers {
     /// So many bytes of this chain are in frames.
     pub(super) fn sent(&mut self, node: u32, chain: &Chain, bytes: usize) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.sent = chain.frame(0, bytes).goes_on(bytes);
         match chain.side {
             Side::Origin => peer.origin.sent(bytes),
             Side::Target => peer.target.sent(bytes),
@@ -277,6 +286,18 @@ impl Transfers {
         }
     }
 
+    /// So many bytes of `node` have come that follow those of its latest frame; as below.
+    pub(super) fn more(&mut self, node: u32, bytes: usize) -> Option<Copy> {
+        let frame = self.peers.get(&node)?.came?;
+        self.came(node, frame, bytes)
+    }
+
+    /// Bytes of `node` were lost, or say nothing: where those behind them go is not known.
+    pub(super) fn lost<T>(&mut self, node: u32) -> Option<T> {
+        self.peers.get_mut(&node)?.came = None;
+        None
+    }
+
     /// One is not any more.
     pub(super) fn land(&mut self, node: u32) {
         if let Some(peer) = self.peers.get_mut(&node) {
@@ -287,6 +308,7 @@ impl Transfers {
     /// A frame of `node` has come, with so many bytes. Answers where these go; None: nowhere.
     pub(super) fn came(&mut self, node: u32, frame: Frame, bytes: usize) -> Option<Copy> {
         let peer = self.peers.entry(node).or_default();
+        peer.came = frame.goes_on(bytes);
         let done = match frame {
             Frame::Piece { number, last, handle } => {
                 let to = AddrHandle::from_bits(handle);

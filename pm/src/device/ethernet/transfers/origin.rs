@@ -86,7 +86,7 @@ impl Origin {
             return Next::Frame(Frame::Piece { number, last: true, handle: place });
         }
         let (from, left) = (From::Address(address.wrapping_add(self.sent)), len - self.sent);
-        Next::Chain(Chain { side: Side::Origin, from, left, number, place })
+        Next::Chain(Chain { side: Side::Origin, from, left, number, place, goes_on: false })
     }
 
     /// The first operation of the queue waits for its answer from now on.

@@ -70,7 +70,8 @@ impl Target {
             Some(&Owed::Data { number, handle, len, sent, .. }) => {
                 let (side, place) = (Side::Target, sent as u64);
                 let from = From::Region(handle + sent as u64);
-                return Next::Chain(Chain { side, from, left: len - sent, number, place });
+                let left = len - sent;
+                return Next::Chain(Chain { side, from, left, number, place, goes_on: false });
             }
         };
         self.owed.pop_front();

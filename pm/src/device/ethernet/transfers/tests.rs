@@ -21,6 +21,7 @@ struct Node {
 
 enum Packet {
     Frame(Frame, Vec<u8>),
+    More(Vec<u8>),
     Message(u32),
 }
 
@@ -51,7 +52,7 @@ fn send(from: &mut Node, to: &mut Node, peer: u32) {
         Next::Message(message) => to.wire.push_back(Packet::Message(message.slot)),
         Next::Frame(frame) => to.wire.push_back(Packet::Frame(frame, Vec::new())),
         Next::Chain(chain) => {
-            let len = chain.left.min(PIECE);
+            let (len, bare) = (chain.left.min(PIECE), chain.goes_on && chain.left > PIECE);
             let at = match chain.from {
                 From::Address(offset) => AddrHandle::from_bits(REGION + offset as u64),
                 From::Region(handle) => handle,
@@ -60,7 +61,10 @@ fn send(from: &mut Node, to: &mut Node, peer: u32) {
                 None => from.transfers.cut(peer, &chain),
                 Some(range) => {
                     let bytes = from.memory[range].to_vec();
-                    to.wire.push_back(Packet::Frame(chain.frame(0, len), bytes));
+                    to.wire.push_back(match bare {
+                        true => Packet::More(bytes),
+                        false => Packet::Frame(chain.frame(0, len), bytes),
+                    });
                     from.transfers.sent(peer, &chain, len);
                 }
             }
@@ -70,16 +74,16 @@ fn send(from: &mut Node, to: &mut Node, peer: u32) {
 
 /// One packet, at most, comes to `node` from `peer`.
 fn receive(node: &mut Node, peer: u32) {
-    match node.wire.pop_front() {
+    let (copy, bytes) = match node.wire.pop_front() {
         None => return,
         Some(Packet::Message(name)) => return node.messages.push(name),
-        Some(Packet::Frame(frame, bytes)) => {
-            if let Some(copy) = node.transfers.came(peer, frame, bytes.len()) {
-                match place(copy.to, bytes.len()) {
-                    Some(range) => node.memory[range].copy_from_slice(&bytes),
-                    None => node.transfers.spoil(peer, copy.side, copy.number),
-                }
-            }
+        Some(Packet::Frame(frame, bytes)) => (node.transfers.came(peer, frame, bytes.len()), bytes),
+        Some(Packet::More(bytes)) => (node.transfers.more(peer, bytes.len()), bytes),
+    };
+    if let Some(copy) = copy {
+        match place(copy.to, bytes.len()) {
+            Some(range) => node.memory[range].copy_from_slice(&bytes),
+            None => node.transfers.spoil(peer, copy.side, copy.number),
         }
     }
     node.ended.extend(std::iter::from_fn(|| node.transfers.ended()));
@@ -214,7 +218,7 @@ proptest! {
 
     #[test]
     fn no_frames_do_harm_or_make_a_target_grow(
-        frames in prop::collection::vec((0u8..5, 0u8..4, 0u32..4, any::<u64>(), 0usize..40), 0..300)
+        frames in prop::collection::vec((0u8..7, 0u8..4, 0u32..4, any::<u64>(), 0usize..40), 0..300)
     ) {
         let mut node = node(3);
         node.transfers.begin(1, operation(Direction::Read, 0, 0, 300));
@@ -226,8 +230,13 @@ proptest! {
             head[4..8].copy_from_slice(&number.to_le_bytes());
             head[8..16].copy_from_slice(&(place % 600).to_le_bytes());
             head[16..].copy_from_slice(&place.to_le_bytes());
-            let Some((frame, bytes)) = Frame::parse(&head, HEAD + bytes) else { continue };
-            if let Some(copy) = node.transfers.came(1, frame, bytes)
+            let copy = match (what, Frame::parse(&head, HEAD + bytes)) {
+                (5, _) => node.transfers.more(1, bytes),
+                (6, _) => node.transfers.lost(1),
+                (_, Some((frame, bytes))) => node.transfers.came(1, frame, bytes),
+                (_, None) => continue,
+            };
+            if let Some(copy) = copy
                 && copy.side == Side::Origin
             {
                 let end = copy.to.bits() - REGION + bytes as u64;
@@ -237,6 +246,55 @@ proptest! {
             let _ = node.transfers.ended();
         }
     }
+}
+
+#[test]
+fn what_follows_lost_bytes_goes_nowhere_until_the_next_frame() {
+    let mut node = node(0);
+    let transfers = &mut node.transfers;
+    let piece = |last, at| Frame::Piece { number: 0, last, handle: REGION + at };
+    let at = |copy: Option<Copy>| copy.map(|copy| copy.to.bits() - REGION);
+    assert_eq!(at(transfers.more(1, 8)), None, "behind nothing");
+    assert_eq!(at(transfers.came(1, piece(false, 10), 8)), Some(10));
+    assert_eq!(at(transfers.more(1, 20)), Some(18));
+    assert_eq!(at(transfers.more(2, 1)), None, "of another peer");
+    assert_eq!(at(transfers.more(1, 1)), Some(38));
+    assert_eq!(at(transfers.lost(1)), None);
+    assert_eq!(at(transfers.more(1, 1)), None, "behind what was lost");
+    assert_eq!(at(transfers.came(1, piece(false, 60), 5)), Some(60));
+    assert_eq!(at(transfers.more(1, 5)), Some(65));
+    transfers.came(1, Frame::Ask { number: 0, handle: REGION, len: 8 }, 0);
+    assert_eq!(at(transfers.more(1, 5)), None, "behind a question");
+    assert_eq!(at(transfers.came(1, piece(true, 70), 5)), Some(70));
+    assert_eq!(at(transfers.more(1, 5)), None, "behind the last one");
+}
+
+/// What goes to the peer next is a chain that goes on, or does not; a packet of it goes.
+fn packet(node: &mut Node, side: Side, goes_on: bool) -> (usize, bool) {
+    let Next::Chain(chain) = node.transfers.next(1) else { panic!("no chain") };
+    assert_eq!((chain.side, chain.goes_on), (side, goes_on));
+    let (len, bare) = chain.next(0, HEAD + PIECE);
+    node.transfers.sent(1, &chain, len);
+    (len, bare)
+}
+
+#[test]
+fn a_packet_of_a_chain_has_a_head_if_it_is_the_first_behind_another_or_the_last() {
+    let mut node = node(0);
+    node.transfers.begin(1, operation(Direction::Write, 0, 0, 5 * PIECE + 2 * HEAD - 1));
+    assert_eq!(packet(&mut node, Side::Origin, false), (PIECE, false));
+    assert_eq!(packet(&mut node, Side::Origin, true), (PIECE + HEAD, true));
+    let ask = Frame::Ask { number: 0, handle: REGION, len: PIECE as u64 };
+    node.transfers.came(1, ask, 0);
+    assert_eq!(packet(&mut node, Side::Target, false), (PIECE, false), "all of it");
+    assert_eq!(packet(&mut node, Side::Origin, false), (PIECE, false));
+    assert_eq!(packet(&mut node, Side::Origin, true), (PIECE + HEAD, true));
+    assert_eq!(packet(&mut node, Side::Origin, true), (PIECE - 1, false));
+    node.transfers.begin(1, operation(Direction::Write, 0, 0, 2 * PIECE + HEAD));
+    assert_eq!(packet(&mut node, Side::Origin, false), (PIECE, false));
+    assert_eq!(packet(&mut node, Side::Origin, true), (PIECE + HEAD - 1, true), "one is left");
+    assert_eq!(packet(&mut node, Side::Origin, true), (1, false));
+    assert_eq!(node.transfers.next(1), Next::Nothing);
 }
 
 #[test]

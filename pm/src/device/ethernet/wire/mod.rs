@@ -61,6 +61,15 @@ pub struct Elsewhere {
     pub len: usize,
 }
 
+impl Elsewhere {
+    /// The cache lines that they lie in. Nobody looks there.
+    pub(super) fn lines(self) -> impl Iterator<Item = *const u8> {
+        const LINE: usize = 64;
+        let first = self.at / LINE * LINE;
+        (first..self.at.saturating_add(self.len)).step_by(LINE).map(|line| line as *const u8)
+    }
+}
+
 /// A packet to send: a header of the machine, then a slice of the send slab, then other bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
@@ -72,8 +81,7 @@ pub struct Packet<'a> {
     pub at: usize,
     /// The payload's length; 0 for a packet of header alone.
     pub len: usize,
-    /// Goes behind it, on a wire that [gathers](Wire::gathers). What is not mapped when the packet
-    /// is sent is a lost packet.
+    /// Goes behind it. What is not mapped when the packet is sent is a lost packet.
     pub more: Elsewhere,
 }
 
@@ -172,11 +180,6 @@ impl Wire {
     /// Which wire it is.
     pub fn kind(&self) -> Kind {
         self.endpoint.kind()
-    }
-
-    /// Whether it sends bytes from elsewhere than the slab.
-    pub fn gathers(&self) -> bool {
-        self.kind() != Kind::Xdp
     }
 
     /// The endpoint it was attached to.

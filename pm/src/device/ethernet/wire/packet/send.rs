@@ -123,18 +123,17 @@ const fn part(at: *const u8, len: usize) -> libc::iovec {
 
 fn parts(header: &Header, packet: &Packet<'_>, payload: *const u8) -> [libc::iovec; 4] {
     let inner = packet.header;
-    [
-        part(header.as_ptr(), raw::HEADER),
-        part(inner.as_ptr(), inner.len()),
-        part(payload, packet.len),
-        part(packet.more.at as *const u8, packet.more.len),
-    ]
+    let more = part(packet.more.at as *const u8, packet.more.len);
+    let payload = part(payload, packet.len);
+    // The kernel looks at an empty piece, too.
+    let (third, fourth) = if packet.len == 0 { (more, payload) } else { (payload, more) };
+    [part(header.as_ptr(), raw::HEADER), part(inner.as_ptr(), inner.len()), third, fourth]
 }
 
 fn message(parts: &mut [libc::iovec; 4]) -> libc::msghdr {
     // SAFETY: plain data; all zero is an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = parts.as_mut_ptr();
-    message.msg_iovlen = parts.len() as _;
+    message.msg_iovlen = (3 + usize::from(parts[3].iov_len > 0)) as _;
     message
 }

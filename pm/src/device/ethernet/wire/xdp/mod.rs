@@ -14,6 +14,7 @@ use super::fault::{Fault, WireError};
 use super::packet::packet_mtu;
 use super::raw::{self, Station};
 use super::{Peer, Received, Source, Stats, link, sockopt};
+use crate::remote::Copier;
 use nix::errno::Errno;
 use rings::{Ring, Which};
 use std::os::fd::{AsFd, OwnedFd};
@@ -88,6 +89,7 @@ pub(super) struct Xdp {
     receiving: Ring<libc::xdp_desc>,
     sending: Ring<libc::xdp_desc>,
     frames: Frames,
+    copier: Copier,
     /// The kernel has to be called about frames in the send ring.
     unkicked: bool,
     /// What the kernel answered when it sent nothing.
@@ -118,6 +120,7 @@ impl Xdp {
             receiving: Ring::map(fd, Which::Receive).map_err(io("receive ring"))?,
             sending: Ring::map(fd, Which::Send).map_err(io("send ring"))?,
             frames: Frames::new(),
+            copier: Copier::new(),
             umem,
             socket,
             unkicked: false,

@@ -1,10 +1,12 @@
-//! Sending frames: copied into chunks, and one call to the kernel for all.
+//! Sending frames: copied into chunks, from wherever the bytes are, and one call to the kernel for
+//! all.
 
 // UNSAFETY: copies from the send slab; a call that makes the kernel look.
 #![expect(unsafe_code)]
 
 use super::{Xdp, raw};
-use crate::device::ethernet::wire::{Packet, Slab, transfer};
+use crate::device::ethernet::wire::{Elsewhere, Packet, Slab, transfer};
+use crate::remote::{PARTS, Part};
 use nix::errno::Errno;
 
 /// Calls to the kernel for one batch; each takes up to 32 frames.
@@ -14,38 +16,12 @@ impl Xdp {
     #[inline]
     pub fn send(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
         let mut done = 0;
-        for packet in batch {
-            let Some((payload, header)) = self.header(slab, packet) else {
-                self.lost(Errno::EMSGSIZE);
-                done += 1;
-                continue;
-            };
-            let Some(frame) = self.chunk() else {
-                let Some(errno) = self.down else { break };
-                // Nothing leaves the ring while the link is down: that is no full queue.
-                self.lost(errno);
-                done += 1;
-                continue;
-            };
-            let inner = packet.header;
-            let parts = [
-                (header.as_ptr(), raw::HEADER),
-                (inner.as_ptr(), inner.len()),
-                (payload, packet.len),
-            ];
-            // SAFETY: headers by their slices, the payload by the slab's promise.
-            let written = unsafe { self.umem.write(frame, parts) };
-            let sent = written.is_some_and(|total| {
-                let entry =
-                    libc::xdp_desc { addr: self.umem.at(frame), len: total as u32, options: 0 };
-                self.sending.stage(entry)
-            });
-            if !sent {
-                self.frames.give(frame);
+        for some in batch.chunks(PARTS) {
+            let taken = self.put(slab, some);
+            done += taken;
+            if taken < some.len() {
                 break;
             }
-            self.stats.sent += 1;
-            done += 1;
         }
         self.sending.publish();
         if done > 0 {
@@ -54,13 +30,90 @@ impl Xdp {
         done
     }
 
+    /// Puts packets into the ring, and answers how many there was room for.
+    fn put(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
+        let mut chunks = [None; PARTS];
+        let (mut done, mut gathers) = (0, false);
+        for (packet, chunk) in batch.iter().zip(&mut chunks) {
+            match self.begin(slab, packet) {
+                Ok(written) => *chunk = Some(written),
+                Err(Some(errno)) => self.lost(errno),
+                Err(None) => break,
+            }
+            gathers |= packet.more.len > 0;
+            done += 1;
+        }
+        let (batch, chunks) = (&batch[..done], &mut chunks[..done]);
+        if gathers {
+            self.gather(batch, chunks);
+        }
+        for (packet, chunk) in batch.iter().zip(chunks) {
+            let Some(chunk) = *chunk else { continue };
+            let (addr, len) = (self.umem.at(chunk), (raw::HEADER + packet.total()) as u32);
+            // It has as many places as there are chunks.
+            self.sending.stage(libc::xdp_desc { addr, len, options: 0 });
+            self.stats.sent += 1;
+        }
+        done
+    }
+
+    /// Writes all of a packet but what lies elsewhere to a chunk. None inside: there is none; else
+    /// why it may not travel.
+    fn begin(&mut self, slab: &Slab, packet: &Packet<'_>) -> Result<u32, Option<Errno>> {
+        let (payload, header) = self.header(slab, packet).ok_or(Errno::EMSGSIZE)?;
+        // Nothing leaves the ring while the link is down: that is no full queue.
+        let chunk = self.chunk().ok_or(self.down)?;
+        let inner = packet.header;
+        let parts =
+            [(header.as_ptr(), raw::HEADER), (inner.as_ptr(), inner.len()), (payload, packet.len)];
+        // SAFETY: headers by their slices, the payload by the slab's promise.
+        let written = unsafe { self.umem.write(chunk, parts, packet.more.len) };
+        written.then_some(chunk).ok_or_else(|| {
+            self.frames.give(chunk);
+            Some(Errno::EMSGSIZE)
+        })
+    }
+
+    /// Copies what lies elsewhere behind what is in the chunks; those of which that is not to be
+    /// had are taken back.
+    fn gather(&mut self, batch: &[Packet<'_>], chunks: &mut [Option<u32>]) {
+        let mut begin = 0;
+        while begin < batch.len() {
+            let (mut parts, mut count) = ([Part::default(); PARTS], 0);
+            let (from, mut end) = (batch[begin].more.at, batch[begin].more.at);
+            for (packet, chunk) in batch[begin..].iter().zip(&chunks[begin..]) {
+                let (Some(chunk), Elsewhere { at, len }) = (*chunk, packet.more) else { break };
+                if at != end || len == 0 {
+                    break;
+                }
+                let before = raw::HEADER + packet.total() - len;
+                parts[count] = Part { at: self.umem.inside(chunk, before, len).addr(), len };
+                (count, end) = (count + 1, end + len);
+            }
+            let run = begin..begin + count;
+            // SAFETY: inside chunks that are ours, by `begin`.
+            if unsafe { self.copier.gather(from, &parts[..count]) }.is_err() {
+                for (i, part) in run.zip(parts) {
+                    // SAFETY: as above.
+                    let alone = unsafe { self.copier.gather(batch[i].more.at, &[part]) };
+                    if alone.is_err()
+                        && let Some(chunk) = chunks[i].take()
+                    {
+                        self.frames.give(chunk);
+                        self.lost(Errno::EFAULT);
+                    }
+                }
+            }
+            begin += count.max(1);
+        }
+    }
+
     /// Payload and frame header; None: the packet may not travel.
     fn header(&self, slab: &Slab, packet: &Packet<'_>) -> Option<(*const u8, [u8; raw::HEADER])> {
         let (to, mtu) = *self.peers.get(packet.to as usize)?;
         let payload = slab.slice(packet.at, packet.len)?;
         let total = packet.total();
-        let fits = total > 0 && total <= mtu && packet.more.len == 0;
-        fits.then(|| (payload, raw::header(to, self.own.mac, total)))
+        (total > 0 && total <= mtu).then(|| (payload, raw::header(to, self.own.mac, total)))
     }
 
     /// A free send chunk, looking for completed ones if need be.

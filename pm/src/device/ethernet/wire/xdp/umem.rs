@@ -146,16 +146,23 @@ impl Umem {
         unsafe { self.map.as_mut_ptr().add(place.buffer as usize * self.chunk + offset) }
     }
 
-    /// Writes the parts one after the other into a chunk and answers their length.
+    /// Where `len` bytes of a chunk are; null if they are not inside it.
+    pub fn inside(&self, frame: u32, offset: usize, len: usize) -> *mut u8 {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.chunk);
+        let place = Received { buffer: frame, offset: offset as u32, len: len as u32 };
+        if fits { self.pointer(place) } else { std::ptr::null_mut() }
+    }
+
+    /// Writes the parts one after the other into a chunk. False: it has no room for them and so
+    /// many bytes more.
     ///
     /// # Safety
     /// Each part must be readable for its length.
-    pub unsafe fn write(&self, frame: u32, parts: [(*const u8, usize); 3]) -> Option<usize> {
+    pub unsafe fn write(&self, frame: u32, parts: [(*const u8, usize); 3], more: usize) -> bool {
         let total: usize = parts.iter().map(|(_, len)| len).sum();
-        let place = Received { buffer: frame, offset: 0, len: u32::try_from(total).ok()? };
-        let mut to = self.pointer(place);
+        let mut to = self.inside(frame, 0, total + more);
         if to.is_null() {
-            return None;
+            return false;
         }
         for (from, len) in parts {
             // SAFETY: the source by the caller's promise; the target is inside the chunk, whose
@@ -165,7 +172,7 @@ impl Umem {
                 to = to.add(len);
             }
         }
-        Some(total)
+        true
     }
 }
 
