@@ -8,6 +8,7 @@
 //! its peers read (shmem), or a registration with a card.
 
 mod arena;
+pub(crate) mod long;
 mod memory;
 mod number;
 mod own;

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::lock::is_single_threaded;
 use crate::remote::{
     Arena, ArenaFile, Direction, Number, Operation, Place, Region, Table, WORD, allow, copy_from,
-    copy_to, find, new_table,
+    copy_to, find, long, new_table,
 };
 use crate::segment::layout::Regions;
 use crate::sync::{AtomicU32, AtomicU64, Local, Ordering, fence};
@@ -323,7 +323,7 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
         if len == WORD && copy_word(from, to) {
             return;
         }
-        std::ptr::copy_nonoverlapping(from, to, len);
+        long::copy(from, to, len);
     }
     // A long copy may have been written past the caches.
     fence(Ordering::Release);
