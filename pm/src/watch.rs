@@ -124,7 +124,7 @@ fn wait(tries: u32) {
 impl<T> Inside<'_, T> {
     /// Serves, and again as long as others ask for it meanwhile.
     #[inline(always)]
-    pub(crate) fn serve(mut self, mut serve: impl FnMut(&mut T)) {
+    fn serve(mut self, mut serve: impl FnMut(&mut T)) {
         serve(&mut self);
         self.leave(serve);
     }
