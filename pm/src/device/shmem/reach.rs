@@ -9,7 +9,7 @@ use super::send::Target;
 use crate::door::{EXITED, FENCED};
 use crate::remote::{AddrHandle, Arena, Direction, Table, WORD, find_word};
 use crate::segment::layout::Regions;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Local, Ordering, prefetch_write};
 use memmap2::MmapRaw;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -22,17 +22,38 @@ pub(super) struct Reach {
     pub(super) part: OnceLock<Option<Part>>,
     /// Operations by relay that are under way.
     pub(super) relayed: AtomicU32,
+    /// What leads from the bits of a handle to its word, in the region that was written last.
+    slide: Local,
 }
 
 impl Reach {
     pub(super) fn new(regions: &Regions) -> Reach {
-        Reach { regions: NonNull::from(regions), part: OnceLock::new(), relayed: AtomicU32::new(0) }
+        Reach {
+            regions: NonNull::from(regions),
+            part: OnceLock::new(),
+            relayed: AtomicU32::new(0),
+            slide: Local::default(),
+        }
     }
 
     #[inline(always)]
     fn regions(&self) -> &Regions {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
         unsafe { self.regions.as_ref() }
+    }
+
+    /// Has the line of a word come here while its handle is checked. Of another region than the
+    /// last it is any line or none, which does no harm.
+    #[inline(always)]
+    fn fetch(&self, word: AddrHandle) {
+        let at = word.bits().wrapping_add(self.slide.get());
+        prefetch_write(std::ptr::without_provenance::<u8>(at as usize));
+    }
+
+    /// Where that word lay.
+    #[inline(always)]
+    fn learn(&self, word: AddrHandle, at: *const u8) {
+        self.slide.set((at.addr() as u64).wrapping_sub(word.bits()));
     }
 }
 
@@ -73,6 +94,10 @@ impl Target {
     /// and nothing has happened: that knows.
     #[inline(always)]
     pub(crate) fn move_word(&self, direction: Direction, [remote, local]: [AddrHandle; 2]) -> bool {
+        let writes = direction == Direction::Write;
+        if writes {
+            self.reach.fetch(remote);
+        }
         let Some(Some(part)) = self.reach.part.get() else { return false };
         let Some(here) = find_word(part.own(), local) else { return false };
         let own = self.own();
@@ -84,16 +109,16 @@ impl Target {
             return false;
         }
         let (here, there) = (part.here.wrapping_add(here), part.at(there));
-        let (from, to) = match direction {
-            Direction::Write => (here, there),
-            Direction::Read => (there, here),
-        };
+        let (from, to) = if writes { (here, there) } else { (there, here) };
         // SAFETY: both lie in mappings of parts of the arena, which stay, at places that were
         // checked against their parts.
         if !unsafe { copy_word(from, to) } {
             return false;
         }
         drop(copy);
+        if writes {
+            self.reach.learn(remote, to);
+        }
         own.send.0.count_moved(direction, WORD);
         true
     }
