@@ -30,7 +30,9 @@ impl Pair {
         let mut delivered = 0;
         let [ref mut a, ref mut b] = self.machines;
         let (source, target) = if from == 0 { (a, b) } else { (b, a) };
-        source.expire(self.now);
+        if source.expire(self.now) {
+            source.time_out(self.now);
+        }
         while let Some(packet) = source.poll_transmit(self.now) {
             let len = packet.payload.map_or(0, |(_, len)| usize::from(len));
             packet.header.encode(self.packet.first_chunk_mut().expect("longer than a header"));

@@ -80,7 +80,9 @@ fn torment(seed: u64) {
             kept.insert(buffer);
         }
         assert!(kept.len() + taken.len() <= 32, "{} buffers held", kept.len());
-        machine.expire(now);
+        if machine.expire(now) {
+            machine.time_out(now);
+        }
         let sent = std::iter::from_fn(|| machine.poll_transmit(now)).take(1000).count();
         assert!(sent < 1000, "one packet made it send {sent}");
         while let Some(slot) = machine.next_free_slot() {

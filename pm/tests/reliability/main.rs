@@ -5,6 +5,7 @@
 
 mod chaos;
 mod hostile;
+mod late;
 mod node;
 mod speed;
 mod world;

@@ -237,7 +237,9 @@ impl World {
             node.take(own, now, &mut self.chance, self.naps);
             node.submit(own);
         }
-        node.machine.expire(now);
+        if node.machine.expire(now) {
+            node.machine.time_out(now);
+        }
         let mut packets = Vec::new();
         while let Some(packet) = node.machine.poll_transmit(now) {
             packets.push(node.encode(&packet));

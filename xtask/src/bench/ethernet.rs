@@ -180,6 +180,7 @@ fn remote(bench: &Bench) -> Rows {
         ("1500", "pm-udp", "MTU 1500, UDP"),
         ("9000", "pm-udp", "MTU 9000, UDP"),
         ("1500", "pm-packet", "MTU 1500, AF_PACKET"),
+        ("9000", "pm-packet", "MTU 9000, AF_PACKET"),
         ("1500", "pm-xdp", "MTU 1500, AF_XDP"),
     ] {
         let contenders = [

@@ -151,8 +151,8 @@ impl Engine {
         })
     }
 
-    /// What a pass does besides.
-    fn rest(&mut self, lanes: &Lanes, now: u64) {
+    /// What a pass does besides. Answers whether something was delivered.
+    fn rest(&mut self, lanes: &Lanes, now: u64) -> bool {
         self.take_released(lanes);
         if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
             self.look_who_has_gone(now);
@@ -160,7 +160,8 @@ impl Engine {
         if !self.slab.record(self.place).outbox.is_empty() {
             self.send_letters();
         }
-        self.machine.expire(now);
+        let overdue = self.machine.expire(now);
+        let delivered = overdue && self.look_again(lanes, now);
         if self.machine.counters().time_outs != self.time_outs_seen && now >= self.look_at {
             self.look_for_carriers(now);
         }
@@ -173,6 +174,15 @@ impl Engine {
         if self.passes.is_multiple_of(TELL) {
             self.tell();
         }
+        delivered
+    }
+
+    /// Before a time-out: who was held finds in the socket what it has waited for.
+    #[cold]
+    fn look_again(&mut self, lanes: &Lanes, now: u64) -> bool {
+        self.receive(lanes);
+        self.machine.time_out(now);
+        self.deliver(lanes)
     }
 
     #[cold]
@@ -517,8 +527,7 @@ impl network::Engine for Engine {
             came.unwrap_or_else(|| self.clock.now())
         };
         (self.behind, self.quiet) = (false, 0);
-        self.rest(lanes, now);
-        delivered
+        self.rest(lanes, now) || delivered
     }
 
     fn letters(&self) -> usize {

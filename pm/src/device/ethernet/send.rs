@@ -66,11 +66,9 @@ impl Endpoint {
                 } else {
                     self.hand_over(peer, message);
                 }
-                engine.pass(&self.lanes, Pass::Send);
+                ring |= engine.pass(&self.lanes, Pass::Send) && self.lanes.bell.must_ring();
             }
-            None => {
-                engine.pass(&self.lanes, Pass::Send);
-            }
+            None => ring |= engine.pass(&self.lanes, Pass::Send) && self.lanes.bell.must_ring(),
         });
         if ring {
             self.select.ring();
@@ -109,9 +107,33 @@ mod tests {
     use super::super::config::Options;
     use super::super::open::Channels;
     use crate::device::Transport;
+    use crate::device::ethernet::clock;
+    use crate::device::network::{Engine as _, Pass};
     use crate::remote::{AddrHandle, Direction, Number, Operation, Region};
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
+
+    /// A sender that was held finds the acknowledgement in its socket, also if it does not poll.
+    #[test]
+    fn nothing_times_out_that_is_acknowledged_in_the_socket() {
+        let options = Options::parse("ethernet", &["-nodes", "2", "-link", "127.0.0.1"]).unwrap();
+        let channels = Arc::new(Channels::new(&options).unwrap());
+        let bound: [Bound; 2] = [0, 1].map(|node| Bound::opened(node, &channels));
+        bound.iter().zip(0..).for_each(|(bound, node)| bound.bind(0, node).unwrap());
+        let [end, other] = [0, 1].map(|node: usize| bound[node].endpoint().unwrap());
+        bound[0].reserve(1, 8).unwrap();
+        let mut engine = end.served.enter();
+        bound[0].publish();
+        engine.pass(&end.lanes, Pass::Send);
+        // Longer than the first time-out.
+        let until = clock::read() + 20_000_000;
+        while clock::read() < until {
+            other.serve(Pass::All);
+        }
+        engine.pass(&end.lanes, Pass::Send);
+        assert_eq!(engine.machine.counters().time_outs, 0);
+        assert!(engine.machine.is_done());
+    }
 
     /// A write to node 1, which nobody has in use, is in frames when a message comes behind it,
     /// and somebody else makes progress just then.

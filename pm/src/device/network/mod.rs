@@ -48,7 +48,7 @@ use std::time::Duration;
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
-    /// Something was sent: that goes out first, and nothing is received.
+    /// Something was sent: that goes out first, and nothing is received but before a time-out.
     Send,
     /// A message is wanted: when one comes, the rest may be left to the next pass.
     Receive,

@@ -1,7 +1,8 @@
 //! What a peer says has arrived, and what follows for the rest.
 
 use super::links::Links;
-use super::send::{Entry, Sender, State};
+use super::rtt::stamp;
+use super::send::{Entry, MILD, Sender, State};
 use super::{MAX_WINDOW, NEVER, Shared};
 use score_proto::wire::{BLOCK, ECHO, Header};
 
@@ -9,6 +10,21 @@ use score_proto::wire::{BLOCK, ECHO, Header};
 pub(super) const OVERTAKEN: (i32, i32) = (3, 64);
 /// Packets that arrive without a premature repetition before the above shrinks again.
 const CALM: u32 = 1024;
+
+/// What an acknowledgement has told.
+#[derive(Default)]
+struct News {
+    /// Messages that have arrived.
+    arrived: u32,
+    /// One of them by a repetition.
+    again: bool,
+}
+
+/// Whether the answer is to a packet that was sent before `sent_at`: then a message that was sent
+/// again at that time has arrived by its first packet (Eifel, RFC 3522).
+fn is_older(header: &Header, sent_at: u64) -> bool {
+    header.flags & ECHO != 0 && (stamp(sent_at).wrapping_sub(header.echo) as i32) > 0
+}
 
 impl Sender {
     /// The peer says what has arrived.
@@ -29,11 +45,10 @@ impl Sender {
             return;
         }
         let was_full = self.flying + 1 >= self.congestion.window;
-        let (mut arrived, mut again) = self.arrive_up_to(header.ack, links, shared, now);
+        let mut news = News::default();
+        self.arrive_up_to(header, &mut news, links, shared, now);
         if header.received != 0 {
-            let (more, repeated) = self.arrive_selected(header, links, shared, now);
-            arrived += more;
-            again |= repeated;
+            self.arrive_selected(header, &mut news, links, shared, now);
         }
         if (header.window.wrapping_sub(self.limit) as i32) > 0
             && header.window.wrapping_sub(self.first) <= 2 * MAX_WINDOW
@@ -41,7 +56,7 @@ impl Sender {
             self.limit = header.window;
             self.probe = false;
         }
-        if arrived == 0 {
+        if news.arrived == 0 {
             return;
         }
         if header.flags & ECHO != 0 {
@@ -50,10 +65,14 @@ impl Sender {
                 self.congestion.crowded();
             }
         }
-        self.rtt.backoff = 0;
-        self.congestion.acked(arrived, was_full);
-        if self.islands > 0 || again {
-            self.find_lost(header, links, now);
+        self.congestion.acked(news.arrived, was_full);
+        let time_outs = std::mem::take(&mut self.rtt.backoff);
+        if self.islands > 0 || news.again {
+            let lost = time_outs > 0 && news.again;
+            self.find_lost(header, lost, links, now);
+            if lost && time_outs > MILD {
+                self.congestion.silence(now);
+            }
             shared.counters.suspected += u64::from(links.judge(now));
         }
         self.time_out_at = NEVER;
@@ -66,15 +85,29 @@ impl Sender {
 
     /// Acknowledged for the first time: its slot is free.
     #[inline]
-    fn arrive(&mut self, entry: Entry, links: &mut Links, shared: &mut Shared, now: u64) {
+    fn arrive(
+        &mut self,
+        entry: Entry,
+        header: &Header,
+        news: &mut News,
+        links: &mut Links,
+        shared: &mut Shared,
+        now: u64,
+    ) {
         shared.freed.push_back(entry.slot);
         shared.outstanding -= 1;
+        news.arrived += 1;
+        // What came first of two was on the way for longer, and has overtaken nothing.
+        let first = entry.again && is_older(header, entry.sent_at);
         match entry.state {
             State::Flying => {
                 self.flying -= 1;
                 links.land(entry.link);
-                links.carried(entry.link, entry.order, entry.sent_at);
-                self.newest = self.newest.max(entry.sent_at);
+                if !first {
+                    news.again |= entry.again;
+                    links.carried(entry.link, entry.order, entry.sent_at);
+                    self.newest = self.newest.max(entry.sent_at);
+                }
             }
             State::Lost => {
                 self.lost -= 1;
@@ -85,8 +118,9 @@ impl Sender {
             State::Waiting | State::Done => {}
         }
         let early = now.saturating_sub(entry.sent_at) < self.rtt.shortest / 2;
-        if entry.state == State::Lost || (entry.again && early) {
-            shared.counters.premature += 1;
+        let mistaken = entry.state == State::Lost || (entry.again && early);
+        shared.counters.premature += u64::from(mistaken || first);
+        if mistaken {
             self.look_longer(now);
         }
         self.calm += 1;
@@ -108,16 +142,17 @@ impl Sender {
         self.calm = 0;
     }
 
-    /// All before number `end` have arrived.
+    /// All before the header's number have arrived.
     #[inline]
     fn arrive_up_to(
         &mut self,
-        end: u32,
+        header: &Header,
+        news: &mut News,
         links: &mut Links,
         shared: &mut Shared,
         now: u64,
-    ) -> (u32, bool) {
-        let (mut arrived, mut again) = (0, false);
+    ) {
+        let end = header.ack;
         let advance = end.wrapping_sub(self.first) as usize;
         for _ in 0..advance {
             // A resumed queue may end before what has arrived does.
@@ -125,9 +160,7 @@ impl Sender {
             if entry.state == State::Done {
                 self.islands -= 1;
             } else {
-                self.arrive(entry, links, shared, now);
-                arrived += 1;
-                again |= entry.again;
+                self.arrive(entry, header, news, links, shared, now);
             }
         }
         self.first = end;
@@ -135,7 +168,6 @@ impl Sender {
             self.fresh = end;
         }
         self.hint = self.hint.saturating_sub(advance);
-        (arrived, again)
     }
 
     /// The bitmap: messages that have arrived although earlier ones have not.
@@ -143,11 +175,11 @@ impl Sender {
     fn arrive_selected(
         &mut self,
         header: &Header,
+        news: &mut News,
         links: &mut Links,
         shared: &mut Shared,
         now: u64,
-    ) -> (u32, bool) {
-        let (mut arrived, mut again) = (0, false);
+    ) {
         let base = 1 + (BLOCK * u32::from(header.block)) as usize;
         let mut bits = header.received;
         while bits != 0 {
@@ -158,23 +190,23 @@ impl Sender {
             }
             let entry = self.entries[index];
             if entry.state != State::Done {
-                self.arrive(entry, links, shared, now);
+                self.arrive(entry, header, news, links, shared, now);
                 self.entries[index].state = State::Done;
                 self.islands += 1;
-                arrived += 1;
-                again |= entry.again;
             }
         }
-        (arrived, again)
     }
 
     /// Marks what others have overtaken: enough of the same link, or any that was sent much later.
     /// Only where this packet says what is missing: elsewhere, much may have arrived meanwhile.
+    /// `all`: everywhere, because a time-out's repetition has come. Else what is lost would fill
+    /// the window until each has had a time-out of its own.
     #[inline(never)]
-    fn find_lost(&mut self, header: &Header, links: &mut Links, now: u64) {
+    fn find_lost(&mut self, header: &Header, all: bool, links: &mut Links, now: u64) {
         let late = self.newest.saturating_sub(self.rtt.spread());
         let base = 1 + (BLOCK * u32::from(header.block)) as usize;
         let told = base.min(self.sent())..(base + BLOCK as usize).min(self.sent());
+        let told = if all { 0..self.sent() } else { told };
         for index in (0..self.sent().min(1)).chain(told) {
             let entry = self.entries[index];
             let overtaken = || links.overtaken(entry.link, entry.order) >= self.overtaken;

@@ -20,8 +20,9 @@
 //! | `report.rs` | counters, and the dump for people |
 //!
 //! How a device drives it: read what the wire has and give each packet to [`Machine::receive`];
-//! then [`Machine::expire`], in this order, so that an acknowledgement that waits in the socket
-//! comes before the time-out that it prevents; then send what [`Machine::poll_transmit`] answers
+//! then [`Machine::expire`]. Where that says so, read once more before [`Machine::time_out`]: the
+//! process may have lost the processor just before it read the clock, and the acknowledgement that
+//! prevents the time-out wait in its socket. Then send what [`Machine::poll_transmit`] answers
 //! until that is `None`. [`Machine::next_delivery`] answers messages for the application,
 //! [`Machine::next_free_slot`] send slots that are free again. All times are nanoseconds of the
 //! job's running time.
@@ -98,6 +99,8 @@ pub struct Machine {
     /// Of these, how many wait for an acknowledgement.
     owed: u32,
     timers: Timers,
+    /// Peers that have not answered in time, unless it says so in the socket.
+    overdue: Vec<u32>,
     /// Peers that may have something to transmit, each at most once.
     ready: VecDeque<u32>,
     burst: u32,
@@ -126,6 +129,7 @@ impl Machine {
             peers: Vec::new(),
             owed: 0,
             timers: Timers::default(),
+            overdue: Vec::new(),
             ready: VecDeque::new(),
             burst: 0,
             deliverable: VecDeque::new(),
@@ -411,13 +415,27 @@ impl Machine {
         self.timers.next(|index, timer, armed| peers[index as usize].true_deadline(timer, armed))
     }
 
-    /// Does what is due. Answers whether there may be something to transmit.
+    /// Does what is due. Answers whether peers have not answered in time: what has come since the
+    /// wires were read last is looked at before [`Self::time_out`], which is to be called then.
     #[inline]
     pub fn expire(&mut self, now: u64) -> bool {
         while self.timers.is_due(now) {
             self.fire(now);
         }
-        !self.ready.is_empty()
+        !self.overdue.is_empty()
+    }
+
+    /// Does what follows for those who have still not answered.
+    #[cold]
+    pub fn time_out(&mut self, now: u64) {
+        while let Some(index) = self.overdue.pop() {
+            let peer = &mut self.peers[index as usize];
+            if peer.deadline(Timer::Retransmit) <= now {
+                peer.send.time_out(&mut peer.links, &mut self.shared, now);
+                self.enlist(index);
+            }
+            self.arm(index);
+        }
     }
 
     #[cold]
@@ -430,7 +448,7 @@ impl Machine {
         peer.armed[timer as usize] = NEVER;
         if peer.deadline(timer) <= now {
             match timer {
-                Timer::Retransmit => peer.send.time_out(&mut peer.links, &mut self.shared, now),
+                Timer::Retransmit => return self.overdue.push(index),
                 Timer::Acknowledge => peer.receive.time_out(),
                 Timer::Probe => {
                     let mut dead = peer.links.time_out(now);

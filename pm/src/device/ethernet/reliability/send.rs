@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 
 /// Packets on the way, and none to follow, for which an acknowledgement is asked at once.
 const BURST_END: u32 = 8;
-/// Time-outs in a row that repeat the oldest packet only: a peer may have lost the processor.
-const MILD: u32 = 2;
+/// Time-outs in a row that repeat one packet only, and after which nothing is known of the way.
+pub(super) const MILD: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -258,32 +258,27 @@ impl Sender {
         self.congestion.lost(now, self.rtt.smooth);
     }
 
-    /// Nothing has been heard for a time-out. At first that costs the oldest packet; then all that
-    /// is on the way counts as lost, and little goes out until the peer answers. Nobody is
-    /// declared dead: a debugger may hold the peer for hours.
+    /// Nothing has been heard for a time-out. The oldest packet goes again, later on the two
+    /// oldest, and no other: the peer may have lost the processor, and what is lost is known when
+    /// it answers. Nobody is declared dead: a debugger may hold the peer for hours.
     pub(super) fn time_out(&mut self, links: &mut Links, shared: &mut Shared, now: u64) {
         self.time_out_at = NEVER;
         if self.flying == 0 && self.lost == 0 && self.fresh == self.end() {
             return;
         }
         shared.counters.time_outs += 1;
-        let silent = self.rtt.backoff >= MILD;
         self.rtt.back_off();
         if self.flying == 0 && self.lost == 0 {
             // Nothing is on the way, but the window is shut.
             self.probe = !self.admitted();
-        } else if !silent {
-            let flying = |entry: &Entry| entry.state == State::Flying;
-            if let Some(index) = self.entries.iter().position(flying) {
-                self.lose(index, links, now);
-            }
         } else {
-            for index in 0..self.sent() {
-                if self.entries[index].state == State::Flying {
+            let flying = |entry: &Entry| entry.state == State::Flying;
+            let count = if self.rtt.backoff > MILD { 2 } else { 1 };
+            for _ in 0..count {
+                if let Some(index) = self.entries.iter().position(flying) {
                     self.lose(index, links, now);
                 }
             }
-            self.congestion.silence(now);
         }
         self.forced = true;
         self.time_out_at = now + self.rtt.time_out(&shared.config);
