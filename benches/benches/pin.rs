@@ -4,7 +4,10 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use score_pm::pin::{self, Cache, Options, PAGE, Registrar, Span};
+use score_pm::threads;
 use std::hint::black_box;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// Pins nothing.
 struct Nothing;
@@ -71,8 +74,18 @@ fn missed(c: &mut Criterion) {
 }
 
 fn with_threads(c: &mut Criterion) {
-    std::thread::spawn(|| ()).join().unwrap();
-    let mut group = c.benchmark_group("in a process of several threads");
+    threads::spawn("ours", 64 << 10, || std::thread::sleep(Duration::from_secs(600))).unwrap();
+    watched(c, "beside a thread of PM");
+    let (end, ended) = channel::<()>();
+    let other = std::thread::spawn(move || ended.recv());
+    watched(c, "in a process of several threads");
+    drop(end);
+    let _ = other.join();
+}
+
+/// Lock and unlock of what is found in watched memory.
+fn watched(c: &mut Criterion, process: &str) {
+    let mut group = c.benchmark_group(process);
     let cache = Cache::new(Nothing, Options::default()).unwrap();
     let at = memory(16);
     group.bench_function("hit: lock and unlock, watched memory", |b| {

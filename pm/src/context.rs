@@ -15,8 +15,9 @@ use crate::device::{Body, Owner, Transport, network, on, refuse_kind, shmem};
 use crate::error::{Error, Result};
 pub use crate::handle::ContextRef;
 use crate::handle::{free_page, new_page};
-use crate::lock::{Lock, Locks, is_single_threaded};
+use crate::lock::{Lock, Locks};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::threads::is_alone;
 pub use short::Poll;
 use std::cell::UnsafeCell;
 use std::io::Write;
@@ -82,12 +83,12 @@ impl Inner {
     /// Takes the send lock that is in force.
     #[inline(always)]
     fn lock_send(&self) -> Result<&Locks> {
-        self.lock(is_single_threaded(), |locks| &locks.send)
+        self.lock(is_alone(), |locks| &locks.send)
     }
 
     #[inline(always)]
     fn lock_receive(&self) -> Result<&Locks> {
-        self.lock(is_single_threaded(), |locks| &locks.receive)
+        self.lock(is_alone(), |locks| &locks.receive)
     }
 
     /// `alone`: this process has one thread.

@@ -6,7 +6,8 @@
 #![expect(unsafe_code)]
 
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::wiped;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
@@ -24,27 +25,7 @@ pub(crate) fn new_page() -> Result<NonNull<Context>> {
     if let Some(page) = free.and_then(|page| NonNull::new(page as *mut Context)) {
         return Ok(page);
     }
-    // SAFETY: asks for new memory anywhere; touches none that exists.
-    let page = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            PAGE,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return Err(Error::NoMemory);
-    }
-    // SAFETY: the page just mapped.
-    if unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: as above; nobody knows it.
-        unsafe { libc::munmap(page, PAGE) };
-        return Err(Error::NoMemory);
-    }
-    NonNull::new(page.cast()).ok_or(Error::NoMemory)
+    wiped::pages(PAGE).map(NonNull::cast)
 }
 
 /// Gives a page back whose magic number is 0.

@@ -43,7 +43,12 @@ mod role;
 #[doc(hidden)]
 pub mod segment;
 mod sync;
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub mod threads;
 mod watch;
+#[cfg(not(loom))]
+mod wiped;
 
 pub use config::{
     CONTROL_MTU, ContextConfig, Counters, DeviceConfig, MAX_NODE, MIN_MTU, OPT_REMOTE_READ,

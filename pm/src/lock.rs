@@ -1,7 +1,6 @@
 //! The two locks of a context (manual 2.3.1): taken by trying, never by waiting.
 
-// UNSAFETY: reads a variable of the C library.
-#![expect(unsafe_code)]
+#![forbid(unsafe_code)]
 
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU32, Ordering, compiler_fence};
@@ -10,23 +9,6 @@ use crate::sync::{AtomicU32, Ordering, compiler_fence};
 const FREE: u32 = 0;
 /// Held because the context was given to another process.
 pub(crate) const LENT: u32 = u32::MAX;
-
-/// Whether this process never had a second thread. A lock that is taken while it has none is
-/// seen by a thread that it creates afterwards, because creation orders the two.
-#[inline(always)]
-pub(crate) fn is_single_threaded() -> bool {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        unsafe extern "C" {
-            // glibc 2.32: true until the first thread is created.
-            static __libc_single_threaded: std::sync::atomic::AtomicU8;
-        }
-        // SAFETY: a byte of the C library that lives as long as the process; loaded atomically.
-        unsafe { __libc_single_threaded.load(Ordering::Relaxed) != 0 }
-    }
-    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-    false
-}
 
 /// One lock word, on its own pair of cache lines. It holds the number of the context that took
 /// it, because a composite and its members share one: whoever gives a buffer back must be the

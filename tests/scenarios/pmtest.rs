@@ -61,6 +61,16 @@ fn remote_memory_between_hosts_is_measured_too() {
     assert!(rows[0]["put_ns_min"].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
 }
 
+/// Their network takes shorter messages than the memory of the two that measure.
+#[test]
+fn nodes_that_do_not_measure_may_be_on_another_host() {
+    let scene = Scene::new();
+    let words = ["-group=local:2,nodes=2x2,message=quiet", "pmtest", "-latency", "-size", "4096"];
+    let outcome = scene.scrun(&[&words[..], &["-rounds", "1", "-json"]].concat()).run().expect(0);
+    let rows: Value = serde_json::from_slice(&outcome.stdout).unwrap();
+    assert!(rows[0]["one_way_ns_min"].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
+}
+
 #[test]
 fn one_node_or_a_wrong_option_is_refused_by_name() {
     let scene = Scene::new();

@@ -102,13 +102,13 @@ pub fn run(place: Place, options: &Options) -> Result<String, Refusal> {
         let json = |rates| format!("{:#}\n", pairs::json(rates));
         return Ok(if options.json { json(&rates) } else { pairs::table(&rates) });
     }
+    if place.node > 1 {
+        return silent(&mut net, &channel, options).map(|()| String::new());
+    }
     let mtu = channel.mtu(c_int::from(place.node == 0)).map_err(broken)?;
     let sizes = options.fitting(mtu).map_err(|size| {
         (format!("-size {size}: a message has at most {mtu} bytes; -bandwidth alone splits"), 2)
     })?;
-    if place.node > 1 {
-        return silent(&mut net, &channel, options).map(|()| String::new());
-    }
     if options.rma {
         return remote(&channel, place, options);
     }

@@ -12,8 +12,8 @@ use crate::device::composite::{Composite, Glance};
 use crate::device::shmem::{Source, Target};
 use crate::device::{Body, Transport};
 use crate::idle;
-use crate::lock::is_single_threaded;
 use crate::remote::{AddrHandle, Direction, WORD};
+use crate::threads::is_alone;
 
 /// What a poll by the short way found.
 pub enum Poll {
@@ -86,7 +86,7 @@ impl Inner {
         let Some(composite) = self.composite() else { return Poll::Ask };
         match composite.glance() {
             Glance::Short(source, short) => {
-                if !is_single_threaded() || self.lock(true, |locks| &locks.receive).is_err() {
+                if !is_alone() || self.lock(true, |locks| &locks.receive).is_err() {
                     return Poll::Ask;
                 }
                 composite.take_short(source, short.len);
@@ -139,7 +139,7 @@ impl Inner {
     pub(super) fn fetch_ahead(&self) {
         if let Some(composite) = self.composite()
             && composite.is_behind()
-            && is_single_threaded()
+            && is_alone()
             && self.locks().send.is_free()
         {
             composite.fetch_ahead();
@@ -199,7 +199,7 @@ impl Inner {
     ) -> bool {
         let Some(composite) = self.composite() else { return false };
         len == WORD
-            && is_single_threaded()
+            && is_alone()
             && !idle::is_idle()
             && composite.move_word(direction, node, handles)
     }

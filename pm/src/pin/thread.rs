@@ -10,7 +10,7 @@
 
 use super::log::{BATCH, Log};
 use super::uffd::{Message, Uffd};
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use crate::threads;
 use std::io;
 
 /// Messages read at once: each names two places at most.
@@ -28,19 +28,13 @@ struct Work {
 /// The kernel gives none.
 pub(super) fn start(uffd: &'static Uffd, log: &'static Log) -> io::Result<()> {
     let work: &'static Work = Box::leak(Box::new(Work { uffd, log }));
-    // The application's signals are for its own threads.
-    let mut before = SigSet::empty();
-    let all = SigSet::all();
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before))?;
-    let started = launch(work);
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
-    started
+    threads::without_signals(|| launch(work))
 }
 
 /// A sanitizer has to know all threads; elsewhere there is no direct call of the kernel below.
 #[cfg(any(sanitized, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn launch(work: &'static Work) -> io::Result<()> {
-    std::thread::Builder::new().name("score-pin".into()).spawn(move || run(work)).map(drop)
+    threads::spawn("score-pin", 256 << 10, move || run(work))
 }
 
 #[cfg(all(not(sanitized), any(target_arch = "x86_64", target_arch = "aarch64")))]

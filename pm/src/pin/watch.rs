@@ -14,9 +14,11 @@ use super::regions::Kept;
 use super::span::Span;
 use super::thread;
 use super::uffd::Uffd;
-use crate::error::{Error, Result};
-use crate::lock::is_single_threaded;
+use crate::error::Result;
+use crate::threads;
+use crate::wiped;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// How often memory that changes while it is looked at is looked at again.
@@ -40,6 +42,8 @@ pub(super) struct Watch {
     logs: &'static Logs,
     /// Why there is none, else.
     uffd: std::result::Result<&'static Uffd, String>,
+    /// Other threads of the program were seen.
+    had_others: AtomicBool,
 }
 
 /// The watch, by process number: a child of fork has none.
@@ -78,7 +82,7 @@ impl Watch {
         if uffd.is_err() {
             logs.watched.close();
         }
-        Ok(Watch { logs, uffd })
+        Ok(Watch { logs, uffd, had_others: AtomicBool::new(false) })
     }
 
     /// Where the logs stand. None: this is a child of the process that they tell of.
@@ -102,10 +106,18 @@ impl Watch {
 
     /// Whether watched memory may be changing at this moment without the log telling of it yet: the
     /// kernel unmaps first, then tells, and only then lets the unmapping thread go on. Meanwhile
-    /// another thread may map and use the same addresses; so one has to ask where there is another.
+    /// another thread may map and use the same addresses; so one has to ask where there is another,
+    /// or was since memory is watched: it may be unmapping its stack although it counts no more.
     #[inline(always)]
     pub(super) fn may_be_changing(&self) -> bool {
-        !is_single_threaded() && self.is_changing()
+        let alone = threads::is_alone() && !self.had_others.load(Ordering::Relaxed);
+        !alone && self.is_changing_among_others()
+    }
+
+    #[inline(never)]
+    fn is_changing_among_others(&self) -> bool {
+        self.had_others.store(true, Ordering::Relaxed);
+        self.is_changing()
     }
 
     fn is_changing(&self) -> bool {
@@ -137,32 +149,12 @@ impl Watch {
 }
 
 fn new_logs() -> Result<&'static Logs> {
-    // SAFETY: asks for new memory anywhere; touches none that exists.
-    let page = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            size_of::<Logs>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return Err(Error::NoMemory);
-    }
-    // SAFETY: what was just mapped.
-    if unsafe { libc::madvise(page, size_of::<Logs>(), libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: as above; nobody knows it.
-        unsafe { libc::munmap(page, size_of::<Logs>()) };
-        return Err(Error::NoMemory);
-    }
-    let logs = page.cast::<Logs>();
+    let logs = wiped::pages(size_of::<Logs>())?.cast::<Logs>();
     // SAFETY: large enough, aligned to a page, and never unmapped. All of it is atomic words, so
     // that the zeroes of a child are a value, too.
     unsafe {
         logs.write(Logs { watched: Log::new(), own: Log::new() });
-        Ok(&*logs)
+        Ok(logs.as_ref())
     }
 }
 

@@ -11,9 +11,9 @@ use crate::device::network::{Engine as _, Network, Pass};
 use crate::error::{Error, Result};
 use crate::segment::from_errno;
 use crate::sync::Ordering;
+use crate::threads;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ const TICK: Duration = Duration::from_millis(5);
 const SHORT_TICK: Duration = Duration::from_millis(1);
 /// The longest sleep while the thread watches the wires: for what the owner writes to the slab.
 const REST: Duration = Duration::from_millis(100);
+
+/// Of the thread.
+const STACK: usize = 128 << 10;
 
 /// What the thread and its endpoints share.
 pub(super) struct Thread {
@@ -65,15 +68,9 @@ fn start() -> Result<Arc<Thread>> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(from_errno)?;
     let thread = Arc::new(Thread { epoll, endpoints: Mutex::default() });
     let of_thread = thread.clone();
-    // The application's signals are for its own threads.
-    let mut before = SigSet::empty();
-    let all = SigSet::all();
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before)).map_err(from_errno)?;
-    let builder = std::thread::Builder::new().name("score-pm".into()).stack_size(128 << 10);
-    let started = builder.spawn(move || of_thread.run());
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    let started = threads::spawn("score-pm", STACK, move || of_thread.run());
     match started {
-        Ok(_) => Ok(thread),
+        Ok(()) => Ok(thread),
         Err(why) => {
             debug::say(debug::ERROR, || format!("ethernet: no progress thread: {why}"));
             Err(Error::NoMemory)

@@ -12,13 +12,13 @@ use crate::config::RMA_MTU;
 use crate::debug;
 use crate::door::{EXITED, FENCED};
 use crate::error::{Error, Result};
-use crate::lock::is_single_threaded;
 use crate::remote::{
     Arena, ArenaFile, Direction, Number, Operation, Place, Region, Table, WORD, allow, copy_from,
     copy_to, find, long, new_table,
 };
 use crate::segment::layout::Regions;
 use crate::sync::{AtomicU32, AtomicU64, Local, Ordering, fence};
+use crate::threads::is_alone;
 use std::cell::OnceCell;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -154,7 +154,7 @@ impl Endpoint {
         let number = operation.remote.number();
         let copying = &self.record().copying;
         let name = node.wrapping_add(1);
-        let copy = copying.begin(name, number, is_single_threaded()).ok_or(Error::NoBuffers)?;
+        let copy = copying.begin(name, number, is_alone()).ok_or(Error::NoBuffers)?;
         let (local, there) = self.ends(node, operation)?;
         let Operation { direction, len, .. } = *operation;
         let door = self.segment.node(node as usize).door.0.bits();
@@ -280,7 +280,7 @@ impl Endpoint {
     #[inline]
     pub(super) fn count_moved(&self, direction: Direction, len: usize) {
         let counters = &self.record().send.0;
-        if is_single_threaded() {
+        if is_alone() {
             counters.count_moved(direction, len);
         } else {
             counters.moved[direction as usize].fetch_add(len as u64, Ordering::Relaxed);

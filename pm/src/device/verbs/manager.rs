@@ -14,7 +14,8 @@ use super::cm_library::{
 };
 use super::library::Library;
 use super::pair::Pair;
-use super::progress;
+use super::progress::STACK;
+use crate::threads;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -93,7 +94,8 @@ impl Manager {
             reads,
             next: OWN + 1,
         };
-        progress::spawn(move || desk.run()).map_err(|why| format!("no thread: {why}"))?;
+        threads::spawn("score-pm", STACK, move || desk.run())
+            .map_err(|why| format!("no thread: {why}"))?;
         let nodes = HashMap::new();
         Ok(Manager { orders: Some(orders), news, wake, bell, address, nodes, next: OWN })
     }

@@ -9,8 +9,8 @@ use crate::debug;
 use crate::device::network::{Engine as _, Pass};
 use crate::error::{Error, Result};
 use crate::sync::Ordering;
+use crate::threads;
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,24 +22,16 @@ const SHORT_REST: Duration = Duration::from_millis(20);
 /// How long an exit waits for acknowledgements at most: the owner brings home what is left.
 const LINGER: Duration = Duration::from_millis(200);
 
+/// Of a thread.
+pub(super) const STACK: usize = 256 << 10;
+
 /// Starts it. NoMemory: the kernel gives no thread.
 pub(super) fn start(endpoint: &Arc<Endpoint>) -> Result<()> {
     let of_thread = endpoint.clone();
-    spawn(move || of_thread.attend()).map_err(|why| {
+    threads::spawn("score-pm", STACK, move || of_thread.attend()).map_err(|why| {
         debug::say(debug::ERROR, || format!("verbs: no progress thread: {why}"));
         Error::NoMemory
     })
-}
-
-/// Starts a thread of PM's own, which takes no signals: those are for the application's.
-pub(super) fn spawn(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let mut before = SigSet::empty();
-    let all = SigSet::all();
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before))?;
-    let builder = std::thread::Builder::new().name("score-pm".into()).stack_size(256 << 10);
-    let started = builder.spawn(run);
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
-    started.map(drop)
 }
 
 impl Endpoint {
