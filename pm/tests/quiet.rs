@@ -10,6 +10,7 @@ use bed::*;
 use score_pm::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Counting;
 
@@ -137,6 +138,71 @@ fn polls(count: usize, bed: &Bed) -> bool {
 /// Empty polls on a host with more processes than processors.
 fn gentle_polls(count: usize, bed: &Bed) -> bool {
     bed.device.set_oversubscribed(true).is_ok() && polls(count, bed)
+}
+
+static YIELDS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn yields(_: libc::c_int) {
+    YIELDS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// From now on YIELDS counts how often this thread offers its processor, instead of it being done.
+fn count_yields() {
+    const NR: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
+    let word = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let mut filter = [
+        word(load, 0, 0, NR),
+        word(equal, 0, 1, libc::SYS_sched_yield as u32),
+        word(answer, 0, 0, libc::SECCOMP_RET_TRAP),
+        word(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the handler only counts; the program is valid for the call, which copies it.
+    let set = unsafe {
+        libc::signal(libc::SIGSYS, yields as *const () as libc::sighandler_t);
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// The target of a write polls, finds no message, and must not lose its processor for that.
+fn polls_of_a_target() {
+    let bed = Bed::new("both", 2);
+    let bytes: [[AtomicU64; 8]; 2] = Default::default();
+    let lock = |k: usize| {
+        let at = bytes[k].as_ptr().addr();
+        bed.ends[k].lock_memory(None, at, size_of_val(&bytes[k])).unwrap()
+    };
+    let (own, there) = (lock(0), lock(1));
+    count_yields();
+    for _ in 0..8 {
+        bed.ends[0].write(1, there, own, 8).unwrap();
+        assert!(polls_of(&bed, 4000));
+        while bed.ends[0].is_write_done().is_err() {
+            assert!(polls_of(&bed, 1));
+        }
+    }
+    // A sanitizer's own locks yield, too.
+    let yields = YIELDS.load(Ordering::Relaxed);
+    assert!(yields == 0 || cfg!(sanitized), "{yields} times");
+    assert!(polls_of(&bed, 21_000));
+    assert!(YIELDS.load(Ordering::Relaxed) > 0, "nothing goes on any more");
+}
+
+fn polls_of(bed: &Bed, count: usize) -> bool {
+    (0..count).all(|_| bed.ends[1].receive() == Err(Error::NoBuffers))
+}
+
+#[test]
+fn polls_by_which_remote_memory_goes_on_do_not_yield() {
+    let _alone = alone();
+    let _dog = Watchdog::new(300);
+    // The filter is for the thread, and stays.
+    std::thread::spawn(polls_of_a_target).join().unwrap();
 }
 
 /// `count` messages each way between two machines of PM/Ethernet, each in turn.

@@ -205,8 +205,17 @@ impl Inner {
         } else {
             patience.more.set(PATIENCE - LITTLE_PATIENCE);
             if in_a_row > PATIENCE {
-                std::thread::yield_now();
+                self.offer_processor();
             }
+        }
+    }
+
+    /// Unless remote memory goes on by these polls: what is offered is gone for a slice.
+    fn offer_processor(&self) {
+        if on!(&self.body, device => device.has_moved()) {
+            self.patience.message_came();
+        } else {
+            std::thread::yield_now();
         }
     }
 

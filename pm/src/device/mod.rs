@@ -95,6 +95,11 @@ pub(crate) trait Transport {
     fn count_empty_poll(&self);
     /// No lock. Whether this host has more processes than processors.
     fn oversubscribed(&self) -> bool;
+    /// No lock. Whether polls that found no message have moved bytes of remote memory since this
+    /// was asked last.
+    fn has_moved(&self) -> bool {
+        false
+    }
 
     /// Own try-lock inside.
     fn control_send(&self, node: u32, message: &[u8]) -> Result<()>;

@@ -174,6 +174,13 @@ impl<'a> Member<'a> {
     pub(super) fn oversubscribed(self) -> bool {
         on!(self, e => e.oversubscribed())
     }
+    pub(super) fn has_moved(self) -> bool {
+        match self {
+            Member::Shmem(_) => false,
+            Member::Ethernet(endpoint) => endpoint.lanes.has_moved(),
+            Member::Verbs(endpoint) => endpoint.lanes.has_moved(),
+        }
+    }
     pub(super) fn control_send(self, node: u32, message: &[u8]) -> Result<()> {
         on!(self, e => e.control_send(node, message))
     }

@@ -152,6 +152,9 @@ impl Transport for Composite {
     fn oversubscribed(&self) -> bool {
         self.members().any(|(_, member)| member.oversubscribed())
     }
+    fn has_moved(&self) -> bool {
+        self.members().any(|(_, member)| member.has_moved())
+    }
     fn control_send(&self, node: u32, message: &[u8]) -> Result<()> {
         let (_, member, to) = self.route(node)?;
         member.control_send(to, message)

@@ -326,6 +326,7 @@ impl Engine {
     pub(super) fn settle(&mut self, lanes: &Lanes) {
         self.flush();
         self.remote.come = false;
+        lanes.set_moved();
         while let Some(ended) = self.remote.transfers.ended() {
             self.end(lanes, ended);
         }

@@ -194,6 +194,9 @@ impl<N: Network> Transport for Bound<N> {
     fn oversubscribed(&self) -> bool {
         self.in_use().is_some_and(Endpoint::oversubscribed)
     }
+    fn has_moved(&self) -> bool {
+        self.in_use().is_some_and(|endpoint| endpoint.lanes.has_moved())
+    }
     fn control_send(&self, node: u32, message: &[u8]) -> Result<()> {
         let (channel, own) = self.state().bound.ok_or(Error::Invalid)?;
         self.owner.as_ref().ok_or(Error::Permission)?.control_send(channel, own, node, message)

@@ -125,6 +125,8 @@ pub(crate) struct Lanes {
     pub(crate) bell: Bell,
     /// Messages sent and neither acknowledged nor dropped: a glance.
     pub(crate) outstanding: AtomicU64,
+    /// Bytes of remote memory have come.
+    moved: AtomicU64,
 }
 
 impl Lanes {
@@ -138,7 +140,19 @@ impl Lanes {
             peers: Peers::new(geometry.nodes),
             bell: Bell::default(),
             outstanding: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
         }
+    }
+
+    /// By who makes progress.
+    #[inline(always)]
+    pub(crate) fn set_moved(&self) {
+        self.moved.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether bytes of remote memory have come since this was asked last.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.moved.swap(0, Ordering::Relaxed) != 0
     }
 
     /// By who makes progress, before it delivers.
