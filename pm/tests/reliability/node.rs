@@ -177,8 +177,9 @@ impl Node {
     }
 
     /// Slots that are free again. Some are marked so a little later, as a process does that is
-    /// interrupted there.
-    pub fn collect(&mut self, chance: &mut Chance) {
+    /// interrupted there. Answers whether there was one that something is left to be sent in.
+    pub fn collect(&mut self, chance: &mut Chance) -> bool {
+        let before = self.free_slots.len();
         while let Some(number) = self.machine.next_free_slot() {
             let slot = self.slab[number as usize].take();
             self.free_slots.push_front(number);
@@ -187,6 +188,7 @@ impl Node {
         while self.late.len() > 8 || (!self.late.is_empty() && chance.hits(300)) {
             self.late.pop_front();
         }
+        self.free_slots.len() > before && self.plan.values().any(|left| *left > 0)
     }
 
     pub fn encode(&self, packet: &Transmit) -> Flight {

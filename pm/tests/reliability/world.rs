@@ -210,7 +210,9 @@ impl World {
                 let to = &self.nodes[*to as usize];
                 to.dead || to.delivered.get(&(own as u32)).copied().unwrap_or(0) == *count
             });
-            to_send && arrived && node.machine.is_done()
+            // Who stands still has not yet collected the slots that are free.
+            let collected = node.dead || node.frozen_until <= self.now;
+            to_send && arrived && collected && node.machine.is_done()
         })
     }
 
@@ -245,7 +247,7 @@ impl World {
             packets.push(node.encode(&packet));
             assert!(packets.len() < 100_000, "the machine never has enough");
         }
-        node.collect(&mut self.chance);
+        let more = node.collect(&mut self.chance) || more;
         for flight in packets {
             self.send(own, flight);
         }
@@ -255,6 +257,7 @@ impl World {
         let mut at = deadline.min(stall).max(now);
         if self.chance.below(1_000_000) < self.pauses {
             node.frozen_until = now + 50 * MS + self.chance.below(250 * MS);
+            at = at.min(node.frozen_until);
         } else if more {
             at = now;
         }
