@@ -14,10 +14,9 @@
 //! | `own.rs` | memory of `pmAlloc`, which needs no watching |
 //!
 //! A hit looks up one region and compares the words of the logs with what the cache has seen of
-//! them; it calls neither the kernel nor the registrar. Only where the program has
-//! other threads, for memory that is not PM's own, it asks the kernel whether memory is changing at
-//! this moment.
-//! Everything else goes by `lock_slowly`.
+//! them; it calls neither the kernel nor the registrar. Only where the program has, or had, other
+//! threads, for memory that is not PM's own, it asks the kernel whether memory is changing at this
+//! moment. Everything else goes by `lock_slowly`.
 
 #[cfg(not(loom))]
 mod cache;
