@@ -3,19 +3,19 @@
 #![allow(missing_docs, unsafe_code)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use score_pm::pin::{self, Cache, Options, PAGE, Registrar, Span};
+use score_pm::pin::{self, Cache, CacheOptions, PAGE, PageRange, Registrar};
 use score_pm::threads;
 use std::hint::black_box;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Pins nothing.
-struct Nothing;
+struct NullRegistrar;
 
-impl Registrar for Nothing {
+impl Registrar for NullRegistrar {
     type Registration = u32;
 
-    fn pin(&mut self, _: Span) -> Result<u32, i32> {
+    fn pin(&mut self, _: PageRange) -> Result<u32, i32> {
         Ok(7)
     }
 
@@ -23,51 +23,51 @@ impl Registrar for Nothing {
 }
 
 /// Private memory, never given back.
-fn memory(pages: usize) -> usize {
+fn map_memory(pages: usize) -> usize {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: new memory, anywhere.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, access, kind, -1, 0) };
-    assert_ne!(at, libc::MAP_FAILED);
-    at as usize
+    let addr = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, access, kind, -1, 0) };
+    assert_ne!(addr, libc::MAP_FAILED);
+    addr as usize
 }
 
 /// Takes and gives back regions of 64 KiB in turn, each found.
-fn hits(c: &mut Criterion, regions: usize, kind: &str) {
-    let cache = Cache::new(Nothing, Options::default()).unwrap();
-    let at = memory(regions * 16);
+fn bench_hits(c: &mut Criterion, regions: usize, kind: &str) {
+    let cache = Cache::new(NullRegistrar, CacheOptions::default()).unwrap();
+    let addr = map_memory(regions * 16);
     if kind == "own" {
-        pin::add_own(at, regions * 16 * PAGE).unwrap();
+        pin::add_own(addr, regions * 16 * PAGE).unwrap();
     }
     for region in 0..regions {
-        let lock = cache.lock(at + region * 16 * PAGE, 16 * PAGE).unwrap();
+        let lock = cache.lock(addr + region * 16 * PAGE, 16 * PAGE).unwrap();
         cache.unlock(lock.id).unwrap();
     }
     let mut next = 0;
     c.bench_function(&format!("hit: lock and unlock one of {regions}, {kind} memory"), |b| {
         b.iter(|| {
             next = (next + 7) % regions;
-            let lock = cache.lock(black_box(at + next * 16 * PAGE + 24), 4096).unwrap();
+            let lock = cache.lock(black_box(addr + next * 16 * PAGE + 24), 4096).unwrap();
             cache.unlock(black_box(lock).id).unwrap();
         });
     });
-    assert!(cache.counts().misses as usize == regions);
+    assert!(cache.stats().misses as usize == regions);
 }
 
-fn found(c: &mut Criterion) {
+fn cache_hits(c: &mut Criterion) {
     for regions in [1, 64, 1024] {
         for kind in ["own", "watched"] {
-            hits(c, regions, kind);
+            bench_hits(c, regions, kind);
         }
     }
 }
 
-fn missed(c: &mut Criterion) {
-    let cache = Cache::new(Nothing, Options { limit: 0 }).unwrap();
-    let at = memory(16);
+fn cache_misses(c: &mut Criterion) {
+    let cache = Cache::new(NullRegistrar, CacheOptions { max_bytes: 0 }).unwrap();
+    let addr = map_memory(16);
     c.bench_function("miss: lock and unlock, watched memory", |b| {
         b.iter(|| {
-            let lock = cache.lock(black_box(at), 4096).unwrap();
+            let lock = cache.lock(black_box(addr), 4096).unwrap();
             cache.unlock(black_box(lock).id).unwrap();
         });
     });
@@ -75,27 +75,27 @@ fn missed(c: &mut Criterion) {
 
 fn with_threads(c: &mut Criterion) {
     threads::spawn("ours", 64 << 10, || std::thread::sleep(Duration::from_secs(600))).unwrap();
-    watched(c, "beside a thread of PM");
-    let (end, ended) = channel::<()>();
-    let other = std::thread::spawn(move || ended.recv());
-    watched(c, "in a process of several threads");
-    drop(end);
-    let _ = other.join();
+    bench_watched_hits(c, "beside a thread of PM");
+    let (stop_sender, stop_receiver) = channel::<()>();
+    let idle_thread = std::thread::spawn(move || stop_receiver.recv());
+    bench_watched_hits(c, "in a process of several threads");
+    drop(stop_sender);
+    let _ = idle_thread.join();
 }
 
 /// Lock and unlock of what is found in watched memory.
-fn watched(c: &mut Criterion, process: &str) {
+fn bench_watched_hits(c: &mut Criterion, process: &str) {
     let mut group = c.benchmark_group(process);
-    let cache = Cache::new(Nothing, Options::default()).unwrap();
-    let at = memory(16);
+    let cache = Cache::new(NullRegistrar, CacheOptions::default()).unwrap();
+    let addr = map_memory(16);
     group.bench_function("hit: lock and unlock, watched memory", |b| {
         b.iter(|| {
-            let lock = cache.lock(black_box(at), 4096).unwrap();
+            let lock = cache.lock(black_box(addr), 4096).unwrap();
             cache.unlock(black_box(lock).id).unwrap();
         });
     });
     group.finish();
 }
 
-criterion_group!(benches, found, missed, with_threads);
+criterion_group!(benches, cache_hits, cache_misses, with_threads);
 criterion_main!(benches);

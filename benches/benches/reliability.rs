@@ -4,44 +4,53 @@
 #![allow(missing_docs)]
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use score_pm::reliability::{Config, Fate, HEADER, Kind, Machine};
+use score_pm::reliability::{
+    BufferDisposition, Config, PACKET_HEADER_LEN, PacketKind, ReliabilityMachine,
+};
 
 /// Two machines, and a clock that moves with each step.
-struct Pair {
-    machines: [Machine; 2],
-    now: u64,
-    packet: [u8; HEADER + 8],
+struct LinkedMachines {
+    machines: [ReliabilityMachine; 2],
+    now_ns: u64,
+    packet: [u8; PACKET_HEADER_LEN + 8],
 }
 
-impl Pair {
-    fn new(links: u8) -> Pair {
-        let machine = |own| Machine::new(Config { links, ..Config::new(own, 2, 7, 1) });
-        Pair { machines: [machine(0), machine(1)], now: 1, packet: [0; HEADER + 8] }
+impl LinkedMachines {
+    fn new(links: u8) -> LinkedMachines {
+        let machine = |self_node| {
+            ReliabilityMachine::new(Config { links, ..Config::new(self_node, 2, 7, 1) })
+        };
+        LinkedMachines {
+            machines: [machine(0), machine(1)],
+            now_ns: 1,
+            packet: [0; PACKET_HEADER_LEN + 8],
+        }
     }
 
     fn submit(&mut self, from: usize) {
-        let taken = self.machines[from].submit(1 - from as u32, 3, 8, Kind::Data);
-        assert!(taken.is_ok());
+        let result = self.machines[from].submit(1 - from as u32, 3, 8, PacketKind::Data);
+        assert!(result.is_ok());
     }
 
     /// Moves what `from` has to send, and takes what arrives.
-    fn pass(&mut self, from: usize) -> u32 {
-        self.now += 500;
+    fn deliver(&mut self, from: usize) -> u32 {
+        self.now_ns += 500;
         let mut delivered = 0;
         let [ref mut a, ref mut b] = self.machines;
         let (source, target) = if from == 0 { (a, b) } else { (b, a) };
-        if source.expire(self.now) {
-            source.time_out(self.now);
+        if source.expire(self.now_ns) {
+            source.on_timeout(self.now_ns);
         }
-        while let Some(packet) = source.poll_transmit(self.now) {
+        while let Some(packet) = source.poll_transmit(self.now_ns) {
             let len = packet.payload.map_or(0, |(_, len)| usize::from(len));
             packet.header.encode(self.packet.first_chunk_mut().expect("longer than a header"));
-            let bytes = &self.packet[..HEADER + len];
-            let kept = target.receive(bytes, packet.link, 5, self.now) == Fate::Kept;
-            assert_eq!(kept, len > 0);
+            let bytes = &self.packet[..PACKET_HEADER_LEN + len];
+            let is_kept =
+                target.receive(bytes, packet.link, 5, self.now_ns) == BufferDisposition::Kept;
+            assert_eq!(is_kept, len > 0);
         }
         while let Some(delivery) = target.next_delivery() {
-            target.released(delivery.peer);
+            target.on_released(delivery.peer);
             delivered += 1;
         }
         while target.next_free_slot().is_some() {}
@@ -50,12 +59,12 @@ impl Pair {
 }
 
 fn ping_pong(c: &mut Criterion) {
-    let mut pair = Pair::new(1);
+    let mut linked = LinkedMachines::new(1);
     c.bench_function("reliability: there and back, 2 messages", |b| {
         b.iter(|| {
             for from in [0, 1] {
-                pair.submit(from);
-                assert_eq!(pair.pass(from), 1);
+                linked.submit(from);
+                assert_eq!(linked.deliver(from), 1);
             }
         });
     });
@@ -63,12 +72,12 @@ fn ping_pong(c: &mut Criterion) {
 
 fn stream(c: &mut Criterion) {
     for links in [1, 2] {
-        let mut pair = Pair::new(links);
+        let mut linked = LinkedMachines::new(links);
         c.bench_function(&format!("reliability: 16 messages and their ack, {links} links"), |b| {
             b.iter(|| {
-                (0..16).for_each(|_| pair.submit(0));
-                assert_eq!(pair.pass(0), 16);
-                pair.pass(1);
+                (0..16).for_each(|_| linked.submit(0));
+                assert_eq!(linked.deliver(0), 16);
+                linked.deliver(1);
             });
         });
     }

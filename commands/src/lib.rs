@@ -4,20 +4,20 @@
 // PM itself: the runtime only declares its functions.
 extern crate pm as _;
 
-pub mod cluster;
+mod args;
 pub mod compilers;
 pub mod gather;
-pub mod hop;
+pub mod node_protocol;
 pub mod options;
 pub mod pmtest;
-pub mod post;
+pub mod runner;
 pub mod scatter;
 pub mod scmon;
+pub mod scored_client;
 pub mod scorehosts;
 pub mod scps;
-pub mod station;
 pub mod tee;
-mod words;
+pub mod transport;
 
 #[cfg(test)]
 mod simulation;

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// What stands on the command line.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct NodeOptions {
     /// `-node N`.
     pub node: Option<u32>,
     /// `-file NAME`.
@@ -39,7 +39,7 @@ pub enum OptionError {
     BadFile(OsString, &'static str),
 }
 
-impl Options {
+impl NodeOptions {
     /// Reads the arguments, without the program's own name.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Options {
     /// base name lies in the job's directory, everything else is an absolute path.
     fn set_file(&mut self, value: OsString) -> Result<(), OptionError> {
         let bytes = value.as_bytes();
-        let fault = match bytes {
+        let reason = match bytes {
             b"" => Some("the file name is empty"),
             b"." | b".." => Some("that is a directory"),
             [b'/', ..] => None,
@@ -94,8 +94,8 @@ impl Options {
             }
             _ => None,
         };
-        if let Some(fault) = fault {
-            return Err(OptionError::BadFile(value, fault));
+        if let Some(reason) = reason {
+            return Err(OptionError::BadFile(value, reason));
         }
         match self.file.replace(value) {
             None => Ok(()),
@@ -108,8 +108,8 @@ impl Options {
 mod tests {
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Options, OptionError> {
-        Options::parse(words.iter().map(OsString::from), 4)
+    fn parse(words: &[&str]) -> Result<NodeOptions, OptionError> {
+        NodeOptions::parse(words.iter().map(OsString::from), 4)
     }
 
     #[test]
@@ -120,8 +120,8 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_names_its_word() {
-        for (words, part) in [
+    fn every_error_names_the_faulty_word() {
+        for (words, expected) in [
             (&["-nodes"][..], "\"-nodes\""),
             (&["-node"], "-node needs"),
             (&["-node", "4"], "0 to 3"),
@@ -133,7 +133,7 @@ mod tests {
             (&["extra"], "\"extra\""),
         ] {
             let message = parse(words).unwrap_err().to_string();
-            assert!(message.contains(part), "{words:?}: {message}");
+            assert!(message.contains(expected), "{words:?}: {message}");
         }
     }
 }

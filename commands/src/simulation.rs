@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::hop::{Message, OVERHEAD};
-use crate::post::{Failure, Machine, Post};
+use crate::node_protocol::{HEADER_LEN, Message};
+use crate::transport::{NodeError, NodeTask, Transport};
 
 /// A source of choices that a failing test can repeat.
 #[derive(Clone)]
-pub struct Dice(Rc<RefCell<u64>>);
+pub struct SeededRng(Rc<RefCell<u64>>);
 
-impl Dice {
+impl SeededRng {
     pub fn new(seed: u64) -> Self {
         Self(Rc::new(RefCell::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)))
     }
@@ -36,35 +36,35 @@ type Links = Rc<RefCell<HashMap<(u32, u32), VecDeque<Vec<u8>>>>>;
 #[derive(Clone)]
 pub struct Network {
     links: Links,
-    gone: Rc<RefCell<Vec<bool>>>,
+    finished: Rc<RefCell<Vec<bool>>>,
     nodes: u32,
     mtu: usize,
 }
 
 impl Network {
     pub fn new(nodes: u32, mtu: usize) -> Self {
-        let gone = Rc::new(RefCell::new(vec![false; nodes as usize]));
-        Self { links: Links::default(), gone, nodes, mtu }
+        let finished = Rc::new(RefCell::new(vec![false; nodes as usize]));
+        Self { links: Links::default(), finished, nodes, mtu }
     }
 
-    pub fn post(&self, node: u32) -> SimulatedPost {
-        SimulatedPost { network: self.clone(), node }
+    pub fn transport(&self, node: u32) -> SimulatedTransport {
+        SimulatedTransport { network: self.clone(), node }
     }
 }
 
-pub struct SimulatedPost {
+pub struct SimulatedTransport {
     network: Network,
     node: u32,
 }
 
-impl Post for SimulatedPost {
-    fn piece(&self, _node: u32) -> usize {
-        self.network.mtu - OVERHEAD
+impl Transport for SimulatedTransport {
+    fn max_payload(&self, _node: u32) -> usize {
+        self.network.mtu - HEADER_LEN
     }
 
-    fn send(&mut self, node: u32, message: Message<'_>) -> Result<bool, Failure> {
+    fn send(&mut self, node: u32, message: Message<'_>) -> Result<bool, NodeError> {
         assert!(message.len() <= self.network.mtu);
-        if self.network.gone.borrow()[node as usize] {
+        if self.network.finished.borrow()[node as usize] {
             return Ok(true);
         }
         let mut links = self.network.links.borrow_mut();
@@ -80,77 +80,77 @@ impl Post for SimulatedPost {
 
     fn receive(
         &mut self,
-        take: &mut dyn FnMut(Message<'_>) -> Result<(), Failure>,
-    ) -> Result<bool, Failure> {
+        on_message: &mut dyn FnMut(Message<'_>) -> Result<(), NodeError>,
+    ) -> Result<bool, NodeError> {
         let found = (0..self.network.nodes).find_map(|from| {
             self.network.links.borrow_mut().get_mut(&(from, self.node))?.pop_front()
         });
         let Some(bytes) = found else { return Ok(false) };
-        take(Message::read(&bytes)?)?;
+        on_message(Message::read(&bytes)?)?;
         Ok(true)
     }
 }
 
 /// An input with these bytes; reads are short and block now and then.
-pub struct Feed {
+pub struct FakeInput {
     bytes: VecDeque<u8>,
-    dice: Dice,
+    rng: SeededRng,
     fd: File,
 }
 
-impl Feed {
-    pub fn new(bytes: &[u8], dice: &Dice) -> Self {
+impl FakeInput {
+    pub fn new(bytes: &[u8], rng: &SeededRng) -> Self {
         let fd = File::open("/dev/null").unwrap();
-        Self { bytes: bytes.iter().copied().collect(), dice: dice.clone(), fd }
+        Self { bytes: bytes.iter().copied().collect(), rng: rng.clone(), fd }
     }
 }
 
-impl Read for Feed {
-    fn read(&mut self, space: &mut [u8]) -> io::Result<usize> {
-        if self.dice.below(3) == 0 {
+impl Read for FakeInput {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.rng.below(3) == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let count = space.len().min(1 + self.dice.below(5000) as usize).min(self.bytes.len());
-        for (slot, byte) in space.iter_mut().zip(self.bytes.drain(..count)) {
+        let count = buffer.len().min(1 + self.rng.below(5000) as usize).min(self.bytes.len());
+        for (slot, byte) in buffer.iter_mut().zip(self.bytes.drain(..count)) {
             *slot = byte;
         }
         Ok(count)
     }
 }
 
-impl AsFd for Feed {
+impl AsFd for FakeInput {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 /// An output that takes up to `limit` bytes and then has no reader any more.
-pub struct Sink {
-    got: Rc<RefCell<Vec<u8>>>,
+pub struct FakeOutput {
+    written: Rc<RefCell<Vec<u8>>>,
     limit: usize,
-    dice: Dice,
+    rng: SeededRng,
     fd: File,
 }
 
-impl Sink {
-    pub fn new(limit: usize, dice: &Dice) -> (Self, Rc<RefCell<Vec<u8>>>) {
-        let got = Rc::new(RefCell::new(Vec::new()));
+impl FakeOutput {
+    pub fn new(limit: usize, rng: &SeededRng) -> (Self, Rc<RefCell<Vec<u8>>>) {
+        let written = Rc::new(RefCell::new(Vec::new()));
         let fd = File::open("/dev/null").unwrap();
-        (Self { got: got.clone(), limit, dice: dice.clone(), fd }, got)
+        (Self { written: written.clone(), limit, rng: rng.clone(), fd }, written)
     }
 }
 
-impl Write for Sink {
+impl Write for FakeOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.dice.below(3) == 0 {
+        if self.rng.below(3) == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let mut got = self.got.borrow_mut();
-        if got.len() >= self.limit {
+        let mut written = self.written.borrow_mut();
+        if written.len() >= self.limit {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let count = bytes.len().min(1 + self.dice.below(5000) as usize);
-        got.extend_from_slice(&bytes[..count]);
+        let count = bytes.len().min(1 + self.rng.below(5000) as usize);
+        written.extend_from_slice(&bytes[..count]);
         Ok(count)
     }
 
@@ -159,27 +159,27 @@ impl Write for Sink {
     }
 }
 
-impl AsFd for Sink {
+impl AsFd for FakeOutput {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 /// Steps all machines in a random order until all have finished; panics when they never do.
-pub fn run(network: &Network, mut machines: Vec<Box<dyn Machine + '_>>, dice: &Dice) {
-    let mut posts: Vec<_> = (0..network.nodes).map(|node| network.post(node)).collect();
+pub fn run(network: &Network, mut tasks: Vec<Box<dyn NodeTask + '_>>, rng: &SeededRng) {
+    let mut transports: Vec<_> = (0..network.nodes).map(|node| network.transport(node)).collect();
     for _ in 0..2_000_000 {
-        if machines.iter().all(|machine| machine.finished()) {
+        if tasks.iter().all(|task| task.is_finished()) {
             return;
         }
-        let node = dice.below(machines.len() as u64) as usize;
-        if !machines[node].finished() {
-            machines[node].step(&mut posts[node]).unwrap();
+        let node = rng.below(tasks.len() as u64) as usize;
+        if !tasks[node].is_finished() {
+            tasks[node].step(&mut transports[node]).unwrap();
         }
-        network.gone.borrow_mut()[node] = machines[node].finished();
+        network.finished.borrow_mut()[node] = tasks[node].is_finished();
     }
-    let left: Vec<_> = machines.iter().map(|machine| machine.finished()).collect();
-    panic!("no end in sight; finished: {left:?}");
+    let finished: Vec<_> = tasks.iter().map(|task| task.is_finished()).collect();
+    panic!("no end in sight; finished: {finished:?}");
 }
 
 /// A temporary file that has no name any more.

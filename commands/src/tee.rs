@@ -14,79 +14,84 @@ pub enum Reader {
 #[derive(Debug)]
 pub struct Tee {
     bytes: Box<[u8]>,
-    written: u64,
-    taken: [Option<u64>; 2],
+    write_offset: u64,
+    read_offsets: [Option<u64>; 2],
 }
 
 impl Tee {
     /// A queue for `capacity` bytes, with these readers.
-    pub fn new(capacity: usize, output: bool, next: bool) -> Self {
+    pub fn new(capacity: usize, has_output: bool, has_next: bool) -> Self {
         let bytes = vec![0; capacity].into_boxed_slice();
-        Self { bytes, written: 0, taken: [output.then_some(0), next.then_some(0)] }
+        Self {
+            bytes,
+            write_offset: 0,
+            read_offsets: [has_output.then_some(0), has_next.then_some(0)],
+        }
     }
 
     /// How many bytes wait for this reader.
-    pub fn waiting(&self, reader: Reader) -> usize {
-        self.taken[reader as usize].map_or(0, |taken| (self.written - taken) as usize)
+    pub fn pending_len(&self, reader: Reader) -> usize {
+        self.read_offsets[reader as usize]
+            .map_or(0, |read_offset| (self.write_offset - read_offset) as usize)
     }
 
     /// Whether the reader is still there.
-    pub fn has(&self, reader: Reader) -> bool {
-        self.taken[reader as usize].is_some()
+    pub fn is_open(&self, reader: Reader) -> bool {
+        self.read_offsets[reader as usize].is_some()
     }
 
     /// How many bytes can be added.
-    pub fn room(&self) -> usize {
-        let longest = self.waiting(Reader::Output).max(self.waiting(Reader::Next));
-        self.bytes.len() - longest
+    pub fn free_len(&self) -> usize {
+        let max_pending = self.pending_len(Reader::Output).max(self.pending_len(Reader::Next));
+        self.bytes.len() - max_pending
     }
 
     /// Free memory to read into; tell with [`Tee::filled`] how much of it was used.
-    pub fn space(&mut self) -> &mut [u8] {
-        let start = (self.written % self.bytes.len() as u64) as usize;
-        let end = self.bytes.len().min(start + self.room());
+    pub fn write_slice(&mut self) -> &mut [u8] {
+        let start = (self.write_offset % self.bytes.len() as u64) as usize;
+        let end = self.bytes.len().min(start + self.free_len());
         &mut self.bytes[start..end]
     }
 
     /// The first `count` bytes of [`Tee::space`] have been filled.
-    pub fn filled(&mut self, count: usize) {
-        self.written += count.min(self.room()) as u64;
+    pub fn commit(&mut self, count: usize) {
+        self.write_offset += count.min(self.free_len()) as u64;
     }
 
     /// Adds bytes; false, with nothing added, when there is no room for all of them.
     pub fn push(&mut self, mut bytes: &[u8]) -> bool {
-        if bytes.len() > self.room() {
+        if bytes.len() > self.free_len() {
             return false;
         }
         while !bytes.is_empty() {
-            let space = self.space();
-            let count = space.len().min(bytes.len());
-            space[..count].copy_from_slice(&bytes[..count]);
-            self.filled(count);
+            let slice = self.write_slice();
+            let count = slice.len().min(bytes.len());
+            slice[..count].copy_from_slice(&bytes[..count]);
+            self.commit(count);
             bytes = &bytes[count..];
         }
         true
     }
 
     /// The next bytes for this reader, as many as lie together.
-    pub fn front(&self, reader: Reader) -> &[u8] {
-        let Some(taken) = self.taken[reader as usize] else { return &[] };
-        let start = (taken % self.bytes.len() as u64) as usize;
-        let end = self.bytes.len().min(start + self.waiting(reader));
+    pub fn read_slice(&self, reader: Reader) -> &[u8] {
+        let Some(read_offset) = self.read_offsets[reader as usize] else { return &[] };
+        let start = (read_offset % self.bytes.len() as u64) as usize;
+        let end = self.bytes.len().min(start + self.pending_len(reader));
         &self.bytes[start..end]
     }
 
     /// The reader has used the first `count` bytes of [`Tee::front`].
     pub fn advance(&mut self, reader: Reader, count: usize) {
-        let waiting = self.waiting(reader);
-        if let Some(taken) = &mut self.taken[reader as usize] {
-            *taken += count.min(waiting) as u64;
+        let pending = self.pending_len(reader);
+        if let Some(read_offset) = &mut self.read_offsets[reader as usize] {
+            *read_offset += count.min(pending) as u64;
         }
     }
 
     /// The reader has gone.
     pub fn close(&mut self, reader: Reader) {
-        self.taken[reader as usize] = None;
+        self.read_offsets[reader as usize] = None;
     }
 }
 
@@ -98,23 +103,23 @@ mod tests {
     /// Feeds and drains a small queue as told; what each of the readers has seen.
     fn play(steps: &[(u8, usize)]) -> [Vec<u8>; 2] {
         let mut tee = Tee::new(13, true, true);
-        let (mut next, mut seen) = (0u8, [Vec::new(), Vec::new()]);
-        for &(what, count) in steps {
-            if what == 2 {
+        let (mut next, mut outputs) = (0u8, [Vec::new(), Vec::new()]);
+        for &(action, count) in steps {
+            if action == 2 {
                 let bytes: Vec<u8> = (0..count).map(|i| next.wrapping_add(i as u8)).collect();
-                let fits = count <= tee.room();
+                let fits = count <= tee.free_len();
                 assert_eq!(tee.push(&bytes), fits);
                 next = next.wrapping_add(if fits { count as u8 } else { 0 });
                 continue;
             }
-            let which = usize::from(what);
-            let reader = [Reader::Output, Reader::Next][which];
-            let part = tee.front(reader);
-            let count = count.min(part.len());
-            seen[which].extend_from_slice(&part[..count]);
+            let index = usize::from(action);
+            let reader = [Reader::Output, Reader::Next][index];
+            let pending = tee.read_slice(reader);
+            let count = count.min(pending.len());
+            outputs[index].extend_from_slice(&pending[..count]);
             tee.advance(reader, count);
         }
-        seen
+        outputs
     }
 
     proptest! {
@@ -129,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_has_gone_holds_nothing_up() {
+    fn a_closed_reader_does_not_block_the_queue() {
         let mut tee = Tee::new(4, true, true);
         assert!(tee.push(b"abcd"));
         tee.advance(Reader::Next, 4);
-        assert_eq!(tee.room(), 0);
+        assert_eq!(tee.free_len(), 0);
         tee.close(Reader::Output);
-        assert_eq!(tee.room(), 4);
-        assert_eq!(tee.front(Reader::Output), b"");
+        assert_eq!(tee.free_len(), 4);
+        assert_eq!(tee.read_slice(Reader::Output), b"");
     }
 }

@@ -1,10 +1,10 @@
 //! Hostile input: the message that waits in an attach descriptor.
 #![no_main]
 
-use score_pm::segment::attach::Attach;
+use score_pm::segment::attach::AttachMessage;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Ok(attach) = Attach::decode(bytes) {
+    if let Ok(attach) = AttachMessage::decode(bytes) {
         assert_eq!(attach.encode().as_slice(), bytes);
     }
 });

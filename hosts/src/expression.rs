@@ -12,11 +12,11 @@
 //! Ours: `comp[0-15]`, and `local:N`, which are N virtual hosts on this machine.
 
 use crate::MAX_HOSTS;
-use crate::database::{Database, Host, LOCAL};
-use crate::fault::{ExpressionFault, shown};
+use crate::database::{Database, Host, LOCAL_KEYWORD};
+use crate::database_file::ReadFile;
+use crate::error::{ExpressionError, printable};
+use crate::hostlist;
 use crate::preprocess;
-use crate::range;
-use crate::source::Read;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub const MAX_VIRTUAL: usize = 4096;
 
 /// What virtual hosts get of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Virtual {
+pub struct VirtualHostSpec {
     /// Processors of the machine, shared by all; never fewer than one each.
     pub processors: u32,
     /// Its kind of programs.
@@ -38,15 +38,15 @@ pub struct Context<'a> {
     /// The database, if there is one.
     pub database: Option<&'a Database>,
     /// How files of hosts are read.
-    pub read: Read<'a>,
+    pub read: ReadFile<'a>,
     /// What `local:N` gives.
-    pub machine: Virtual,
+    pub machine: VirtualHostSpec,
 }
 
 impl<'a> Context<'a> {
     /// Without a database, on a machine of one processor.
-    pub fn new(read: Read<'a>) -> Self {
-        Self { database: None, read, machine: Virtual { processors: 1, bintype: None } }
+    pub fn new(read: ReadFile<'a>) -> Self {
+        Self { database: None, read, machine: VirtualHostSpec { processors: 1, bintype: None } }
     }
 }
 
@@ -54,42 +54,43 @@ impl<'a> Context<'a> {
 ///
 /// # Errors
 /// The first name or operator that is wrong.
-pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, ExpressionFault> {
+pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, ExpressionError> {
     let mut terms = split(expression)?.into_iter();
-    let Some((_, at, first)) = terms.next() else { return Ok(Vec::new()) };
-    let mut set = if first == LOCAL {
+    let Some((_, offset, first)) = terms.next() else { return Ok(Vec::new()) };
+    let mut set = if first == LOCAL_KEYWORD {
         let count = terms.next().filter(|(operator, _, _)| *operator == ':');
-        local(at, count, &context.machine)?
+        virtual_hosts(offset, count, &context.machine)?
     } else {
-        operand(at, first, context)?
+        operand(offset, first, context)?
     };
-    for (operator, at, word) in terms {
-        let fault = |what: String| ExpressionFault { at, what };
+    for (operator, offset, word) in terms {
+        let fault = |what: String| ExpressionError { offset, message: what };
         match operator {
             ':' | '@' => {
-                let cut = cut(operator, word, &set).map_err(fault)?;
+                let index = cut_index(operator, word, &set).map_err(fault)?;
                 if operator == ':' {
-                    set.truncate(cut);
+                    set.truncate(index);
                 } else {
-                    set.drain(..cut);
+                    set.drain(..index);
                 }
             }
-            _ if word == LOCAL || set[0].is_virtual => {
-                let what = format!("virtual hosts stand alone ({LOCAL}:N, then : or @ at most)");
+            _ if word == LOCAL_KEYWORD || set[0].is_virtual => {
+                let what =
+                    format!("virtual hosts stand alone ({LOCAL_KEYWORD}:N, then : or @ at most)");
                 return Err(fault(what));
             }
             '~' => {
-                let gone = names(&operand(at, word, context)?);
-                set.retain(|host| !gone.contains(&host.name));
+                let removed_names = names(&operand(offset, word, context)?);
+                set.retain(|host| !removed_names.contains(&host.name));
             }
             '^' => {
-                let behind = std::mem::replace(&mut set, operand(at, word, context)?);
-                join(&mut set, behind);
+                let previous_set = std::mem::replace(&mut set, operand(offset, word, context)?);
+                append_missing(&mut set, previous_set);
             }
-            _ => join(&mut set, operand(at, word, context)?),
+            _ => append_missing(&mut set, operand(offset, word, context)?),
         }
         if set.is_empty() {
-            return Err(fault(format!("'{operator}{}' leaves no host", shown(word))));
+            return Err(fault(format!("'{operator}{}' leaves no host", printable(word))));
         }
         if set.len() > MAX_HOSTS {
             return Err(fault(format!("more than {MAX_HOSTS} hosts")));
@@ -99,21 +100,24 @@ pub fn evaluate(expression: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
 }
 
 /// Operator (`+` for the first), place and text of each operand.
-fn split(expression: &str) -> Result<Vec<(char, usize, &str)>, ExpressionFault> {
+fn split(expression: &str) -> Result<Vec<(char, usize, &str)>, ExpressionError> {
     let mut terms = Vec::new();
-    let (mut operator, mut start, mut inside) = ('+', 0, false);
+    let (mut operator, mut start, mut in_brackets) = ('+', 0, false);
     let end = std::iter::once((expression.len(), '+'));
     for (index, letter) in expression.char_indices().chain(end) {
         match letter {
-            '[' => inside = true,
-            ']' => inside = false,
-            '+' | '~' | ':' | '@' | '^' if !inside || index == expression.len() => {
+            '[' => in_brackets = true,
+            ']' => in_brackets = false,
+            '+' | '~' | ':' | '@' | '^' if !in_brackets || index == expression.len() => {
                 let word = &expression[start..index];
                 if word.is_empty() {
-                    let before = if start == 0 { String::new() } else { format!(" '{operator}'") };
-                    let place = if before.is_empty() { "first" } else { "behind" };
-                    let what = format!("a host, a group or a file is expected {place}{before}");
-                    return Err(ExpressionFault { at: start, what });
+                    let previous_operator =
+                        if start == 0 { String::new() } else { format!(" '{operator}'") };
+                    let position = if previous_operator.is_empty() { "first" } else { "behind" };
+                    let what = format!(
+                        "a host, a group or a file is expected {position}{previous_operator}"
+                    );
+                    return Err(ExpressionError { offset: start, message: what });
                 }
                 terms.push((operator, start, word));
                 (operator, start) = (letter, index + letter.len_utf8());
@@ -128,64 +132,68 @@ fn names(hosts: &[Host]) -> HashSet<String> {
     hosts.iter().map(|host| host.name.clone()).collect()
 }
 
-fn join(set: &mut Vec<Host>, more: Vec<Host>) {
-    let known = names(set);
-    set.extend(more.into_iter().filter(|host| !known.contains(&host.name)));
+fn append_missing(set: &mut Vec<Host>, more: Vec<Host>) {
+    let present = names(set);
+    set.extend(more.into_iter().filter(|host| !present.contains(&host.name)));
 }
 
 /// How many hosts stand before the cut that `:` or `@` makes.
-fn cut(operator: char, word: &str, set: &[Host]) -> Result<usize, String> {
-    let has = set.len();
-    let plural = if has == 1 { "" } else { "s" };
+fn cut_index(operator: char, word: &str, set: &[Host]) -> Result<usize, String> {
+    let host_count = set.len();
+    let plural = if host_count == 1 { "" } else { "s" };
     if word.bytes().all(|byte| byte.is_ascii_digit()) {
         let count = word.trim_start_matches('0');
         let number = if count.is_empty() { Ok(0) } else { count.parse::<usize>() };
         return match (number, operator) {
-            (Ok(0), ':') => Err(format!("'{operator}{}' leaves no host", shown(word))),
-            (Ok(number), _) if number <= has => Ok(number),
-            _ => Err(format!("{} hosts are wanted, {has} host{plural} are there", shown(word))),
+            (Ok(0), ':') => Err(format!("'{operator}{}' leaves no host", printable(word))),
+            (Ok(number), _) if number <= host_count => Ok(number),
+            _ => Err(format!(
+                "{} hosts are wanted, {host_count} host{plural} are there",
+                printable(word)
+            )),
         };
     }
-    let label = |host: &&Host| host.name.split('.').next() == Some(word);
+    let has_label = |host: &&Host| host.name.split('.').next() == Some(word);
     let exact = set.iter().position(|host| host.name == word);
-    let short = || match set.iter().filter(label).count() {
-        1 => set.iter().position(|host| label(&host)),
+    let by_label = || match set.iter().filter(has_label).count() {
+        1 => set.iter().position(|host| has_label(&host)),
         _ => None,
     };
-    exact.or_else(short).ok_or_else(|| {
-        let near = crate::near::nearest(word, set.iter().map(|host| host.name.as_str()));
-        let hint = match near {
-            Some(near) => format!("did you mean '{near}'?"),
-            None => format!("a number up to {has} or a host of the set is expected"),
+    exact.or_else(by_label).ok_or_else(|| {
+        let suggestion =
+            crate::name_suggestion::nearest(word, set.iter().map(|host| host.name.as_str()));
+        let hint = match suggestion {
+            Some(name) => format!("did you mean '{name}'?"),
+            None => format!("a number up to {host_count} or a host of the set is expected"),
         };
-        format!("'{}' is not among the {has} host{plural}; {hint}", shown(word))
+        format!("'{}' is not among the {host_count} host{plural}; {hint}", printable(word))
     })
 }
 
 /// `local:N`.
-fn local(
-    at: usize,
+fn virtual_hosts(
+    offset: usize,
     count: Option<(char, usize, &str)>,
-    machine: &Virtual,
-) -> Result<Vec<Host>, ExpressionFault> {
-    let Some((_, at, count)) = count else {
-        let what = format!("how many virtual hosts? {LOCAL}:4 is expected");
-        return Err(ExpressionFault { at, what });
+    machine: &VirtualHostSpec,
+) -> Result<Vec<Host>, ExpressionError> {
+    let Some((_, offset, count)) = count else {
+        let what = format!("how many virtual hosts? {LOCAL_KEYWORD}:4 is expected");
+        return Err(ExpressionError { offset, message: what });
     };
-    let fault = |what: String| ExpressionFault { at, what };
+    let fault = |what: String| ExpressionError { offset, message: what };
     let digits = count.bytes().all(|byte| byte.is_ascii_digit());
     let number = count.parse::<usize>().ok().filter(|number| digits && *number > 0);
     let number = match number {
         Some(number) if number <= MAX_VIRTUAL => number,
         _ => {
-            let (word, most) = (shown(count), MAX_VIRTUAL);
+            let (word, most) = (printable(count), MAX_VIRTUAL);
             return Err(fault(format!("'{word}' is no number of virtual hosts from 1 to {most}")));
         }
     };
-    let each = (machine.processors / number as u32).max(1);
+    let processors_each = (machine.processors / number as u32).max(1);
     let host = |index| Host {
-        name: format!("{LOCAL}{index}"),
-        processors: Some(each),
+        name: format!("{LOCAL_KEYWORD}{index}"),
+        processors: Some(processors_each),
         bintype: machine.bintype.clone(),
         is_virtual: true,
         ..Host::default()
@@ -194,10 +202,10 @@ fn local(
 }
 
 /// A group, a host, a range of hosts or a file of hosts.
-fn operand(at: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>, ExpressionFault> {
-    let fault = |what: String| ExpressionFault { at, what };
+fn operand(offset: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>, ExpressionError> {
+    let fault = |what: String| ExpressionError { offset, message: what };
     if word.contains('/') {
-        return of_file(word, context).map_err(fault);
+        return hosts_of_file(word, context).map_err(fault);
     }
     if let Some(database) = context.database {
         if let Some(members) = database.group(word) {
@@ -206,13 +214,15 @@ fn operand(at: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
         if let Some(host) = database.host(word) {
             return Ok(vec![host.clone()]);
         }
-        if range::is_range(word) {
-            let named = |what: String| fault(format!("{}: {what}", shown(word)));
-            let names = range::expand(word).map_err(named)?;
+        if hostlist::is_range(word) {
+            let named = |what: String| fault(format!("{}: {what}", printable(word)));
+            let names = hostlist::expand(word).map_err(named)?;
             let mut set = Vec::new();
             let mut seen = HashSet::new();
             for name in names {
-                let unknown = || fault(format!("'{}': {}", shown(&name), database.unknown(&name)));
+                let unknown = || {
+                    fault(format!("'{}': {}", printable(&name), database.unknown_name_error(&name)))
+                };
                 let host = database.host(&name).ok_or_else(unknown)?;
                 if seen.insert(host.name.clone()) {
                     set.push(host.clone());
@@ -222,43 +232,43 @@ fn operand(at: usize, word: &str, context: &Context<'_>) -> Result<Vec<Host>, Ex
         }
     }
     if (context.read)(Path::new(word)).is_ok() {
-        return of_file(word, context).map_err(fault);
+        return hosts_of_file(word, context).map_err(fault);
     }
     let what = match context.database {
-        Some(database) => database.unknown(word),
+        Some(database) => database.unknown_name_error(word),
         None => format!(
-            "no scorehosts.db says what that is ({} or {} names one; {LOCAL}:N are virtual hosts)",
-            crate::source::VARIABLE,
-            crate::source::DEFAULT
+            "no scorehosts.db says what that is ({} or {} names one; {LOCAL_KEYWORD}:N are virtual hosts)",
+            crate::database_file::DATABASE_ENV,
+            crate::database_file::DEFAULT_DATABASE_PATH
         ),
     };
-    Err(fault(format!("'{}': {what}", shown(word))))
+    Err(fault(format!("'{}': {what}", printable(word))))
 }
 
 /// The hosts of a file, one a line; known to the database if there is one.
 ///
 /// # Errors
 /// What is wrong in the file.
-pub fn of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, String> {
+pub fn hosts_of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, String> {
     let bytes = (context.read)(Path::new(path));
-    let bytes = bytes.map_err(|error| format!("{}: {error}", shown(path)))?;
+    let bytes = bytes.map_err(|error| format!("{}: {error}", printable(path)))?;
     let lines = preprocess::lines(path, &bytes, context.read).map_err(|fault| fault.to_string())?;
     let mut set = Vec::new();
     let mut seen = HashSet::new();
     for line in lines {
-        let wrong = |part: &str, what: String| line[0].fault(part, what).to_string();
-        if let Some(more) = line.get(1) {
-            return Err(more.fault(&more.text, "one host a line is expected").to_string());
+        let error_at = |part: &str, what: String| line[0].error(part, what).to_string();
+        if let Some(extra) = line.get(1) {
+            return Err(extra.error(&extra.text, "one host a line is expected").to_string());
         }
         let word = &line[0].text;
-        for name in range::expand(word).map_err(|what| wrong(word, what))? {
-            if let Some(what) = crate::database::wrong_name(&name) {
-                return Err(wrong(&name, what));
+        for name in hostlist::expand(word).map_err(|what| error_at(word, what))? {
+            if let Some(what) = crate::database::host_name_error(&name) {
+                return Err(error_at(&name, what));
             }
             let host = match context.database {
                 Some(database) => match database.host(&name) {
                     Some(host) => host.clone(),
-                    None => return Err(wrong(&name, database.unknown(&name))),
+                    None => return Err(error_at(&name, database.unknown_name_error(&name))),
                 },
                 None => Host { name, ..Host::default() },
             };
@@ -266,12 +276,12 @@ pub fn of_file(path: &str, context: &Context<'_>) -> Result<Vec<Host>, String> {
                 set.push(host);
             }
             if set.len() > MAX_HOSTS {
-                return Err(wrong(word, format!("more than {MAX_HOSTS} hosts")));
+                return Err(error_at(word, format!("more than {MAX_HOSTS} hosts")));
             }
         }
     }
     if set.is_empty() {
-        return Err(format!("{}: no host is in it", shown(path)));
+        return Err(format!("{}: no host is in it", printable(path)));
     }
     Ok(set)
 }
@@ -294,10 +304,10 @@ mod tests {
 
     fn hosts(expression: &str) -> Result<String, String> {
         let database = Database::parse("db", DB, &files).unwrap();
-        let machine = Virtual { processors: 6, bintype: Some("x86".into()) };
+        let machine = VirtualHostSpec { processors: 6, bintype: Some("x86".into()) };
         let context = Context { database: Some(&database), read: &files, machine };
         let set = evaluate(expression, &context);
-        let set = set.map_err(|fault| format!("{}: {fault}", fault.at))?;
+        let set = set.map_err(|fault| format!("{}: {fault}", fault.offset))?;
         Ok(set.into_iter().map(|host| host.name).collect::<Vec<_>>().join(" "))
     }
 
@@ -330,7 +340,7 @@ mod tests {
         assert_eq!(hosts("local:3").unwrap(), "local0 local1 local2");
         assert_eq!(hosts("local:3@1:1").unwrap(), "local1");
         let context = Context {
-            machine: Virtual { processors: 6, bintype: Some("x86".into()) },
+            machine: VirtualHostSpec { processors: 6, bintype: Some("x86".into()) },
             ..Context::new(&files)
         };
         let set = evaluate("local:4", &context).unwrap();
@@ -344,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_names_its_word_and_what_would_be_right() {
+    fn every_error_names_its_word_and_what_would_be_right() {
         for (expression, expected) in [
             ("", "0: a host, a group or a file is expected first"),
             ("+a", "0: a host, a group or a file is expected first"),
@@ -382,10 +392,10 @@ mod tests {
     fn without_a_database_there_are_files_and_virtual_hosts() {
         let context = Context::new(&files);
         let set = evaluate("./words", &context).unwrap_err();
-        assert!(set.what.contains("one host a line"), "{set}");
+        assert!(set.message.contains("one host a line"), "{set}");
         let set = evaluate("./odd", &context).unwrap();
         assert_eq!((set[1].name.as_str(), set[1].processors), ("comp9", None));
         let unknown = evaluate("pcc", &context).unwrap_err();
-        assert!(unknown.what.contains("no scorehosts.db says what that is"), "{unknown}");
+        assert!(unknown.message.contains("no scorehosts.db says what that is"), "{unknown}");
     }
 }

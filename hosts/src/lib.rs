@@ -1,30 +1,30 @@
 //! The hosts of a cluster: `scorehosts.db`, expressions over hosts and groups, the choice of hosts
 //! for a job, and the allocations of batch systems. See docs/hosts.md.
 //!
-//! From a file to hosts: [`source`] -> [`preprocess`] and its macros -> [`database`] ->
-//! [`expression`] -> [`placement`]. Files are read through [`source::Read`] alone; everything else
+//! From a file to hosts: [`database_file`] -> [`preprocess`] and its macros -> [`database`] ->
+//! [`expression`] -> [`placement`]. Files are read through [`database_file::ReadFile`] alone; everything else
 //! is pure.
 #![forbid(unsafe_code)]
 
 pub mod allocation;
 pub mod attributes;
 pub mod database;
+pub mod database_file;
+pub mod error;
 pub mod expression;
-pub mod fault;
+pub mod hostlist;
 mod macros;
-pub mod near;
+pub mod name_suggestion;
+pub mod node_request;
 pub mod placement;
 pub mod preprocess;
-pub mod range;
-pub mod request;
-pub mod source;
 
 pub use allocation::{Allocation, allocation};
-pub use database::{Database, End, Host, Network};
-pub use expression::{Context, Virtual, evaluate};
-pub use fault::{ExpressionFault, Fault};
-pub use placement::{Placement, Wanted, place};
-pub use request::{Shape, parse_nodes};
+pub use database::{Database, Host, HostInterface, Network};
+pub use error::{ExpressionError, ParseError};
+pub use expression::{Context, VirtualHostSpec, evaluate};
+pub use node_request::{Shape, parse_nodes};
+pub use placement::{Placement, PlacementRequest, place};
 
 /// More hosts than this in one database, one range, one expression or one allocation are refused.
 pub const MAX_HOSTS: usize = 65_536;
@@ -74,7 +74,7 @@ pub fn fuzz_expression(bytes: &[u8]) {
                 hosts.iter().map(|host| host.name.as_str()).collect();
             assert!(!hosts.is_empty() && names.len() == hosts.len());
         }
-        Err(fault) => assert!(line.is_char_boundary(fault.at.min(line.len())), "{fault}"),
+        Err(fault) => assert!(line.is_char_boundary(fault.offset.min(line.len())), "{fault}"),
     }
     let _ = parse_nodes(line);
     allocation::fuzz(&text);

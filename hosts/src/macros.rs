@@ -5,10 +5,10 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Stands for `##` in the text of a macro: no file can hold it.
-const PASTE: char = '\u{1}';
+const PASTE_MARKER: char = '\u{1}';
 
 /// Macros inside macros.
-const DEEPEST: usize = 64;
+const MAX_MACRO_DEPTH: usize = 64;
 
 /// One macro.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Macro {
                 if let Some(odd) = parameters.iter().find(|name| !is_name(name)) {
                     return Err(format!(
                         "'{}' is no name of a parameter",
-                        crate::fault::shown(odd)
+                        crate::error::printable(odd)
                     ));
                 }
                 (Some(parameters), text)
@@ -52,7 +52,7 @@ impl Macro {
             let part = if index > 0 { part.trim_start() } else { part };
             if index < last { part.trim_end() } else { part }
         });
-        let text = trimmed.collect::<Vec<_>>().join(&PASTE.to_string());
+        let text = trimmed.collect::<Vec<_>>().join(&PASTE_MARKER.to_string());
         Ok((name.to_owned(), Self { parameters, text: text.trim().to_owned() }))
     }
 
@@ -63,11 +63,11 @@ impl Macro {
 }
 
 /// Where a use of a macro is wrong: byte of the line, name, what.
-type Bad = (usize, String, String);
+type MacroError = (usize, String, String);
 
 /// A part of a line.
-struct Piece {
-    at: usize,
+struct Fragment {
+    offset: usize,
     text: String,
     /// Stands so in the line.
     verbatim: bool,
@@ -75,22 +75,22 @@ struct Piece {
 
 /// The macros that are known at a place of the file.
 pub(crate) struct Macros {
-    known: HashMap<String, Macro>,
-    left: Cell<usize>,
+    definitions: HashMap<String, Macro>,
+    budget: Cell<usize>,
 }
 
 impl Macros {
     /// None yet. All expansions together may make so many bytes.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { known: HashMap::new(), left: Cell::new(most) }
+    pub(crate) fn new(max_bytes: usize) -> Self {
+        Self { definitions: HashMap::new(), budget: Cell::new(max_bytes) }
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Macro> {
-        self.known.get(name)
+        self.definitions.get(name)
     }
 
     pub(crate) fn define(&mut self, name: String, new: Macro) -> Result<(), String> {
-        match self.known.insert(name.clone(), new.clone()) {
+        match self.definitions.insert(name.clone(), new.clone()) {
             Some(old) if old != new => {
                 Err(format!("{name} is defined already, and otherwise (#undef comes first)"))
             }
@@ -98,15 +98,15 @@ impl Macros {
         }
     }
 
-    pub(crate) fn forget(&mut self, name: &str) {
-        self.known.remove(name);
+    pub(crate) fn undefine(&mut self, name: &str) {
+        self.definitions.remove(name);
     }
 
     /// Counts bytes that come from elsewhere.
-    pub(crate) fn spend(&self, bytes: usize) -> Result<(), String> {
-        match self.left.get().checked_sub(bytes.saturating_add(1)) {
+    pub(crate) fn charge_budget(&self, bytes: usize) -> Result<(), String> {
+        match self.budget.get().checked_sub(bytes.saturating_add(1)) {
             Some(left) => {
-                self.left.set(left);
+                self.budget.set(left);
                 Ok(())
             }
             None => Err("macros and included files grow beyond all bounds".into()),
@@ -114,11 +114,11 @@ impl Macros {
     }
 
     /// The words of a line after macros, each with the byte of the line that it comes from.
-    pub(crate) fn words(&self, line: &str) -> Result<Vec<(String, usize)>, Bad> {
+    pub(crate) fn words(&self, line: &str) -> Result<Vec<(String, usize)>, MacroError> {
         let mut words = Vec::new();
         let mut word = (String::new(), 0);
-        for piece in self.pieces(line, &mut Vec::new())? {
-            for (index, letter) in piece.text.char_indices() {
+        for fragment in self.fragments(line, &mut Vec::new())? {
+            for (index, letter) in fragment.text.char_indices() {
                 if letter.is_whitespace() {
                     if !word.0.is_empty() {
                         words.push(std::mem::take(&mut word));
@@ -126,7 +126,7 @@ impl Macros {
                     continue;
                 }
                 if word.0.is_empty() {
-                    word.1 = piece.at + if piece.verbatim { index } else { 0 };
+                    word.1 = fragment.offset + if fragment.verbatim { index } else { 0 };
                 }
                 word.0.push(letter);
             }
@@ -137,81 +137,93 @@ impl Macros {
         Ok(words)
     }
 
-    fn pieces(&self, text: &str, active: &mut Vec<String>) -> Result<Vec<Piece>, Bad> {
-        let mut pieces = Vec::new();
-        let mut run = 0;
-        let mut at = 0;
-        while let Some((token, is_word)) = token(&text[at..]) {
-            let end = at + token.len();
-            let known = self.known.get_key_value(token).filter(|_| is_word);
-            let Some((name, known)) = known.filter(|(name, _)| !active.contains(name)) else {
-                at = end;
+    fn fragments(&self, text: &str, active: &mut Vec<String>) -> Result<Vec<Fragment>, MacroError> {
+        let mut fragments = Vec::new();
+        let mut verbatim_start = 0;
+        let mut offset = 0;
+        while let Some((token, is_word)) = token(&text[offset..]) {
+            let end = offset + token.len();
+            let known = self.definitions.get_key_value(token).filter(|_| is_word);
+            let Some((name, definition)) = known.filter(|(name, _)| !active.contains(name)) else {
+                offset = end;
                 continue;
             };
-            let bad = |what: String| (at, name.clone(), what);
-            let (given, behind) = match &known.parameters {
+            let error_at = |what: String| (offset, name.clone(), what);
+            let (args, after) = match &definition.parameters {
                 None => (Vec::new(), end),
-                Some(_) => match arguments(&text[end..]).map_err(bad)? {
-                    Some((given, length)) => (given, end + length),
+                Some(_) => match arguments(&text[end..]).map_err(error_at)? {
+                    Some((args, length)) => (args, end + length),
                     None => {
-                        at = end;
+                        offset = end;
                         continue;
                     }
                 },
             };
-            let body = self.body(known, &given, active).map_err(bad)?;
-            if active.len() >= DEEPEST {
-                return Err(bad(format!("more than {DEEPEST} macros inside each other")));
+            let body = self.substitute(definition, &args, active).map_err(error_at)?;
+            if active.len() >= MAX_MACRO_DEPTH {
+                return Err(error_at(format!(
+                    "more than {MAX_MACRO_DEPTH} macros inside each other"
+                )));
             }
             active.push(name.clone());
-            let inner = self.joined(&body, active).map_err(bad);
+            let expansion = self.expand_to_string(&body, active).map_err(error_at);
             active.pop();
-            pieces.push(Piece { at: run, text: text[run..at].to_owned(), verbatim: true });
-            pieces.push(Piece { at, text: inner?, verbatim: false });
-            (at, run) = (behind, behind);
+            fragments.push(Fragment {
+                offset: verbatim_start,
+                text: text[verbatim_start..offset].to_owned(),
+                verbatim: true,
+            });
+            fragments.push(Fragment { offset, text: expansion?, verbatim: false });
+            (offset, verbatim_start) = (after, after);
         }
-        pieces.push(Piece { at: run, text: text[run..].to_owned(), verbatim: true });
-        Ok(pieces)
+        fragments.push(Fragment {
+            offset: verbatim_start,
+            text: text[verbatim_start..].to_owned(),
+            verbatim: true,
+        });
+        Ok(fragments)
     }
 
-    fn joined(&self, text: &str, active: &mut Vec<String>) -> Result<String, String> {
-        let pieces = self.pieces(text, active).map_err(|(_, name, what)| {
+    fn expand_to_string(&self, text: &str, active: &mut Vec<String>) -> Result<String, String> {
+        let fragments = self.fragments(text, active).map_err(|(_, name, what)| {
             if what.starts_with("in ") { what } else { format!("in {name}: {what}") }
         })?;
-        let joined = pieces.into_iter().map(|piece| piece.text).collect::<String>();
-        self.spend(joined.len())?;
-        Ok(joined)
+        let expanded = fragments.into_iter().map(|fragment| fragment.text).collect::<String>();
+        self.charge_budget(expanded.len())?;
+        Ok(expanded)
     }
 
     /// The text of a macro with its arguments in place.
-    fn body(
+    fn substitute(
         &self,
-        known: &Macro,
-        given: &[&str],
+        definition: &Macro,
+        args: &[&str],
         active: &mut Vec<String>,
     ) -> Result<String, String> {
-        let Some(parameters) = &known.parameters else {
-            return Ok(known.text.replace(PASTE, ""));
+        let Some(parameters) = &definition.parameters else {
+            return Ok(definition.text.replace(PASTE_MARKER, ""));
         };
-        let none = parameters.is_empty() && given.len() == 1 && given[0].is_empty();
-        if given.len() != parameters.len() && !none {
-            let (has, wants) = (given.len(), parameters.len());
-            return Err(format!("{has} arguments are given, {wants} are expected"));
+        let is_empty_call = parameters.is_empty() && args.len() == 1 && args[0].is_empty();
+        if args.len() != parameters.len() && !is_empty_call {
+            let (given_count, expected_count) = (args.len(), parameters.len());
+            return Err(format!(
+                "{given_count} arguments are given, {expected_count} are expected"
+            ));
         }
-        let given = given
+        let args = args
             .iter()
-            .map(|argument| self.joined(argument, active))
+            .map(|argument| self.expand_to_string(argument, active))
             .collect::<Result<Vec<_>, _>>()?;
         let mut body = String::new();
-        let mut rest = known.text.as_str();
+        let mut rest = definition.text.as_str();
         while let Some((token, is_word)) = token(rest) {
             let index = parameters.iter().position(|name| is_word && name == token);
-            let text = index.map_or(token, |index| given[index].as_str());
-            self.spend(text.len())?;
+            let text = index.map_or(token, |index| args[index].as_str());
+            self.charge_budget(text.len())?;
             body.push_str(text);
             rest = &rest[token.len()..];
         }
-        Ok(body.replace(PASTE, ""))
+        Ok(body.replace(PASTE_MARKER, ""))
     }
 }
 
@@ -219,15 +231,15 @@ impl Macros {
 /// them (`0.conf` holds no name), single letters else.
 fn token(text: &str) -> Option<(&str, bool)> {
     let first = text.chars().next()?;
-    let part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let is_name_char = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let length = |inside: &dyn Fn(char) -> bool| {
         text.find(|letter: char| !inside(letter)).unwrap_or(text.len())
     };
     if first.is_ascii_digit() {
-        return Some((&text[..length(&|letter| part(letter) || letter == '.')], false));
+        return Some((&text[..length(&|letter| is_name_char(letter) || letter == '.')], false));
     }
-    if part(first) {
-        return Some((&text[..length(&part)], true));
+    if is_name_char(first) {
+        return Some((&text[..length(&is_name_char)], true));
     }
     Some((&text[..first.len_utf8()], false))
 }
@@ -238,19 +250,19 @@ fn arguments(text: &str) -> Result<Option<(Vec<&str>, usize)>, String> {
     if !text[blanks..].starts_with('(') {
         return Ok(None);
     }
-    let (mut given, mut depth, mut start) = (Vec::new(), 0, blanks + 1);
+    let (mut args, mut depth, mut start) = (Vec::new(), 0, blanks + 1);
     for (index, letter) in text.char_indices().skip_while(|(index, _)| *index < blanks) {
         match letter {
             '(' => depth += 1,
             ',' if depth == 1 => {
-                given.push(text[start..index].trim());
+                args.push(text[start..index].trim());
                 start = index + 1;
             }
             ')' => {
                 depth -= 1;
                 if depth == 0 {
-                    given.push(text[start..index].trim());
-                    return Ok(Some((given, index + 1)));
+                    args.push(text[start..index].trim());
+                    return Ok(Some((args, index + 1)));
                 }
             }
             _ => {}
@@ -263,7 +275,7 @@ fn arguments(text: &str) -> Result<Option<(Vec<&str>, usize)>, String> {
 mod tests {
     use super::*;
 
-    fn with(defines: &[&str], line: &str) -> Result<String, String> {
+    fn expand(defines: &[&str], line: &str) -> Result<String, String> {
         let mut macros = Macros::new(10_000);
         for text in defines {
             let (name, parsed) = Macro::parse(text)?;
@@ -275,29 +287,29 @@ mod tests {
 
     #[test]
     fn macros_stand_for_their_text_once() {
-        assert_eq!(with(&["A b=1 c=2"], "x A").unwrap(), "x b=1 c=2");
-        assert_eq!(with(&["A B", "B A", "E"], "A E x").unwrap(), "A x");
-        assert_eq!(with(&["A 1"], "AA 0A 1.A A-A x.A").unwrap(), "AA 0A 1.A 1-1 x.1");
-        assert_eq!(with(&["N 4"], "cores=N,N").unwrap(), "cores=4,4");
+        assert_eq!(expand(&["A b=1 c=2"], "x A").unwrap(), "x b=1 c=2");
+        assert_eq!(expand(&["A B", "B A", "E"], "A E x").unwrap(), "A x");
+        assert_eq!(expand(&["A 1"], "AA 0A 1.A A-A x.A").unwrap(), "AA 0A 1.A 1-1 x.1");
+        assert_eq!(expand(&["N 4"], "cores=N,N").unwrap(), "cores=4,4");
     }
 
     #[test]
     fn macros_take_arguments_and_join_words() {
         let host = "HOST(n, g) comp ## n.x group=g";
-        assert_eq!(with(&[host], "HOST(7, a(b,c))").unwrap(), "comp7.x group=a(b,c)");
-        assert_eq!(with(&[host, "G pcc"], "HOST (N,G)").unwrap(), "compN.x group=pcc");
-        assert_eq!(with(&["F() f"], "F() F").unwrap(), "f F");
-        assert_eq!(with(&["A x##1"], "A").unwrap(), "x1");
+        assert_eq!(expand(&[host], "HOST(7, a(b,c))").unwrap(), "comp7.x group=a(b,c)");
+        assert_eq!(expand(&[host, "G pcc"], "HOST (N,G)").unwrap(), "compN.x group=pcc");
+        assert_eq!(expand(&["F() f"], "F() F").unwrap(), "f F");
+        assert_eq!(expand(&["A x##1"], "A").unwrap(), "x1");
     }
 
     #[test]
-    fn words_keep_the_place_they_come_from() {
+    fn words_keep_their_source_offset() {
         let mut macros = Macros::new(100);
         let (name, parsed) = Macro::parse("A b c").unwrap();
         macros.define(name, parsed).unwrap();
         let words = macros.words("x  A y").unwrap();
-        let places: Vec<usize> = words.iter().map(|(_, at)| *at).collect();
-        assert_eq!(places, [0, 3, 3, 5]);
+        let offsets: Vec<usize> = words.iter().map(|(_, offset)| *offset).collect();
+        assert_eq!(offsets, [0, 3, 3, 5]);
     }
 
     #[test]
@@ -311,16 +323,16 @@ mod tests {
             (&["2 a"], "", "#define NAME TEXT"),
             (&["A 1", "A 2"], "", "A is defined already"),
         ] {
-            let error = with(defines, line).unwrap_err();
+            let error = expand(defines, line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");
         }
         let double: Vec<String> = (0..60).map(|n| format!("M{n} M{0} M{0}", n + 1)).collect();
         let double: Vec<&str> = double.iter().map(String::as_str).collect();
-        assert!(with(&double, "M0").unwrap_err().contains("beyond all bounds"));
+        assert!(expand(&double, "M0").unwrap_err().contains("beyond all bounds"));
         let empty: Vec<&str> = double.iter().copied().chain(["M60"]).collect();
-        assert!(with(&empty, "M0").unwrap_err().contains("beyond all bounds"));
+        assert!(expand(&empty, "M0").unwrap_err().contains("beyond all bounds"));
         let chain: Vec<String> = (0..100).map(|n| format!("M{n} M{}", n + 1)).collect();
         let chain: Vec<&str> = chain.iter().map(String::as_str).collect();
-        assert!(with(&chain, "M0").unwrap_err().contains("more than 64 macros"));
+        assert!(expand(&chain, "M0").unwrap_err().contains("more than 64 macros"));
     }
 }

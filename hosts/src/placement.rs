@@ -5,30 +5,30 @@
 //! processors go. On one machine N may exceed the processors, also where it has virtual hosts.
 
 use crate::database::Host;
-use crate::fault::{listed, shown};
-use crate::near::nearest;
-use crate::request::{Kind, Shape};
+use crate::error::{join_names, printable};
+use crate::name_suggestion::nearest;
+use crate::node_request::{HostType, Shape};
 use crate::{MAX_HOSTS, MAX_NODES};
 use std::collections::BTreeSet;
 
 /// What a job asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PlacementRequest {
     /// The number part of `nodes`; absent: one node per processor of the hosts at hand.
     pub shape: Option<Shape>,
     /// The kind of hosts.
-    pub kind: Option<Kind>,
+    pub kind: Option<HostType>,
     /// SCORE_RSRC_NUM_NODES: least and most nodes.
     pub nodes: (u32, u32),
     /// SCORE_RSRC_NUM_PROCS: processes per host.
     pub procs: Option<u32>,
     /// Whether hosts of different kinds may be mixed.
-    pub hetero: bool,
+    pub allows_hetero: bool,
 }
 
-impl Default for Wanted {
+impl Default for PlacementRequest {
     fn default() -> Self {
-        Self { shape: None, kind: None, nodes: (1, MAX_NODES), procs: None, hetero: false }
+        Self { shape: None, kind: None, nodes: (1, MAX_NODES), procs: None, allows_hetero: false }
     }
 }
 
@@ -54,9 +54,9 @@ type Candidate = (usize, u32);
 ///
 /// # Errors
 /// One line: no host is of that kind.
-pub fn mixable(
+pub fn homogeneous_pools(
     hosts: &[Host],
-    kind: Option<&Kind>,
+    kind: Option<&HostType>,
     hetero: bool,
 ) -> Result<Vec<Vec<usize>>, String> {
     let pools = pools(hosts, of_kind(hosts, kind)?, hetero);
@@ -67,16 +67,16 @@ pub fn mixable(
 ///
 /// # Errors
 /// One line with what is asked for and what is there.
-pub fn place(hosts: &[Host], wanted: &Wanted) -> Result<Placement, String> {
-    let fitting = of_kind(hosts, wanted.kind.as_ref())?;
+pub fn place(hosts: &[Host], request: &PlacementRequest) -> Result<Placement, String> {
+    let matching = of_kind(hosts, request.kind.as_ref())?;
     let one_machine = hosts.len() == 1 || hosts.iter().all(|host| host.is_virtual);
-    let pools = pools(hosts, fitting, wanted.hetero);
-    let mixed = pools.len() > 1;
+    let pools = pools(hosts, matching, request.allows_hetero);
+    let has_several_pools = pools.len() > 1;
     let mut best: Option<Placement> = None;
     let mut refusal: Option<(usize, String)> = None;
     for pool in pools {
-        match fit(&pool, wanted, one_machine) {
-            Ok(placement) if wanted.shape.is_some() => return Ok(placement),
+        match choose_hosts(&pool, request, one_machine) {
+            Ok(placement) if request.shape.is_some() => return Ok(placement),
             Ok(placement) => {
                 if best.as_ref().is_none_or(|best| placement.nodes() > best.nodes()) {
                     best = Some(placement);
@@ -90,7 +90,7 @@ pub fn place(hosts: &[Host], wanted: &Wanted) -> Result<Placement, String> {
         }
     }
     best.ok_or_else(|| match refusal {
-        Some((_, line)) if mixed => {
+        Some((_, line)) if has_several_pools => {
             format!("{line}; those of other kinds are mixed in by the option hetero only")
         }
         Some((_, line)) => line,
@@ -103,37 +103,44 @@ fn processors(host: &Host) -> u32 {
 }
 
 /// The hosts of the kind that is asked for.
-fn of_kind(hosts: &[Host], kind: Option<&Kind>) -> Result<Vec<usize>, String> {
+fn of_kind(hosts: &[Host], kind: Option<&HostType>) -> Result<Vec<usize>, String> {
     let Some(kind) = kind else { return Ok((0..hosts.len()).collect()) };
-    let fits = |host: &Host| {
+    let is_match = |host: &Host| {
         let speed = |wanted: &String| host.speed.as_deref().is_some_and(|has| equal(wanted, has));
         host.bintype.as_ref() == Some(&kind.bintype)
             && kind.cpugen.as_ref().is_none_or(|wanted| host.cpugen.as_ref() == Some(wanted))
             && kind.speed.as_ref().is_none_or(speed)
     };
-    let fitting: Vec<usize> = (0..hosts.len()).filter(|index| fits(&hosts[*index])).collect();
+    let fitting: Vec<usize> = (0..hosts.len()).filter(|index| is_match(&hosts[*index])).collect();
     if !fitting.is_empty() {
         return Ok(fitting);
     }
-    type Attribute = fn(&Host) -> Option<&String>;
-    let attributes: [(&str, Option<&String>, Attribute); 3] = [
+    type AttributeGetter = fn(&Host) -> Option<&String>;
+    let attributes: [(&str, Option<&String>, AttributeGetter); 3] = [
         ("bintype", Some(&kind.bintype), |host| host.bintype.as_ref()),
         ("cpugen", kind.cpugen.as_ref(), |host| host.cpugen.as_ref()),
         ("speed", kind.speed.as_ref(), |host| host.speed.as_ref()),
     ];
-    for (name, asked, value) in attributes {
-        let Some(asked) = asked else { continue };
-        let known: BTreeSet<&str> = hosts.iter().filter_map(value).map(String::as_str).collect();
-        if known.is_empty() {
-            let (asked, where_to) = (shown(asked), "scorehosts.db says none");
-            return Err(format!("no host at hand has the {name} '{asked}': {where_to}"));
+    for (name, requested, value) in attributes {
+        let Some(requested) = requested else { continue };
+        let available: BTreeSet<&str> =
+            hosts.iter().filter_map(value).map(String::as_str).collect();
+        if available.is_empty() {
+            let (requested, where_to) = (printable(requested), "scorehosts.db says none");
+            return Err(format!("no host at hand has the {name} '{requested}': {where_to}"));
         }
-        if !known.iter().any(|has| *has == asked || name == "speed" && equal(asked, has)) {
-            let hint = match nearest(asked, known.iter().copied()) {
+        if !available
+            .iter()
+            .any(|has| *has == requested || name == "speed" && equal(requested, has))
+        {
+            let hint = match nearest(requested, available.iter().copied()) {
                 Some(near) => format!("did you mean '{near}'?"),
-                None => format!("there are: {}", listed(known)),
+                None => format!("there are: {}", join_names(available)),
             };
-            return Err(format!("no host at hand has the {name} '{}'; {hint}", shown(asked)));
+            return Err(format!(
+                "no host at hand has the {name} '{}'; {hint}",
+                printable(requested)
+            ));
         }
     }
     Err(format!("no host at hand is of the kind {kind}"))
@@ -146,22 +153,22 @@ fn equal(one: &str, other: &str) -> bool {
 }
 
 /// Hosts that may stand in one job: all, or those of each kind for themselves.
-fn pools(hosts: &[Host], fitting: Vec<usize>, hetero: bool) -> Vec<Vec<Candidate>> {
+fn pools(hosts: &[Host], matching: Vec<usize>, hetero: bool) -> Vec<Vec<Candidate>> {
     let mut pools: Vec<(usize, Vec<Candidate>)> = Vec::new();
     // What a record does not say sets no host apart.
     let alike = |one: &Option<String>, other: &Option<String>| {
         one.as_ref().zip(other.as_ref()).is_none_or(|(one, other)| equal(one, other))
     };
-    let same = |one: usize, other: usize| {
+    let is_compatible = |one: usize, other: usize| {
         let (one, other) = (&hosts[one], &hosts[other]);
         hetero
             || alike(&one.bintype, &other.bintype)
                 && alike(&one.cpugen, &other.cpugen)
                 && alike(&one.speed, &other.speed)
     };
-    for index in fitting {
+    for index in matching {
         let candidate = (index, processors(&hosts[index]));
-        match pools.iter_mut().find(|(first, _)| same(*first, index)) {
+        match pools.iter_mut().find(|(first, _)| is_compatible(*first, index)) {
             Some((_, pool)) => pool.push(candidate),
             None => pools.push((index, vec![candidate])),
         }
@@ -170,10 +177,14 @@ fn pools(hosts: &[Host], fitting: Vec<usize>, hetero: bool) -> Vec<Vec<Candidate
 }
 
 /// The choice among hosts that may be mixed.
-fn fit(pool: &[Candidate], wanted: &Wanted, one_machine: bool) -> Result<Placement, String> {
-    let (min, max) = wanted.nodes;
-    let has = pool.len();
-    let chosen = match (wanted.shape, wanted.procs) {
+fn choose_hosts(
+    pool: &[Candidate],
+    request: &PlacementRequest,
+    one_machine: bool,
+) -> Result<Placement, String> {
+    let (min, max) = request.nodes;
+    let host_count = pool.len();
+    let chosen = match (request.shape, request.procs) {
         (None, None) => {
             let total = total(pool).min(u64::from(MAX_NODES)) as u32;
             match total.clamp(min.min(max), max) {
@@ -183,10 +194,10 @@ fn fit(pool: &[Candidate], wanted: &Wanted, one_machine: bool) -> Result<Placeme
         }
         (None, Some(procs)) => {
             let hosts = (max / procs.max(1)).clamp(1, MAX_HOSTS as u32) as usize;
-            each(pool, hosts.min(has), procs)?
+            with_procs_each(pool, hosts.min(host_count), procs)?
         }
         (Some(Shape::Nodes(nodes)), None) => {
-            within(u64::from(nodes), wanted)?;
+            check_node_limits(u64::from(nodes), request)?;
             spread(pool, nodes, one_machine)?
         }
         (Some(Shape::Nodes(nodes)), Some(procs)) => {
@@ -194,7 +205,7 @@ fn fit(pool: &[Candidate], wanted: &Wanted, one_machine: bool) -> Result<Placeme
             if !nodes.is_multiple_of(procs) {
                 return Err(format!("{nodes} nodes are no multiple of the {procs} of {fixed}"));
             }
-            each(pool, (nodes / procs) as usize, procs)
+            with_procs_each(pool, (nodes / procs) as usize, procs)
                 .map_err(|line| format!("{nodes} nodes by {procs} per host ({fixed}): {line}"))?
         }
         (Some(Shape::Hosts(hosts, procs)), fixed) => {
@@ -202,12 +213,14 @@ fn fit(pool: &[Candidate], wanted: &Wanted, one_machine: bool) -> Result<Placeme
                 let declared = format!("the programs declare SCORE_RSRC_NUM_PROCS({fixed})");
                 return Err(format!("{procs} per host, but {declared}"));
             }
-            each(pool, hosts.map_or(has, |hosts| hosts as usize), procs)?
+            with_procs_each(pool, hosts.map_or(host_count, |hosts| hosts as usize), procs)?
         }
-        (Some(Shape::WholeHosts(hosts)), Some(procs)) => each(pool, hosts as usize, procs)?,
-        (Some(Shape::WholeHosts(hosts)), None) => first(pool, hosts as usize, 1)?,
+        (Some(Shape::WholeHosts(hosts)), Some(procs)) => {
+            with_procs_each(pool, hosts as usize, procs)?
+        }
+        (Some(Shape::WholeHosts(hosts)), None) => first_hosts(pool, hosts as usize, 1)?,
     };
-    within(total(&chosen), wanted)?;
+    check_node_limits(total(&chosen), request)?;
     Ok(Placement { hosts: chosen })
 }
 
@@ -215,8 +228,8 @@ fn total(pool: &[Candidate]) -> u64 {
     pool.iter().map(|(_, processors)| u64::from(*processors)).sum()
 }
 
-fn within(nodes: u64, wanted: &Wanted) -> Result<(), String> {
-    let (min, max) = wanted.nodes;
+fn check_node_limits(nodes: u64, request: &PlacementRequest) -> Result<(), String> {
+    let (min, max) = request.nodes;
     if nodes < u64::from(min) || nodes > u64::from(max) {
         let allowed = format!("SCORE_RSRC_NUM_NODES({min}, {max})");
         return Err(format!("{nodes} nodes: the programs allow {min} to {max} ({allowed})"));
@@ -228,38 +241,38 @@ fn within(nodes: u64, wanted: &Wanted) -> Result<(), String> {
 }
 
 /// So many hosts, those with enough processors first; in the order of the hosts.
-fn first(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
-    let has = pool.len();
-    if hosts > has {
+fn first_hosts(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
+    let host_count = pool.len();
+    if hosts > host_count {
         let are = |count| if count == 1 { "is" } else { "are" };
         let plural = if hosts == 1 { "" } else { "s" };
         return Err(format!(
-            "{hosts} host{plural} {} needed, {has} {} at hand",
+            "{hosts} host{plural} {} needed, {host_count} {} at hand",
             are(hosts),
-            are(has)
+            are(host_count)
         ));
     }
-    let (mut roomy, tight): (Vec<_>, Vec<_>) =
+    let (mut sufficient, insufficient): (Vec<_>, Vec<_>) =
         pool.iter().partition(|(_, processors)| *processors >= procs);
-    roomy.extend(tight);
-    roomy.truncate(hosts);
-    roomy.sort_unstable();
-    Ok(roomy)
+    sufficient.extend(insufficient);
+    sufficient.truncate(hosts);
+    sufficient.sort_unstable();
+    Ok(sufficient)
 }
 
 /// So many hosts with so many processes on each.
-fn each(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
-    let chosen = first(pool, hosts, procs)?;
+fn with_procs_each(pool: &[Candidate], hosts: usize, procs: u32) -> Result<Vec<Candidate>, String> {
+    let chosen = first_hosts(pool, hosts, procs)?;
     Ok(chosen.into_iter().map(|(index, _)| (index, procs)).collect())
 }
 
 /// N alone.
 fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candidate>, String> {
-    let has = total(pool);
-    if u64::from(nodes) > has && !one_machine {
+    let processor_count = total(pool);
+    if u64::from(nodes) > processor_count && !one_machine {
         let (hosts, plural) = (pool.len(), if pool.len() == 1 { "" } else { "s" });
         let more = "HxP puts P on each host whatever it has";
-        let at_hand = format!("{hosts} host{plural} with {has} processors");
+        let at_hand = format!("{hosts} host{plural} with {processor_count} processors");
         return Err(format!("{nodes} nodes are wanted, {at_hand} at hand ({more})"));
     }
     let mut largest_first = pool.to_vec();
@@ -277,11 +290,11 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
     let mut left = nodes;
     let mut chosen = Vec::with_capacity(count);
     // The smallest first: what does not fit on one of them is left for those behind it.
-    for (behind, (index, processors)) in largest_first.into_iter().rev().enumerate() {
-        let share = left / (count - behind) as u32;
-        let room = if enough.is_some() { processors } else { u32::MAX };
-        chosen.push((index, share.min(room)));
-        left -= share.min(room);
+    for (assigned_count, (index, processors)) in largest_first.into_iter().rev().enumerate() {
+        let share = left / (count - assigned_count) as u32;
+        let capacity = if enough.is_some() { processors } else { u32::MAX };
+        chosen.push((index, share.min(capacity)));
+        left -= share.min(capacity);
     }
     chosen.sort_unstable();
     Ok(chosen)
@@ -290,7 +303,7 @@ fn spread(pool: &[Candidate], nodes: u32, one_machine: bool) -> Result<Vec<Candi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{parse_hosts, parse_nodes};
+    use crate::node_request::{parse_hosts, parse_nodes};
     use proptest::prelude::*;
 
     fn host(index: usize, processors: u32, kind: &str) -> Host {
@@ -309,18 +322,18 @@ mod tests {
         processors.iter().enumerate().map(|(index, has)| host(index, *has, "")).collect()
     }
 
-    fn wanted(option: &str) -> Wanted {
+    fn wanted(option: &str) -> PlacementRequest {
         let parsed = match option.strip_prefix("hosts=") {
             Some(value) => Some(parse_hosts(value).unwrap()),
             None => Some(option).filter(|o| !o.is_empty()).map(|o| parse_nodes(o).unwrap()),
         };
         let (shape, kind) = parsed.map_or((None, None), |nodes| (Some(nodes.shape), nodes.kind));
-        Wanted { shape, kind, ..Wanted::default() }
+        PlacementRequest { shape, kind, ..PlacementRequest::default() }
     }
 
     /// Processes of each host, 0 where it is not chosen.
-    fn on(hosts: &[Host], wanted: &Wanted) -> Result<Vec<u32>, String> {
-        let placement = place(hosts, wanted)?;
+    fn process_counts(hosts: &[Host], request: &PlacementRequest) -> Result<Vec<u32>, String> {
+        let placement = place(hosts, request)?;
         let mut counts = vec![0; hosts.len()];
         placement.hosts.iter().for_each(|(index, procs)| counts[*index] = *procs);
         Ok(counts)
@@ -340,7 +353,11 @@ mod tests {
             (&[8], "20", &[20]),
             (&[4, 4, 8, 2], "", &[4, 4, 8, 2]),
         ] {
-            assert_eq!(on(&hosts(processors), &wanted(option)).unwrap(), counts, "{option}");
+            assert_eq!(
+                process_counts(&hosts(processors), &wanted(option)).unwrap(),
+                counts,
+                "{option}"
+            );
         }
     }
 
@@ -355,19 +372,26 @@ mod tests {
             (&[8, 4, 8], "hosts=2", &[8, 4, 0]),
             (&[8, 4, 8], "hosts=3x1", &[1, 1, 1]),
         ] {
-            assert_eq!(on(&hosts(processors), &wanted(option)).unwrap(), counts, "{option}");
+            assert_eq!(
+                process_counts(&hosts(processors), &wanted(option)).unwrap(),
+                counts,
+                "{option}"
+            );
         }
     }
 
     #[test]
-    fn the_programs_macros_are_kept() {
+    fn the_limits_that_programs_declare_are_kept() {
         let four = hosts(&[4, 4, 4, 4]);
-        let with = |option: &str, nodes, procs| Wanted { nodes, procs, ..wanted(option) };
-        assert_eq!(on(&four, &with("", (1, 6), None)).unwrap(), [3, 3, 0, 0]);
-        assert_eq!(on(&four, &with("", (1, 99), Some(2))).unwrap(), [2, 2, 2, 2]);
-        assert_eq!(on(&four, &with("", (1, 5), Some(2))).unwrap(), [2, 2, 0, 0]);
-        assert_eq!(on(&four, &with("6", (1, 99), Some(3))).unwrap(), [3, 3, 0, 0]);
-        assert_eq!(on(&four, &with("hosts=2", (1, 99), Some(3))).unwrap(), [3, 3, 0, 0]);
+        let with = |option: &str, nodes, procs| PlacementRequest { nodes, procs, ..wanted(option) };
+        assert_eq!(process_counts(&four, &with("", (1, 6), None)).unwrap(), [3, 3, 0, 0]);
+        assert_eq!(process_counts(&four, &with("", (1, 99), Some(2))).unwrap(), [2, 2, 2, 2]);
+        assert_eq!(process_counts(&four, &with("", (1, 5), Some(2))).unwrap(), [2, 2, 0, 0]);
+        assert_eq!(process_counts(&four, &with("6", (1, 99), Some(3))).unwrap(), [3, 3, 0, 0]);
+        assert_eq!(
+            process_counts(&four, &with("hosts=2", (1, 99), Some(3))).unwrap(),
+            [3, 3, 0, 0]
+        );
         for (option, nodes, procs, part) in [
             ("5", (1, 4), None, "5 nodes: the programs allow 1 to 4 (SCORE_RSRC_NUM_NODES(1, 4))"),
             ("2x1", (4, 9), None, "2 nodes: the programs allow 4 to 9"),
@@ -379,7 +403,7 @@ mod tests {
             ("", (10, 99), Some(2), "8 nodes: the programs allow 10 to 99"),
             ("", (20, 99), None, "20 nodes are wanted, 4 hosts with 16 processors at hand"),
         ] {
-            let error = on(&four, &with(option, nodes, procs)).unwrap_err();
+            let error = process_counts(&four, &with(option, nodes, procs)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
         }
     }
@@ -392,7 +416,7 @@ mod tests {
             (&[4, 4], "9", "9 nodes are wanted, 2 hosts with 8 processors at hand"),
             (&[], "1", "no host is at hand"),
         ] {
-            let error = on(&hosts(processors), &wanted(option)).unwrap_err();
+            let error = process_counts(&hosts(processors), &wanted(option)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
         }
     }
@@ -401,10 +425,10 @@ mod tests {
     fn virtual_hosts_take_more_nodes_than_there_are_processors() {
         let mut local = hosts(&[1, 1, 1, 1]);
         local.iter_mut().for_each(|host| host.is_virtual = true);
-        assert_eq!(on(&local, &wanted("4x2")).unwrap(), [2, 2, 2, 2]);
-        assert_eq!(on(&local, &wanted("2")).unwrap(), [1, 1, 0, 0]);
-        assert_eq!(on(&local, &wanted("6")).unwrap(), [2, 2, 1, 1]);
-        assert_eq!(on(&local, &wanted("")).unwrap(), [1, 1, 1, 1]);
+        assert_eq!(process_counts(&local, &wanted("4x2")).unwrap(), [2, 2, 2, 2]);
+        assert_eq!(process_counts(&local, &wanted("2")).unwrap(), [1, 1, 0, 0]);
+        assert_eq!(process_counts(&local, &wanted("6")).unwrap(), [2, 2, 1, 1]);
+        assert_eq!(process_counts(&local, &wanted("")).unwrap(), [1, 1, 1, 1]);
     }
 
     #[test]
@@ -415,8 +439,8 @@ mod tests {
             host(2, 2, "linux.opteron.2400.0"),
             host(3, 2, "netbsd.pentium"),
         ];
-        assert_eq!(on(&some, &wanted("4.linux.opteron.2400")).unwrap(), [0, 2, 2, 0]);
-        assert_eq!(on(&some, &wanted("1.netbsd")).unwrap(), [0, 0, 0, 1]);
+        assert_eq!(process_counts(&some, &wanted("4.linux.opteron.2400")).unwrap(), [0, 2, 2, 0]);
+        assert_eq!(process_counts(&some, &wanted("1.netbsd")).unwrap(), [0, 0, 0, 1]);
         for (option, part) in [
             ("1.solaris", "no host at hand has the bintype 'solaris'; there are: linux, netbsd"),
             ("1.linx", "no host at hand has the bintype 'linx'; did you mean 'linux'?"),
@@ -424,23 +448,23 @@ mod tests {
             ("1.netbsd.opteron", "no host at hand is of the kind netbsd.opteron"),
             ("3x1.netbsd", "3 hosts are needed, 1 is at hand"),
         ] {
-            let error = on(&some, &wanted(option)).unwrap_err();
+            let error = process_counts(&some, &wanted(option)).unwrap_err();
             assert!(error.contains(part), "{option}: {error}");
         }
-        let error = on(&hosts(&[2]), &wanted("1.linux")).unwrap_err();
+        let error = process_counts(&hosts(&[2]), &wanted("1.linux")).unwrap_err();
         assert!(error.contains("scorehosts.db says none"), "{error}");
     }
 
     #[test]
     fn hosts_of_different_kinds_are_mixed_by_permission_only() {
         let some = [host(0, 2, "linux.a"), host(1, 2, "linux.b"), host(2, 2, "linux.b")];
-        assert_eq!(on(&some, &wanted("")).unwrap(), [0, 2, 2]);
-        assert_eq!(on(&some, &wanted("2x1")).unwrap(), [0, 1, 1]);
-        let error = on(&some, &wanted("6")).unwrap_err();
+        assert_eq!(process_counts(&some, &wanted("")).unwrap(), [0, 2, 2]);
+        assert_eq!(process_counts(&some, &wanted("2x1")).unwrap(), [0, 1, 1]);
+        let error = process_counts(&some, &wanted("6")).unwrap_err();
         assert!(error.contains("6 nodes are wanted, 2 hosts with 4 processors"), "{error}");
         assert!(error.contains("hetero"), "{error}");
-        let permitted = Wanted { hetero: true, ..wanted("6") };
-        assert_eq!(on(&some, &permitted).unwrap(), [2, 2, 2]);
+        let permitted = PlacementRequest { allows_hetero: true, ..wanted("6") };
+        assert_eq!(process_counts(&some, &permitted).unwrap(), [2, 2, 2]);
     }
 
     proptest! {
@@ -450,7 +474,7 @@ mod tests {
             nodes in 1u32..120,
         ) {
             let total: u32 = processors.iter().sum();
-            let got = on(&hosts(&processors), &wanted(&nodes.to_string()));
+            let got = process_counts(&hosts(&processors), &wanted(&nodes.to_string()));
             if nodes > total && processors.len() > 1 {
                 prop_assert!(got.is_err());
             } else {

@@ -3,10 +3,10 @@
 //!
 //! Not all of cpp: `#if` knows numbers and `defined`, `#` and macros of the compiler are not there.
 
-use crate::fault::Fault;
+use crate::database_file::{MAX_DATABASE_LEN, ReadFile};
+use crate::error::ParseError;
 use crate::macros::{Macro, Macros};
-use crate::near::nearest;
-use crate::source::{LARGEST, Read};
+use crate::name_suggestion::nearest;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -23,16 +23,16 @@ pub struct Word {
 
 impl Word {
     /// This word, or a part of it, is wrong.
-    pub fn fault(&self, part: &str, what: impl Into<String>) -> Fault {
+    pub fn error(&self, part: &str, what: impl Into<String>) -> ParseError {
         let (file, word) = (self.file.to_string(), part.to_owned());
-        Fault { file, line: self.line, word, what: what.into() }
+        ParseError { file, line: self.line, word, message: what.into() }
     }
 }
 
 /// Files that are included, and included by those.
-const DEEPEST: usize = 16;
+const MAX_INCLUDE_DEPTH: usize = 16;
 /// Inclusions in all.
-const MOST_FILES: usize = 1024;
+const MAX_INCLUDES: usize = 1024;
 
 const DIRECTIVES: &[&str] =
     &["define", "undef", "include", "ifdef", "ifndef", "if", "elif", "else", "endif", "error"];
@@ -41,30 +41,34 @@ const DIRECTIVES: &[&str] =
 ///
 /// # Errors
 /// What is wrong in the file or in one that it includes.
-pub fn lines(file: &str, bytes: &[u8], read: Read<'_>) -> Result<Vec<Vec<Word>>, Fault> {
-    let mut state =
-        State { macros: Macros::new(LARGEST as usize), out: Vec::new(), files: 0, read };
-    state.file(Path::new(file), bytes, 0)?;
-    Ok(state.out)
+pub fn lines(file: &str, bytes: &[u8], read: ReadFile<'_>) -> Result<Vec<Vec<Word>>, ParseError> {
+    let mut state = State {
+        macros: Macros::new(MAX_DATABASE_LEN as usize),
+        lines: Vec::new(),
+        include_count: 0,
+        read,
+    };
+    state.process_file(Path::new(file), bytes, 0)?;
+    Ok(state.lines)
 }
 
 struct State<'a> {
     macros: Macros,
-    out: Vec<Vec<Word>>,
-    files: usize,
-    read: Read<'a>,
+    lines: Vec<Vec<Word>>,
+    include_count: usize,
+    read: ReadFile<'a>,
 }
 
 /// A line without comments, put together from lines that go on.
-struct Logical {
+struct LogicalLine {
     text: String,
     /// From this byte on it stands in this line.
-    starts: Vec<(usize, usize)>,
+    line_starts: Vec<(usize, usize)>,
 }
 
-impl Logical {
+impl LogicalLine {
     fn line_at(&self, offset: usize) -> usize {
-        let before = self.starts.iter().take_while(|(start, _)| *start <= offset);
+        let before = self.line_starts.iter().take_while(|(start, _)| *start <= offset);
         before.last().map_or(0, |(_, line)| *line)
     }
 }
@@ -73,85 +77,94 @@ impl Logical {
 struct Condition {
     line: usize,
     /// Whether the lines now count.
-    on: bool,
+    is_active: bool,
     /// Whether a branch has counted already, or none may.
-    done: bool,
+    is_decided: bool,
     /// Whether `#else` has been seen.
-    last: bool,
+    has_else: bool,
 }
 
 impl State<'_> {
-    fn file(&mut self, path: &Path, bytes: &[u8], depth: usize) -> Result<(), Fault> {
+    fn process_file(&mut self, path: &Path, bytes: &[u8], depth: usize) -> Result<(), ParseError> {
         let file: Rc<str> = path.to_string_lossy().into();
-        let at = |line: usize, word: &str, what: String| Fault {
+        let error_at = |line: usize, word: &str, what: String| ParseError {
             file: file.to_string(),
             line,
             word: word.to_owned(),
-            what,
+            message: what,
         };
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-            at(line + 1, "", "this is no text (UTF-8 is expected)".into())
+            error_at(line + 1, "", "this is no text (UTF-8 is expected)".into())
         })?;
         let mut conditions: Vec<Condition> = Vec::new();
-        for line in logical(text).map_err(|(line, what)| at(line, "", what))? {
-            let on = conditions.iter().all(|condition| condition.on);
+        for line in logical_lines(text).map_err(|(line, what)| error_at(line, "", what))? {
+            let is_active = conditions.iter().all(|condition| condition.is_active);
             if let Some(directive) = line.text.trim_start().strip_prefix('#') {
-                let number = line.starts.first().map_or(0, |(_, number)| *number);
+                let number = line.line_starts.first().map_or(0, |(_, number)| *number);
                 let (name, rest) = split_name(directive.trim());
-                let fault = |what: String| at(number, &format!("#{name}"), what);
-                if self.conditional(name, rest, on, number, &mut conditions).map_err(fault)? {
+                let fault = |what: String| error_at(number, &format!("#{name}"), what);
+                if self
+                    .on_conditional(name, rest, is_active, number, &mut conditions)
+                    .map_err(fault)?
+                {
                     continue;
                 }
-                if on {
+                if is_active {
                     if name == "include" {
                         self.include(path, rest, number, depth)?;
                     } else {
                         self.directive(name, rest).map_err(fault)?;
                     }
                 }
-            } else if on {
+            } else if is_active {
                 let mut words: Vec<Word> = Vec::new();
-                let found = self.macros.words(&line.text);
-                for (text, offset) in
-                    found.map_err(|(offset, name, what)| at(line.line_at(offset), &name, what))?
+                let result = self.macros.words(&line.text);
+                for (text, offset) in result
+                    .map_err(|(offset, name, what)| error_at(line.line_at(offset), &name, what))?
                 {
                     words.push(Word { text, file: file.clone(), line: line.line_at(offset) });
                 }
                 if !words.is_empty() {
-                    self.out.push(words);
+                    self.lines.push(words);
                 }
             }
         }
         match conditions.last() {
-            Some(open) => Err(at(open.line, "#if", "its #endif is missing".into())),
+            Some(open) => Err(error_at(open.line, "#if", "its #endif is missing".into())),
             None => Ok(()),
         }
     }
 
     /// Takes a directive of conditions; whether it was one.
-    fn conditional(
+    fn on_conditional(
         &self,
         name: &str,
         rest: &str,
-        on: bool,
+        is_active: bool,
         line: usize,
         conditions: &mut Vec<Condition>,
     ) -> Result<bool, String> {
         match name {
             "if" | "ifdef" | "ifndef" => {
-                let holds = on && self.holds(name, rest)?;
-                conditions.push(Condition { line, on: holds, done: holds || !on, last: false });
+                let holds = is_active && self.holds(name, rest)?;
+                conditions.push(Condition {
+                    line,
+                    is_active: holds,
+                    is_decided: holds || !is_active,
+                    has_else: false,
+                });
             }
             "elif" | "else" => {
                 let missing = || "there is no #if before it".to_owned();
-                let done = conditions.last().ok_or_else(missing)?.done;
+                let done = conditions.last().ok_or_else(missing)?.is_decided;
                 let holds = !done && (name == "else" || self.holds("if", rest)?);
                 let open = conditions.last_mut().ok_or_else(missing)?;
-                if open.last {
+                if open.has_else {
                     return Err("it stands behind #else".into());
                 }
-                (open.on, open.done, open.last) = (holds, done || holds, name == "else");
+                (open.is_active, open.is_decided, open.has_else) =
+                    (holds, done || holds, name == "else");
             }
             "endif" => {
                 conditions.pop().ok_or("there is no #if before it")?;
@@ -168,7 +181,7 @@ impl State<'_> {
             if is_name(name) {
                 Ok(self.macros.get(name).is_some())
             } else {
-                Err(format!("'{}' is no name of a macro", crate::fault::shown(name)))
+                Err(format!("'{}' is no name of a macro", crate::error::printable(name)))
             }
         };
         match name {
@@ -202,15 +215,15 @@ impl State<'_> {
                 self.macros.define(name, parsed)
             }
             "undef" if is_name(rest.trim()) => {
-                self.macros.forget(rest.trim());
+                self.macros.undefine(rest.trim());
                 Ok(())
             }
             "undef" => Err("the name of a macro is expected".into()),
-            "error" => Err(crate::fault::shown(rest.trim())),
+            "error" => Err(crate::error::printable(rest.trim())),
             "" => Ok(()),
             _ => {
-                let near = nearest(name, DIRECTIVES.iter().copied());
-                let hint = near.map_or_else(
+                let suggestion = nearest(name, DIRECTIVES.iter().copied());
+                let hint = suggestion.map_or_else(
                     || "comments stand in /* */ or behind //".to_owned(),
                     |near| format!("did you mean #{near}?"),
                 );
@@ -219,26 +232,32 @@ impl State<'_> {
         }
     }
 
-    fn include(&mut self, from: &Path, rest: &str, line: usize, depth: usize) -> Result<(), Fault> {
+    fn include(
+        &mut self,
+        from: &Path,
+        rest: &str,
+        line: usize,
+        depth: usize,
+    ) -> Result<(), ParseError> {
         let rest = rest.trim();
-        let fault = |what: String| Fault {
+        let fault = |what: String| ParseError {
             file: from.to_string_lossy().into_owned(),
             line,
             word: rest.to_owned(),
-            what,
+            message: what,
         };
         let quoted = rest.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
         let name = quoted
             .filter(|name| !name.is_empty())
             .ok_or_else(|| fault("#include \"FILE\" is expected".into()))?;
-        self.files += 1;
-        if depth >= DEEPEST || self.files > MOST_FILES {
+        self.include_count += 1;
+        if depth >= MAX_INCLUDE_DEPTH || self.include_count > MAX_INCLUDES {
             return Err(fault("too many files include each other".into()));
         }
         let path: PathBuf = from.parent().unwrap_or(Path::new("")).join(name);
         let bytes = (self.read)(&path).map_err(|error| fault(error.to_string()))?;
-        self.macros.spend(bytes.len()).map_err(fault)?;
-        self.file(&path, &bytes, depth + 1)
+        self.macros.charge_budget(bytes.len()).map_err(fault)?;
+        self.process_file(&path, &bytes, depth + 1)
     }
 }
 
@@ -254,51 +273,51 @@ pub(crate) fn is_name(word: &str) -> bool {
 }
 
 /// Joins lines, drops comments.
-fn logical(text: &str) -> Result<Vec<Logical>, (usize, String)> {
+fn logical_lines(text: &str) -> Result<Vec<LogicalLine>, (usize, String)> {
     let mut lines = Vec::new();
-    let mut line = Logical { text: String::new(), starts: Vec::new() };
-    let mut block: Option<usize> = None;
+    let mut line = LogicalLine { text: String::new(), line_starts: Vec::new() };
+    let mut open_comment_line: Option<usize> = None;
     let mut rest_is_comment = false;
     for (number, raw) in (1..).zip(text.split('\n')) {
         let raw = raw.trim_end();
-        if let Some(odd) = raw.chars().find(|letter| letter.is_control() && *letter != '\t') {
-            return Err((number, format!("control character {:#04x}", u32::from(odd))));
+        if let Some(control) = raw.chars().find(|letter| letter.is_control() && *letter != '\t') {
+            return Err((number, format!("control character {:#04x}", u32::from(control))));
         }
-        let (content, goes_on) = match raw.strip_suffix('\\') {
+        let (content, is_continued) = match raw.strip_suffix('\\') {
             Some(content) => (content, true),
             None => (raw, false),
         };
-        line.starts.push((line.text.len(), number));
+        line.line_starts.push((line.text.len(), number));
         let mut rest = content;
         while !rest.is_empty() && !rest_is_comment {
-            if block.is_some() {
-                let Some((_, behind)) = rest.split_once("*/") else { break };
-                (block, rest) = (None, behind);
+            if open_comment_line.is_some() {
+                let Some((_, after)) = rest.split_once("*/") else { break };
+                (open_comment_line, rest) = (None, after);
                 continue;
             }
-            let Some(at) = rest.find("//").into_iter().chain(rest.find("/*")).min() else {
+            let Some(index) = rest.find("//").into_iter().chain(rest.find("/*")).min() else {
                 line.text.push_str(rest);
                 break;
             };
-            line.text.push_str(&rest[..at]);
+            line.text.push_str(&rest[..index]);
             line.text.push(' ');
-            if rest[at..].starts_with("//") {
+            if rest[index..].starts_with("//") {
                 rest_is_comment = true;
             } else {
-                block = Some(number);
-                rest = &rest[at + 2..];
+                open_comment_line = Some(number);
+                rest = &rest[index + 2..];
             }
         }
-        if goes_on {
+        if is_continued {
             continue;
         }
         rest_is_comment = false;
-        if block.is_none() {
-            let whole = Logical { text: String::new(), starts: Vec::new() };
-            lines.push(std::mem::replace(&mut line, whole));
+        if open_comment_line.is_none() {
+            let next_line = LogicalLine { text: String::new(), line_starts: Vec::new() };
+            lines.push(std::mem::replace(&mut line, next_line));
         }
     }
-    if let Some(number) = block {
+    if let Some(number) = open_comment_line {
         return Err((number, "a comment begins here and has no end (*/)".into()));
     }
     lines.push(line);
@@ -357,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn an_error_names_its_line() {
         for (text, expected) in [
             ("a\n#defin B", "etc/db:2: #defin: unknown directive; did you mean #define?"),
             ("# hosts", "etc/db:1: #hosts: unknown directive; comments stand in /* */"),

@@ -20,7 +20,7 @@ const TEXTS: &[&str] = &[
     "a/**/b c/* d */e\n// f \\\ng\nh\n",
 ];
 
-fn of_compiler(text: &str) -> Vec<String> {
+fn compiler_lines(text: &str) -> Vec<String> {
     let mut child = Command::new("gcc")
         .args(["-E", "-P", "-undef", "-x", "c", "-"])
         .stdin(Stdio::piped())
@@ -42,12 +42,12 @@ fn words(text: &str) -> Vec<String> {
 #[test]
 fn lines_are_those_of_the_compilers_preprocessor() {
     for text in TEXTS {
-        let none = |_: &std::path::Path| Err(std::io::ErrorKind::NotFound.into());
-        let ours = lines("db", text.as_bytes(), &none).unwrap();
+        let read_nothing = |_: &std::path::Path| Err(std::io::ErrorKind::NotFound.into());
+        let ours = lines("db", text.as_bytes(), &read_nothing).unwrap();
         let line = |words: &Vec<_>| {
             words.iter().map(|word: &score_hosts::preprocess::Word| word.text.as_str()).collect()
         };
         let ours: Vec<String> = ours.iter().map(line).collect();
-        assert_eq!(ours, of_compiler(text), "{text}");
+        assert_eq!(ours, compiler_lines(text), "{text}");
     }
 }

@@ -9,11 +9,11 @@
 //! root needs a process with one thread, because it goes by a user namespace.
 #![forbid(unsafe_code)]
 
-mod build;
+mod lan_plan;
+mod link_requests;
 mod namespace;
 mod netlink;
-mod plan;
-mod wiring;
+mod topology;
 
-pub use build::{Fault, Lan};
-pub use plan::{Plan, rate};
+pub use lan_plan::{LanPlan, rate};
+pub use topology::{BuildError, Lan};

@@ -3,7 +3,7 @@
 
 use std::process::{Child, Command, ExitCode};
 
-use score_lan::{Lan, Plan};
+use score_lan::{Lan, LanPlan};
 
 const HELP: &str = "\
 usage: score-lan [-hosts N] [-links L] [-mtu BYTES] [-rate RATE] COMMAND [ARGUMENT...]
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 }
 
 fn run(words: &[String]) -> Result<u8, String> {
-    let mut plan = Plan::new(2);
+    let mut plan = LanPlan::new(2);
     let mut rest = words;
     while let [option, after @ ..] = rest
         && let Some(name) = option.strip_prefix('-')
@@ -43,7 +43,7 @@ fn run(words: &[String]) -> Result<u8, String> {
         rest = after;
     }
     let [program, arguments @ ..] = rest else { return Err("no command (score-lan -help)".into()) };
-    let lan = Lan::build(&plan).map_err(|fault| fault.to_string())?;
+    let lan = Lan::build(&plan).map_err(|error| error.to_string())?;
     let start = |host: u32| -> Result<Child, String> {
         let mut command = Command::new(program);
         command
@@ -51,21 +51,21 @@ fn run(words: &[String]) -> Result<u8, String> {
             .env("LAN_HOST", host.to_string())
             .env("LAN_HOSTS", plan.hosts.to_string())
             .env("LAN_ADDRESS", lan.address(host).to_string());
-        lan.on(host, || command.spawn())
+        lan.run_on_host(host, || command.spawn())
             .and_then(|started| started)
             .map_err(|error| format!("{program} on {}: {error}", plan.name(host)))
     };
     let children: Vec<_> = (0..plan.hosts).map(start).collect();
     let mut worst = 0;
-    let mut fault = None;
+    let mut failure = None;
     for child in children {
         match child.map(|mut child| child.wait()) {
             Ok(Ok(status)) => {
                 worst = worst.max(status.code().and_then(|code| code.try_into().ok()).unwrap_or(1));
             }
-            Ok(Err(error)) => fault = Some(error.to_string()),
-            Err(reason) => fault = Some(reason),
+            Ok(Err(error)) => failure = Some(error.to_string()),
+            Err(reason) => failure = Some(reason),
         }
     }
-    fault.map_or(Ok(worst), Err)
+    failure.map_or(Ok(worst), Err)
 }

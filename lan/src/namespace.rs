@@ -13,23 +13,23 @@ fn open(kind: &str) -> io::Result<File> {
 
 /// A network namespace with its UTS namespace: what makes a host.
 #[derive(Debug)]
-pub struct Place {
+pub struct HostNamespace {
     net: File,
     uts: File,
 }
 
-impl Place {
+impl HostNamespace {
     /// Where this thread is now.
-    pub fn here() -> io::Result<Place> {
-        Ok(Place { net: open("net")?, uts: open("uts")? })
+    pub fn current() -> io::Result<HostNamespace> {
+        Ok(HostNamespace { net: open("net")?, uts: open("uts")? })
     }
 
     /// Makes a new host with this name, and moves this thread there.
-    pub fn new(name: &str) -> io::Result<Place> {
+    pub fn new(name: &str) -> io::Result<HostNamespace> {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWUTS)?;
         sethostname(name)?;
-        silence_ipv6();
-        Place::here()
+        disable_ipv6();
+        HostNamespace::current()
     }
 
     /// Moves this thread there.
@@ -47,7 +47,7 @@ impl Place {
 
 /// Moves this process into a user namespace of its own, in which it may make networks. The user
 /// is who he was; other users have no names there.
-pub fn become_own_ruler() -> io::Result<()> {
+pub fn enter_user_namespace() -> io::Result<()> {
     let (uid, gid) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER)?;
     fs::write("/proc/self/setgroups", "deny")?;
@@ -57,7 +57,7 @@ pub fn become_own_ruler() -> io::Result<()> {
 
 /// NICs that are made from now on in this namespace have no IPv6: its neighbour discovery would
 /// send thousands of packets through a switch of 64 hosts. Loopback keeps its ::1.
-fn silence_ipv6() {
+fn disable_ipv6() {
     // A machine without IPv6 has no such file, a container may have it read-only: both do no harm.
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
 }

@@ -22,18 +22,18 @@ const NLMSG_ERROR: u16 = 2;
 /// One change to be made, and how it is called if it fails.
 pub struct Request {
     /// Such as `veth`.
-    pub what: &'static str,
+    pub label: &'static str,
     /// The change.
     pub message: RouteNetlinkMessage,
 }
 
 /// What was refused.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct NetlinkError {
     /// The [`Request::what`] of the request.
-    pub what: &'static str,
+    pub label: &'static str,
     /// Why.
-    pub error: io::Error,
+    pub source: io::Error,
 }
 
 /// A socket to the network namespace that this thread was in when it was opened.
@@ -52,44 +52,44 @@ impl Netlink {
     }
 
     /// Carries out all requests in order, up to the first that is refused.
-    pub fn execute(&self, requests: Vec<Request>) -> Result<(), Refusal> {
+    pub fn execute(&self, requests: Vec<Request>) -> Result<(), NetlinkError> {
         let mut requests = requests.into_iter().peekable();
         while requests.peek().is_some() {
             let batch: Vec<Request> = requests.by_ref().take(BATCH).collect();
-            let names: Vec<&'static str> = batch.iter().map(|request| request.what).collect();
-            let lost = |error: io::Error| Refusal { what: names[0], error };
+            let names: Vec<&'static str> = batch.iter().map(|request| request.label).collect();
+            let send_failed = |error: io::Error| NetlinkError { label: names[0], source: error };
             let mut bytes = Vec::new();
             for (number, request) in batch.into_iter().enumerate() {
                 append(&mut bytes, number as u32, request.message);
             }
             send(self.socket.as_raw_fd(), &bytes, MsgFlags::empty())
-                .map_err(|error| lost(error.into()))?;
-            self.answers(&names).map_err(|(number, error)| Refusal {
-                what: names.get(number).copied().unwrap_or(names[0]),
-                error,
+                .map_err(|error| send_failed(error.into()))?;
+            self.receive_acks(&names).map_err(|(number, error)| NetlinkError {
+                label: names.get(number).copied().unwrap_or(names[0]),
+                source: error,
             })?;
         }
         Ok(())
     }
 
     /// Takes one answer for each request; the first refusal is the result.
-    fn answers(&self, names: &[&'static str]) -> Result<(), (usize, io::Error)> {
-        let mut first = Ok(());
-        let mut waiting = names.len();
+    fn receive_acks(&self, names: &[&'static str]) -> Result<(), (usize, io::Error)> {
+        let mut result = Ok(());
+        let mut outstanding = names.len();
         let mut buffer = vec![0; 32 * 1024];
-        while waiting > 0 {
+        while outstanding > 0 {
             let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())
                 .map_err(|error| (0, error.into()))?;
             let mut rest = &buffer[..length];
             while let Ok(message) = NetlinkBuffer::new_checked(rest) {
                 let step = (message.length() as usize).next_multiple_of(4).min(rest.len());
                 if message.message_type() == NLMSG_ERROR {
-                    waiting = waiting.saturating_sub(1);
+                    outstanding = outstanding.saturating_sub(1);
                     let code = message.payload().get(..4).and_then(|code| code.try_into().ok());
                     let code = -code.map_or(-(Errno::EPROTO as i32), i32::from_ne_bytes);
-                    if code != 0 && first.is_ok() {
+                    if code != 0 && result.is_ok() {
                         let number = message.sequence_number() as usize;
-                        first = Err((number, io::Error::from_raw_os_error(code)));
+                        result = Err((number, io::Error::from_raw_os_error(code)));
                     }
                 }
                 if step == 0 {
@@ -98,7 +98,7 @@ impl Netlink {
                 rest = &rest[step..];
             }
         }
-        first
+        result
     }
 }
 

@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use score_lan::{Fault, Lan, Plan};
+use score_lan::{BuildError, Lan, LanPlan};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn number(variable: &str) -> Option<u32> {
     std::env::var(variable).ok()?.parse().ok()
@@ -27,13 +27,13 @@ fn host(test: &str, options: &[&str]) -> Option<(u32, u32)> {
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() == Some(2) && said.contains("Operation not permitted") {
-        skip(test, &said);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(2) && stderr.contains("Operation not permitted") {
+        skip(test, &stderr);
         return None;
     }
-    let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}: {shown}{said}", output.status);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}: {stdout}{stderr}", output.status);
     None
 }
 
@@ -47,8 +47,8 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-fn at(host: u32, link: u32, port: u16) -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Plan::address(host, link)), port)
+fn addr(host: u32, link: u32, port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(LanPlan::address(host, link)), port)
 }
 
 /// Connects to a host whose listener may not be there yet.
@@ -57,7 +57,7 @@ fn connect(to: SocketAddr) -> TcpStream {
     loop {
         match TcpStream::connect_timeout(&to, Duration::from_secs(2)) {
             Ok(stream) => return stream,
-            Err(error) if begin.elapsed() > PATIENCE => panic!("{to}: {error}"),
+            Err(error) if begin.elapsed() > TEST_TIMEOUT => panic!("{to}: {error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
@@ -69,21 +69,22 @@ fn packets_received(nic: &str) -> u64 {
     line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-fn everybody_talks_to_everybody(me: u32, hosts: u32, links: u32) {
+fn check_that_all_pairs_connect(me: u32, hosts: u32, links: u32) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert_eq!(name.trim(), format!("local{me}"));
     for link in 0..links {
         let port = 7000 + link as u16;
-        let listener = TcpListener::bind(at(me, link, port)).unwrap();
+        let listener = TcpListener::bind(addr(me, link, port)).unwrap();
         let others = (0..hosts).filter(|other| *other != me);
-        let mut out: Vec<TcpStream> = others.map(|other| connect(at(other, link, port))).collect();
-        out.iter_mut().for_each(|stream| stream.write_all(&me.to_le_bytes()).unwrap());
+        let mut streams: Vec<TcpStream> =
+            others.map(|other| connect(addr(other, link, port))).collect();
+        streams.iter_mut().for_each(|stream| stream.write_all(&me.to_le_bytes()).unwrap());
         let mut seen = Vec::new();
         for _ in 1..hosts {
             let (mut stream, from) = listener.accept().unwrap();
             let mut word = [0; 4];
             stream.read_exact(&mut word).unwrap();
-            assert_eq!(from.ip(), at(u32::from_le_bytes(word), link, 0).ip());
+            assert_eq!(from.ip(), addr(u32::from_le_bytes(word), link, 0).ip());
             seen.push(u32::from_le_bytes(word));
         }
         seen.sort_unstable();
@@ -95,7 +96,7 @@ fn everybody_talks_to_everybody(me: u32, hosts: u32, links: u32) {
 fn seven_hosts_on_two_networks_reach_each_other_and_have_names() {
     let test = "seven_hosts_on_two_networks_reach_each_other_and_have_names";
     if let Some((me, hosts)) = host(test, &["-hosts", "7", "-links", "2"]) {
-        everybody_talks_to_everybody(me, hosts, 2);
+        check_that_all_pairs_connect(me, hosts, 2);
     }
 }
 
@@ -103,7 +104,7 @@ fn seven_hosts_on_two_networks_reach_each_other_and_have_names() {
 fn two_hosts_joined_directly_reach_each_other() {
     let test = "two_hosts_joined_directly_reach_each_other";
     if let Some((me, hosts)) = host(test, &["-hosts", "2"]) {
-        everybody_talks_to_everybody(me, hosts, 1);
+        check_that_all_pairs_connect(me, hosts, 1);
     }
 }
 
@@ -112,7 +113,7 @@ fn loopback_is_up_on_every_host() {
     if host("loopback_is_up_on_every_host", &["-hosts", "3"]).is_some() {
         let listener = TcpListener::bind("127.0.0.1:7100").unwrap();
         let _stream =
-            TcpStream::connect_timeout(&listener.local_addr().unwrap(), PATIENCE).unwrap();
+            TcpStream::connect_timeout(&listener.local_addr().unwrap(), TEST_TIMEOUT).unwrap();
     }
 }
 
@@ -122,20 +123,20 @@ fn a_jumbo_datagram_goes_in_one_packet() {
     let Some((me, _)) = host(test, &["-hosts", "3", "-mtu", "9000"]) else { return };
     let data = vec![7; 8900];
     if me == 1 {
-        let socket = UdpSocket::bind(at(1, 0, 7200)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let socket = UdpSocket::bind(addr(1, 0, 7200)).unwrap();
+        socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let before = packets_received("eth0");
-        let mut ready = connect(at(0, 0, 7201));
+        let mut ready = connect(addr(0, 0, 7201));
         let mut buffer = vec![0; 10_000];
         assert_eq!(socket.recv(&mut buffer).unwrap(), data.len());
         // The datagram, and the few packets of the connection that said when.
         assert!(packets_received("eth0") - before < 6);
         ready.write_all(b"x").unwrap();
     } else if me == 0 {
-        let listener = TcpListener::bind(at(0, 0, 7201)).unwrap();
+        let listener = TcpListener::bind(addr(0, 0, 7201)).unwrap();
         let (mut ready, _) = listener.accept().unwrap();
-        let socket = UdpSocket::bind(at(0, 0, 0)).unwrap();
-        socket.send_to(&data, at(1, 0, 7200)).unwrap();
+        let socket = UdpSocket::bind(addr(0, 0, 0)).unwrap();
+        socket.send_to(&data, addr(1, 0, 7200)).unwrap();
         ready.read_exact(&mut [0]).unwrap();
     }
 }
@@ -146,9 +147,9 @@ fn a_limit_slows_both_directions_of_a_link() {
     let Some((me, _)) = host(test, &["-hosts", "2", "-rate", "80mbit"]) else { return };
     let bytes = 4 << 20;
     let mut stream = if me == 0 {
-        TcpListener::bind(at(0, 0, 7300)).unwrap().accept().unwrap().0
+        TcpListener::bind(addr(0, 0, 7300)).unwrap().accept().unwrap().0
     } else {
-        connect(at(0, 0, 7300))
+        connect(addr(0, 0, 7300))
     };
     for sender in [0, 1] {
         let begin = Instant::now();
@@ -165,9 +166,9 @@ fn a_limit_slows_both_directions_of_a_link() {
 }
 
 /// Whether a datagram from host 0 gets to host 1.
-fn arrives(lan: &Lan, to: &UdpSocket) -> bool {
-    let from = lan.on(0, || UdpSocket::bind(at(0, 0, 0)).unwrap()).unwrap();
-    let _ = from.send_to(b"x", at(1, 0, 7400));
+fn is_delivered(lan: &Lan, to: &UdpSocket) -> bool {
+    let from = lan.run_on_host(0, || UdpSocket::bind(addr(0, 0, 0)).unwrap()).unwrap();
+    let _ = from.send_to(b"x", addr(1, 0, 7400));
     to.recv(&mut [0; 8]).is_ok()
 }
 
@@ -176,33 +177,33 @@ fn a_pulled_cable_carries_nothing_and_works_when_it_is_back() {
     // Each in a thread of its own, which it moves.
     for hosts in [2, 3] {
         let thread = std::thread::spawn(move || {
-            let lan = match Lan::build(&Plan::new(hosts)) {
+            let lan = match Lan::build(&LanPlan::new(hosts)) {
                 Ok(lan) => lan,
-                Err(Fault::Refused(reason)) => return skip("a_pulled_cable", &reason),
+                Err(BuildError::Refused(reason)) => return skip("a_pulled_cable", &reason),
                 Err(fault) => panic!("{fault}"),
             };
-            let to = lan.on(1, || UdpSocket::bind(at(1, 0, 7400)).unwrap()).unwrap();
+            let to = lan.run_on_host(1, || UdpSocket::bind(addr(1, 0, 7400)).unwrap()).unwrap();
             to.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-            assert!(arrives(&lan, &to));
+            assert!(is_delivered(&lan, &to));
             lan.set_link(1, 0, false).unwrap();
-            assert!(!arrives(&lan, &to));
+            assert!(!is_delivered(&lan, &to));
             lan.set_link(1, 0, true).unwrap();
             // The kernel may take a second to see it.
-            assert!((0..30).any(|_| arrives(&lan, &to)));
-            let inside = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+            assert!((0..30).any(|_| is_delivered(&lan, &to)));
+            let lan_netns = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
             lan.leave().unwrap();
-            assert_ne!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), inside);
+            assert_ne!(std::fs::read_link("/proc/thread-self/ns/net").unwrap(), lan_netns);
         });
         thread.join().unwrap();
     }
 }
 
 #[test]
-fn what_cannot_be_is_said_before_anything_is_made() {
+fn an_impossible_lan_is_refused_before_anything_is_created() {
     let output = Command::new(env!("CARGO_BIN_EXE_score-lan"))
         .args(["-hosts", "4", "-mtu", "1", "true"])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("mtu=1"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.contains("mtu=1"), "{stderr}");
 }

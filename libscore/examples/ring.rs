@@ -16,36 +16,36 @@ fn main() -> io::Result<()> {
         println!("one node: no ring");
         return Ok(());
     };
-    let (own, nodes) = (net.self_node(), net.num_node());
-    let next = (own + 1) % nodes;
+    let (self_node, nodes) = (net.self_node(), net.num_node());
+    let next = (self_node + 1) % nodes;
     let mut token = 0u64;
     for round in 0..rounds {
-        if own == 0 {
-            pass(&net, next, token + 1)?;
+        if self_node == 0 {
+            send_token(&net, next, token + 1)?;
         }
-        token = wait(&mut net, round)?;
-        if own != 0 {
-            pass(&net, next, token + 1)?;
+        token = receive_token(&mut net, round)?;
+        if self_node != 0 {
+            send_token(&net, next, token + 1)?;
         }
     }
-    println!("node {own}: {token} of {}", rounds * nodes as u64);
+    println!("node {self_node}: {token} of {}", rounds * nodes as u64);
     sc::barrier()
 }
 
 /// Sends the token: copied, or written where it is sent from in a buffer that was too long.
-fn pass(net: &Net, to: usize, token: u64) -> io::Result<()> {
+fn send_token(net: &Net, to: usize, token: u64) -> io::Result<()> {
     if token.is_multiple_of(2) {
         net.send(to, &token.to_le_bytes())
     } else {
-        net.send_with(to, net.mtu(to)?, |room| {
-            room[..8].copy_from_slice(&token.to_le_bytes());
+        net.send_with(to, net.mtu(to)?, |buffer| {
+            buffer[..8].copy_from_slice(&token.to_le_bytes());
             (8, ())
         })
     }
 }
 
 /// Waits for it: asleep, spinning or by trying.
-fn wait(net: &mut Net, round: u64) -> io::Result<u64> {
+fn receive_token(net: &mut Net, round: u64) -> io::Result<u64> {
     let read = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("a token of 8 bytes"));
     match round % 3 {
         0 => Ok(read(&net.receive_blocking()?)),

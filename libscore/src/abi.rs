@@ -27,11 +27,11 @@ pub extern "C" fn score_initialize_args(_argc: c_int, _argv: *const c_void) {
 /// `int score_request_nodes(int min, int max)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn score_request_nodes(min: c_int, max: c_int) -> c_int {
-    let asked = match (u32::try_from(min), u32::try_from(max)) {
+    let is_accepted = match (u32::try_from(min), u32::try_from(max)) {
         (Ok(min), Ok(max)) => crate::request_nodes(min, max),
         _ => false,
     };
-    if asked { 0 } else { libc::EINVAL }
+    if is_accepted { 0 } else { libc::EINVAL }
 }
 
 /// `void score_become_idle(void)`.
@@ -182,7 +182,7 @@ pub extern "C" fn sc_sleep(sec: c_int) -> c_int {
 /// `int sc_yield(void)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sc_yield() -> c_int {
-    code(sc::give_way())
+    code(sc::yield_slice())
 }
 
 /// `int sc_checkpoint(void)`.

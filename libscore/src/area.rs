@@ -2,85 +2,85 @@
 //! One writer process, one reader; layout and meaning are in `proto/src/carea.rs`.
 
 use memmap2::MmapRaw;
-use score_proto::bell;
 use score_proto::carea::{
     AREA_BYTES, AREA_MAGIC, BUSY, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
 };
+use score_proto::idle_notify;
 
-use crate::bell::Bell;
-use crate::sync::{AtomicU32, Ordering, Words};
+use crate::notify::ShepherdNotifier;
+use crate::sync::{AtomicU32, Ordering, SharedMapping};
 
 /// The mapped area.
 pub(crate) struct Area {
-    words: Words,
-    bell: Bell,
+    mapping: SharedMapping,
+    notifier: ShepherdNotifier,
 }
 
 impl Area {
     /// `mapping` covers exactly one area; `bell`: where the shepherd is rung for.
-    pub(crate) fn new(mapping: MmapRaw, bell: Bell) -> Self {
+    pub(crate) fn new(mapping: MmapRaw, notifier: ShepherdNotifier) -> Self {
         debug_assert_eq!(mapping.len(), AREA_BYTES);
-        Self { words: Words::new(mapping), bell }
+        Self { mapping: SharedMapping::new(mapping), notifier }
     }
 
     /// After each change: rings if the shepherd wants to hear of this one. Whoever cannot ring lets
     /// the next one try.
-    fn tell(&self, change: u32) {
-        let word = self.words.u32(area::BELL);
-        if bell::is_wished(word, change) && !self.bell.ring() {
-            bell::renew(word, change);
+    fn notify_if_armed(&self, change: u32) {
+        let word = self.mapping.u32(area::IDLE_NOTIFY);
+        if idle_notify::take_if_armed(word, change) && !self.notifier.notify() {
+            idle_notify::rearm(word, change);
         }
     }
 
     /// Declares the area valid, once everything else in it is.
     pub(crate) fn publish(&self, version: u32) {
-        self.words.u32(area::VERSION).store(version, Ordering::Relaxed);
+        self.mapping.u32(area::VERSION).store(version, Ordering::Relaxed);
         // SYNC: area-magic
-        self.words.u64(area::MAGIC).store(AREA_MAGIC, Ordering::Release);
+        self.mapping.u64(area::MAGIC).store(AREA_MAGIC, Ordering::Release);
     }
 
     /// Threads of this process that are idle now.
     pub(crate) fn idle_threads(&self) -> &AtomicU32 {
-        self.words.u32(area::IDLE_THREADS)
+        self.mapping.u32(area::IDLE_THREADS)
     }
 
     /// Claims a slot for a thread, which is busy in it; `None` when all are taken, and then the
     /// process counts as busy until [`Self::leave_overflow`].
-    pub(crate) fn enter(&self, thread: u32) -> Option<usize> {
+    pub(crate) fn claim_slot(&self, thread: u32) -> Option<usize> {
         for number in 0..THREAD_SLOTS {
             let tid = self.slot(number, slot::TID);
             // SYNC: thread-slot (Acquire: the slot's last owner has left it busy).
             if tid.compare_exchange(0, thread, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-                self.words.u32(area::SLOTS_USED).fetch_max(number as u32 + 1, Ordering::SeqCst);
-                self.tell(bell::BUSY);
+                self.mapping.u32(area::SLOTS_USED).fetch_max(number as u32 + 1, Ordering::SeqCst);
+                self.notify_if_armed(idle_notify::ON_BUSY);
                 return Some(number);
             }
         }
-        self.words.u32(area::OVERFLOW).fetch_add(1, Ordering::SeqCst);
+        self.mapping.u32(area::OVERFLOW).fetch_add(1, Ordering::SeqCst);
         None
     }
 
     /// Gives a slot back. The thread is busy.
-    pub(crate) fn leave(&self, number: usize) {
+    pub(crate) fn release_slot(&self, number: usize) {
         // SYNC: thread-slot
         self.slot(number, slot::TID).store(0, Ordering::SeqCst);
-        self.tell(bell::idle(number));
+        self.notify_if_armed(idle_notify::idle(number));
     }
 
     /// A thread without a slot has ended.
     pub(crate) fn leave_overflow(&self) {
-        self.words.u32(area::OVERFLOW).fetch_sub(1, Ordering::SeqCst);
+        self.mapping.u32(area::OVERFLOW).fetch_sub(1, Ordering::SeqCst);
     }
 
     /// busy -> idle.
-    pub(crate) fn become_idle(&self, number: usize, waiting: WaitingFor, now_ns: u64) {
-        let since = area::SLOTS + number * area::SLOT_BYTES + slot::IDLE_SINCE_NS;
-        self.words.u64(since).store(now_ns, Ordering::Relaxed);
-        self.wait_for(number, waiting);
+    pub(crate) fn become_idle(&self, number: usize, waiting_for: WaitingFor, now_ns: u64) {
+        let since_offset = area::SLOTS + number * area::SLOT_BYTES + slot::IDLE_SINCE_NS;
+        self.mapping.u64(since_offset).store(now_ns, Ordering::Relaxed);
+        self.set_waiting_for(number, waiting_for);
         self.idle_threads().fetch_add(1, Ordering::Relaxed);
         // SYNC: thread-state, bell
         self.slot(number, slot::STATE).store(IDLE, Ordering::SeqCst);
-        self.tell(bell::idle(number));
+        self.notify_if_armed(idle_notify::idle(number));
     }
 
     /// idle -> busy. The transition is counted before the thread goes on: whatever it does next,
@@ -89,42 +89,42 @@ impl Area {
     pub(crate) fn become_busy(&self, number: usize) {
         self.slot(number, slot::STATE).store(BUSY, Ordering::Release);
         // SYNC: busy-transition, bell
-        self.words.u64(area::BUSY_TRANSITIONS).fetch_add(1, Ordering::SeqCst);
-        self.wait_for(number, WaitingFor::Nothing);
+        self.mapping.u64(area::BUSY_TRANSITIONS).fetch_add(1, Ordering::SeqCst);
+        self.set_waiting_for(number, WaitingFor::Nothing);
         self.idle_threads().fetch_sub(1, Ordering::Relaxed);
-        self.tell(bell::BUSY);
+        self.notify_if_armed(idle_notify::ON_BUSY);
     }
 
     /// Says what the thread waits for.
-    pub(crate) fn wait_for(&self, number: usize, waiting: WaitingFor) {
-        self.slot(number, slot::WAITING_FOR).store(waiting as u32, Ordering::Relaxed);
+    pub(crate) fn set_waiting_for(&self, number: usize, waiting_for: WaitingFor) {
+        self.slot(number, slot::WAITING_FOR).store(waiting_for as u32, Ordering::Relaxed);
     }
 
     /// sc_barrier is called: before the thread is idle in it.
-    pub(crate) fn barrier_called(&self) {
+    pub(crate) fn count_barrier_call(&self) {
         // SYNC: thread-state (who sees the thread idle sees the call)
-        self.words.u64(area::BARRIERS_CALLED).fetch_add(1, Ordering::SeqCst);
+        self.mapping.u64(area::BARRIERS_CALLED).fetch_add(1, Ordering::SeqCst);
     }
 
     /// sc_barrier was answered: after the thread is busy again.
-    pub(crate) fn barrier_left(&self) {
+    pub(crate) fn count_barrier_return(&self) {
         // SYNC: busy-transition (who sees the answer taken sees the transition)
-        self.words.u64(area::BARRIERS_LEFT).fetch_add(1, Ordering::SeqCst);
+        self.mapping.u64(area::BARRIERS_LEFT).fetch_add(1, Ordering::SeqCst);
     }
 
     /// Sets a user monitor (manual 3.5.3): the first, or the second.
     pub(crate) fn set_monitor(&self, second: bool, value: u8) {
         let offset = if second { area::USR1 } else { area::USR0 };
-        self.words.u8(offset).store(value, Ordering::Relaxed);
+        self.mapping.u8(offset).store(value, Ordering::Relaxed);
     }
 
     /// Depth of uncheckpointable regions (manual 3.2).
     pub(crate) fn uncheckpointable(&self) -> &AtomicU32 {
-        self.words.u32(area::UNCHECKPOINTABLE)
+        self.mapping.u32(area::UNCHECKPOINTABLE)
     }
 
     fn slot(&self, number: usize, field: usize) -> &AtomicU32 {
-        self.words.u32(area::SLOTS + number * area::SLOT_BYTES + field)
+        self.mapping.u32(area::SLOTS + number * area::SLOT_BYTES + field)
     }
 }
 
@@ -133,37 +133,40 @@ mod tests {
     use super::*;
     use memmap2::MmapMut;
 
-    fn fresh() -> Area {
-        Area::new(MmapRaw::from(MmapMut::map_anon(AREA_BYTES).unwrap()), Bell::new(b"").unwrap())
+    fn new_area() -> Area {
+        Area::new(
+            MmapRaw::from(MmapMut::map_anon(AREA_BYTES).unwrap()),
+            ShepherdNotifier::new(b"").unwrap(),
+        )
     }
 
     #[test]
     fn a_thread_beyond_the_slots_keeps_the_process_busy_until_it_ends() {
-        let area = fresh();
+        let area = new_area();
         for number in 0..THREAD_SLOTS {
-            assert_eq!(area.enter(100 + number as u32), Some(number));
+            assert_eq!(area.claim_slot(100 + number as u32), Some(number));
         }
-        assert_eq!(area.enter(7), None);
-        assert_eq!(area.words.u32(area::OVERFLOW).load(Ordering::Relaxed), 1);
+        assert_eq!(area.claim_slot(7), None);
+        assert_eq!(area.mapping.u32(area::OVERFLOW).load(Ordering::Relaxed), 1);
         area.leave_overflow();
-        assert_eq!(area.words.u32(area::OVERFLOW).load(Ordering::Relaxed), 0);
-        area.leave(3);
-        assert_eq!(area.enter(7), Some(3));
+        assert_eq!(area.mapping.u32(area::OVERFLOW).load(Ordering::Relaxed), 0);
+        area.release_slot(3);
+        assert_eq!(area.claim_slot(7), Some(3));
     }
 
     #[test]
     fn idle_says_since_when_and_for_what_and_busy_is_counted() {
-        let area = fresh();
-        let number = area.enter(9).unwrap();
+        let area = new_area();
+        let number = area.claim_slot(9).unwrap();
         area.become_idle(number, WaitingFor::Barrier, 42);
         assert_eq!(area.slot(number, slot::STATE).load(Ordering::Relaxed), IDLE);
         assert_eq!(area.slot(number, slot::WAITING_FOR).load(Ordering::Relaxed), 3);
-        assert_eq!(area.words.u64(area::SLOTS + slot::IDLE_SINCE_NS).load(Ordering::Relaxed), 42);
+        assert_eq!(area.mapping.u64(area::SLOTS + slot::IDLE_SINCE_NS).load(Ordering::Relaxed), 42);
         assert_eq!(area.idle_threads().load(Ordering::Relaxed), 1);
         area.become_busy(number);
         assert_eq!(area.slot(number, slot::STATE).load(Ordering::Relaxed), BUSY);
         assert_eq!(area.slot(number, slot::WAITING_FOR).load(Ordering::Relaxed), 0);
-        assert_eq!(area.words.u64(area::BUSY_TRANSITIONS).load(Ordering::Relaxed), 1);
+        assert_eq!(area.mapping.u64(area::BUSY_TRANSITIONS).load(Ordering::Relaxed), 1);
         assert_eq!(area.idle_threads().load(Ordering::Relaxed), 0);
     }
 }

@@ -18,15 +18,15 @@ use score_proto::message::{Call, Reply, Welcome};
 use score_proto::{MAX_NODES, PROTOCOL_VERSION, frame};
 
 use crate::area::Area;
-use crate::bell::Bell;
 use crate::control::Control;
-use crate::fork::ForkMark;
-use crate::globals::{self, Place};
+use crate::fork_guard::ForkGuard;
+use crate::globals::{self, ProcessLocation};
+use crate::notify::ShepherdNotifier;
 use crate::options::Options;
 use crate::pm;
 use crate::session::{self, Session};
-use crate::sync::{Ordering, Words};
-use crate::{exit, idle, networks, note};
+use crate::sync::{Ordering, SharedMapping};
+use crate::{elf_note, exit, idle, networks};
 
 /// Attaches. Returns when all nodes of the parallel process have called.
 ///
@@ -37,9 +37,9 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     if kind != Ok(SockType::SeqPacket) {
         return Err(format!("SCORE_CONTROL_FD is not SCore-D's socket ({kind:?})"));
     }
-    let mark = ForkMark::new().map_err(|e| format!("MADV_WIPEONFORK is refused: {e}"))?;
+    let fork_guard = ForkGuard::new().map_err(|e| format!("MADV_WIPEONFORK is refused: {e}"))?;
     let control = Control::new(socket);
-    let call = Call::Attach { version: note::version() };
+    let call = Call::Attach { version: elf_note::version() };
     control.send(&frame::encode_datagram(&call).map_err(|e| e.to_string())?);
     let (reply, descriptors) = receive(control.socket())?;
     let welcome = match reply {
@@ -49,12 +49,16 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
     };
     check(&welcome, descriptors.len())?;
     let board = map_board(&descriptors[0])?;
-    let area = map_area(&descriptors[1], welcome.area, Bell::new(&welcome.bell)?)?;
-    let joined = networks::join(&welcome, &descriptors[2..])?;
-    let mut contexts: Vec<_> = joined.iter().map(|net| net.composite.as_ptr()).collect();
+    let area = map_area(
+        &descriptors[1],
+        welcome.area,
+        ShepherdNotifier::new(&welcome.notify_socket_name)?,
+    )?;
+    let network_sets = networks::join(&welcome, &descriptors[2..])?;
+    let mut contexts: Vec<_> = network_sets.iter().map(|net| net.composite.as_ptr()).collect();
     contexts.push(std::ptr::null_mut());
     let session = Session {
-        mark,
+        fork_guard,
         control,
         area,
         options: Options::new(welcome.options)?,
@@ -63,23 +67,23 @@ pub(crate) fn attach(socket: OwnedFd) -> Result<(), String> {
         oversubscribed: board.u32(board::FLAGS).load(Ordering::Relaxed) & board::OVERSUBSCRIBED
             != 0,
         board,
-        networks: joined,
+        networks: network_sets,
     };
-    let place = Place {
+    let location = ProcessLocation {
         node: (welcome.self_node, welcome.num_node),
         proc: (welcome.self_proc, welcome.num_proc),
         host: (welcome.self_host, welcome.num_host),
     };
-    globals::publish(&place, Vec::leak(contexts));
-    begin(session)
+    globals::publish(&location, Vec::leak(contexts));
+    start_session(session)
 }
 
 /// From here on the process is a node.
-fn begin(session: Session) -> Result<(), String> {
+fn start_session(session: Session) -> Result<(), String> {
     let session = session::set(session).ok_or("it is running already")?;
     // The thread that has initialized counts as one that works until it says otherwise.
     idle::become_busy();
-    pm::set_idle_word(session.area.idle_threads(), idle::sending)
+    pm::set_idle_word(session.area.idle_threads(), idle::on_idle_send)
         .map_err(|e| format!("PM does not take the idle word: {e}"))?;
     session.area.publish(PROTOCOL_VERSION);
     exit::register(exit::detach);
@@ -89,17 +93,17 @@ fn begin(session: Session) -> Result<(), String> {
 /// The first answer and the descriptors that came with it.
 fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
     let mut bytes = vec![0; frame::MAX_BODY];
-    let mut space = nix::cmsg_space!([RawFd; networks::MAX_MEMBERS + 2]);
+    let mut cmsg_buffer = nix::cmsg_space!([RawFd; networks::MAX_MEMBERS + 2]);
     let (len, flags, descriptors) = loop {
-        let mut io = [IoSliceMut::new(&mut bytes)];
+        let mut iov = [IoSliceMut::new(&mut bytes)];
         let fd = socket.as_raw_fd();
-        match recvmsg::<()>(fd, &mut io, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {
+        match recvmsg::<()>(fd, &mut iov, Some(&mut cmsg_buffer), MsgFlags::MSG_CMSG_CLOEXEC) {
             Err(Errno::EINTR) => {}
             Err(e) => return Err(format!("SCore-D does not answer: {e}")),
             Ok(message) => {
-                let rights = message.cmsgs().map_err(|e| format!("SCore-D's answer: {e}"))?;
-                let descriptors = rights
-                    .filter_map(|part| match part {
+                let cmsgs = message.cmsgs().map_err(|e| format!("SCore-D's answer: {e}"))?;
+                let descriptors = cmsgs
+                    .filter_map(|cmsg| match cmsg {
                         ControlMessageOwned::ScmRights(fds) => Some(fds),
                         _ => None,
                     })
@@ -123,15 +127,15 @@ fn receive(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), String> {
 }
 
 /// Whether the figures make sense together.
-fn check(welcome: &Welcome, descriptors: usize) -> Result<(), String> {
+fn check(welcome: &Welcome, descriptor_count: usize) -> Result<(), String> {
     let pairs = [
         ("node", welcome.self_node, welcome.num_node),
         ("proc", welcome.self_proc, welcome.num_proc),
         ("host", welcome.self_host, welcome.num_host),
     ];
-    for (name, own, number) in pairs {
-        if own >= number || number > MAX_NODES {
-            return Err(format!("SCore-D says {name} {own} of {number}, which cannot be"));
+    for (name, index, count) in pairs {
+        if index >= count || count > MAX_NODES {
+            return Err(format!("SCore-D says {name} {index} of {count}, which cannot be"));
         }
     }
     if welcome.num_proc > welcome.num_node || welcome.num_host > welcome.num_node {
@@ -140,9 +144,12 @@ fn check(welcome: &Welcome, descriptors: usize) -> Result<(), String> {
             welcome.num_proc, welcome.num_host, welcome.num_node
         ));
     }
-    let members = networks::check(welcome)?;
-    if descriptors != members + 2 {
-        return Err(format!("SCore-D sent {descriptors} descriptors instead of {}", members + 2));
+    let member_count = networks::check_networks(welcome)?;
+    if descriptor_count != member_count + 2 {
+        return Err(format!(
+            "SCore-D sent {descriptor_count} descriptors instead of {}",
+            member_count + 2
+        ));
     }
     if !welcome.dir.starts_with('/') || welcome.dir.contains('\0') {
         return Err(format!("the job's directory {:?} is no absolute path", welcome.dir));
@@ -163,10 +170,10 @@ fn check_object(name: &str, fd: &OwnedFd, len: usize) -> Result<(), String> {
     Ok(())
 }
 
-fn map_board(fd: &OwnedFd) -> Result<Words, String> {
+fn map_board(fd: &OwnedFd) -> Result<SharedMapping, String> {
     check_object("the board", fd, BOARD_BYTES)?;
     let mapping = MmapOptions::new().len(BOARD_BYTES).map_raw_read_only(fd);
-    let board = Words::new(mapping.map_err(|e| format!("cannot map the board: {e}"))?);
+    let board = SharedMapping::new(mapping.map_err(|e| format!("cannot map the board: {e}"))?);
     let version = board.u32(board::VERSION).load(Ordering::Relaxed);
     if board.u64(board::MAGIC).load(Ordering::Relaxed) != BOARD_MAGIC {
         return Err("the board is no board".to_owned());
@@ -180,14 +187,14 @@ fn map_board(fd: &OwnedFd) -> Result<Words, String> {
     Ok(board)
 }
 
-fn map_area(fd: &OwnedFd, number: u32, bell: Bell) -> Result<Area, String> {
-    let end = (u64::from(number) + 1) * AREA_BYTES as u64;
+fn map_area(fd: &OwnedFd, index: u32, notifier: ShepherdNotifier) -> Result<Area, String> {
+    let end = (u64::from(index) + 1) * AREA_BYTES as u64;
     let len = usize::try_from(end).map_err(|_| "the C-Area is too large".to_owned())?;
     check_object("the C-Area", fd, len)?;
     let start = end - AREA_BYTES as u64;
     let mapping: std::io::Result<MmapRaw> =
         MmapOptions::new().offset(start).len(AREA_BYTES).map_raw(fd);
-    Ok(Area::new(mapping.map_err(|e| format!("cannot map the C-Area: {e}"))?, bell))
+    Ok(Area::new(mapping.map_err(|e| format!("cannot map the C-Area: {e}"))?, notifier))
 }
 
 #[cfg(test)]
@@ -208,12 +215,12 @@ mod tests {
             networks: vec![NetworkSet::one_host(4)],
             options: Vec::new(),
             dir: "/tmp".to_owned(),
-            bell: Vec::new(),
+            notify_socket_name: Vec::new(),
         }
     }
 
     fn map(fd: &OwnedFd, number: u32) -> Result<Area, String> {
-        map_area(fd, number, Bell::new(b"bell").unwrap())
+        map_area(fd, number, ShepherdNotifier::new(b"bell").unwrap())
     }
 
     #[test]
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_that_cannot_be_is_refused_by_the_figure_at_fault() {
+    fn an_inconsistent_welcome_is_refused_with_the_number_at_fault() {
         let faulty = [
             (Welcome { self_node: 4, ..welcome() }, 3, "node 4 of 4"),
             (Welcome { num_node: 0, ..welcome() }, 3, "node 1 of 0"),

@@ -13,28 +13,28 @@ use score_proto::message::{Call, Reply};
 use crate::sync::{AtomicU32, Ordering};
 
 /// The longest answer to a call.
-const ANSWER_BYTES: usize = 4096;
+const MAX_REPLY_LEN: usize = 4096;
 
 /// The socket and who waits on it.
 pub(crate) struct Control {
     socket: OwnedFd,
-    next: AtomicU32,
+    next_id: AtomicU32,
     inbox: Mutex<Inbox>,
-    arrived: Condvar,
+    reply_received: Condvar,
 }
 
 #[derive(Default)]
 struct Inbox {
     /// Some thread is in recv().
-    reading: bool,
+    is_reading: bool,
     /// Calls under way, and their answers.
-    calls: Vec<(u32, Option<i32>)>,
+    pending_calls: Vec<(u32, Option<i32>)>,
 }
 
 impl Control {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         let inbox = Mutex::default();
-        Self { socket, next: AtomicU32::new(1), inbox, arrived: Condvar::new() }
+        Self { socket, next_id: AtomicU32::new(1), inbox, reply_received: Condvar::new() }
     }
 
     /// The socket itself, for the first exchange.
@@ -47,23 +47,23 @@ impl Control {
     /// # Errors
     /// What the shepherd answered. If the shepherd is gone, the process ends.
     pub(crate) fn call(&self, call: impl FnOnce(u32) -> Call) -> io::Result<()> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().calls.push((id, None));
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        self.lock().pending_calls.push((id, None));
         match frame::encode_datagram(&call(id)) {
             Ok(bytes) => self.send(&bytes),
-            Err(e) => gone(&format!("cannot say a call: {e}")),
+            Err(e) => exit_with_reason(&format!("cannot say a call: {e}")),
         }
-        match self.wait(id) {
+        match self.wait_for_reply(id) {
             0 => Ok(()),
             error => Err(io::Error::from_raw_os_error(error)),
         }
     }
 
     /// Makes a call that is not answered.
-    pub(crate) fn tell(&self, call: &Call) {
+    pub(crate) fn send_call(&self, call: &Call) {
         match frame::encode_datagram(call) {
             Ok(bytes) => self.send(&bytes),
-            Err(e) => gone(&format!("cannot say a call: {e}")),
+            Err(e) => exit_with_reason(&format!("cannot say a call: {e}")),
         }
     }
 
@@ -73,59 +73,60 @@ impl Control {
             match send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL) {
                 Ok(_) => return,
                 Err(Errno::EINTR) => {}
-                Err(_) => gone("SCore-D has gone"),
+                Err(_) => exit_with_reason("SCore-D has gone"),
             }
         }
     }
 
     /// Waits to be ended by the shepherd.
-    pub(crate) fn wait_for_the_end(&self) -> ! {
+    pub(crate) fn wait_until_ended(&self) -> ! {
         let mut byte = [0; 1];
         // Answers of other threads that are lost here are of no use to anybody any more.
         while matches!(
             recv(self.socket.as_raw_fd(), &mut byte, MsgFlags::empty()),
             Ok(1..) | Err(Errno::EINTR)
         ) {}
-        gone("SCore-D has gone")
+        exit_with_reason("SCore-D has gone")
     }
 
-    fn wait(&self, id: u32) -> i32 {
+    fn wait_for_reply(&self, id: u32) -> i32 {
         let mut inbox = self.lock();
         loop {
-            if let Some(at) = inbox.calls.iter().position(|c| c.0 == id && c.1.is_some()) {
-                return inbox.calls.swap_remove(at).1.unwrap_or(0);
+            if let Some(index) = inbox.pending_calls.iter().position(|c| c.0 == id && c.1.is_some())
+            {
+                return inbox.pending_calls.swap_remove(index).1.unwrap_or(0);
             }
-            if inbox.reading {
-                inbox = self.arrived.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+            if inbox.is_reading {
+                inbox = self.reply_received.wait(inbox).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            inbox.reading = true;
+            inbox.is_reading = true;
             drop(inbox);
-            let answer = self.read();
+            let reply = self.read_reply();
             inbox = self.lock();
-            inbox.reading = false;
-            if let Some(call) = inbox.calls.iter_mut().find(|call| call.0 == answer.0) {
-                call.1 = Some(answer.1);
+            inbox.is_reading = false;
+            if let Some(call) = inbox.pending_calls.iter_mut().find(|call| call.0 == reply.0) {
+                call.1 = Some(reply.1);
             }
-            self.arrived.notify_all();
+            self.reply_received.notify_all();
         }
     }
 
     /// The next answer; nothing else can come after score_initialize.
-    fn read(&self) -> (u32, i32) {
-        let mut bytes = [0; ANSWER_BYTES];
+    fn read_reply(&self) -> (u32, i32) {
+        let mut bytes = [0; MAX_REPLY_LEN];
         let len = loop {
             match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_TRUNC) {
                 // A stop and continue of the whole job interrupts; nobody shall notice.
                 Err(Errno::EINTR) => {}
-                Ok(0) | Err(_) => gone("SCore-D has gone"),
+                Ok(0) | Err(_) => exit_with_reason("SCore-D has gone"),
                 Ok(len) => break len,
             }
         };
         match bytes.get(..len).map(frame::decode_datagram) {
             Some(Ok(Reply::Done { id, error })) => (id, error),
-            Some(Ok(Reply::Refused(reason))) => gone(&reason),
-            _ => gone("SCore-D sent something that is no answer to a call"),
+            Some(Ok(Reply::Refused(reason))) => exit_with_reason(&reason),
+            _ => exit_with_reason("SCore-D sent something that is no answer to a call"),
         }
     }
 
@@ -136,8 +137,8 @@ impl Control {
 
 /// Ends the process, which cannot be a node any more: better than to wait for ever. Exit handlers
 /// do not run, since they may call SCore-D again.
-fn gone(reason: &str) -> ! {
+fn exit_with_reason(reason: &str) -> ! {
     let node = crate::self_node();
-    crate::streams::say(format_args!("score: node {node}: {reason}; the process ends"));
-    crate::exit::at_once(1)
+    crate::stdio::print_line(format_args!("score: node {node}: {reason}; the process ends"));
+    crate::exit::exit_immediately(1)
 }

@@ -16,18 +16,18 @@ pub(crate) fn take_descriptor(variable: &str) -> Result<Option<OwnedFd>, String>
     let Some(value) = std::env::var_os(variable) else { return Ok(None) };
     // SAFETY: score_initialize is called before there are threads (manual 2.5).
     unsafe { std::env::remove_var(variable) };
-    let fault = |why: &str| {
+    let error = |why: &str| {
         format!("{variable}={} {why}; scrun sets it, nobody else should", value.to_string_lossy())
     };
     let fd: RawFd = value
         .to_str()
         .and_then(|text| text.parse().ok())
         .filter(|fd| *fd > 2)
-        .ok_or_else(|| fault("is not the number of a descriptor"))?;
+        .ok_or_else(|| error("is not the number of a descriptor"))?;
     // SAFETY: borrowed for this call only; a number that is not open gives EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))
-        .map_err(|e| fault(&format!("is not open: {e}")))?;
+        .map_err(|e| error(&format!("is not open: {e}")))?;
     // SAFETY: open, and handed to this process alone to be taken here, once.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
 }

@@ -6,7 +6,7 @@
 use crate::session;
 
 /// Ends the process without exit handlers or flushing.
-pub(crate) fn at_once(code: i32) -> ! {
+pub(crate) fn exit_immediately(code: i32) -> ! {
     // SAFETY: no memory is involved.
     unsafe { libc::_exit(code) }
 }
@@ -22,7 +22,7 @@ pub(crate) fn register(handler: extern "C" fn()) {
 /// child nothing is ours to detach, and while other threads run, contexts cannot be taken from
 /// under them: then the shepherd does it.
 pub(crate) extern "C" fn detach() {
-    let Some(session) = session::own() else { return };
+    let Some(session) = session::of_this_process() else { return };
     if !is_single_threaded() {
         return;
     }
@@ -38,10 +38,10 @@ pub(crate) extern "C" fn detach() {
 /// Whether no thread runs beside this one but PM's own, which calls no function of PM.
 fn is_single_threaded() -> bool {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return false };
-    let is_pms = |thread: &std::fs::DirEntry| {
+    let is_pm_thread = |thread: &std::fs::DirEntry| {
         std::fs::read(thread.path().join("comm")).is_ok_and(|name| name == b"score-pm\n")
     };
-    threads.flatten().filter(|thread| !is_pms(thread)).take(2).count() == 1
+    threads.flatten().filter(|thread| !is_pm_thread(thread)).take(2).count() == 1
 }
 
 /// Sends the process itself a signal.
@@ -55,16 +55,16 @@ pub(crate) fn signal_self(signal: i32) -> nix::Result<()> {
 }
 
 /// Tells the user of a program without scrun that it wanted to be inspected. Touches no heap.
-pub(crate) fn say_at_last(signal: i32) {
+pub(crate) fn print_final_message(signal: i32) {
     use std::io::Write;
-    let mut room = [0; 160];
-    let mut text = &mut room[..];
-    let said = writeln!(
+    let mut buffer = [0; 160];
+    let mut text = &mut buffer[..];
+    let result = writeln!(
         text,
         "score: the process calls for a debugger because of signal {signal}; run it under gdb"
     );
     let left = text.len();
-    if said.is_ok() {
-        let _ = nix::unistd::write(std::io::stderr(), &room[..160 - left]);
+    if result.is_ok() {
+        let _ = nix::unistd::write(std::io::stderr(), &buffer[..160 - left]);
     }
 }

@@ -36,32 +36,32 @@ number!(score_num_pmnet, 0, num_pmnet, "Network sets; none when there is one nod
 type Contexts = AtomicPtr<*mut pmContext>;
 
 /// What `score_pmnet` points to while there is no network.
-static NONE: AtomicPtr<pmContext> = AtomicPtr::new(std::ptr::null_mut());
+static NO_CONTEXTS: AtomicPtr<pmContext> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The composite contexts, one per network set, with a NULL behind the last.
 #[unsafe(no_mangle)]
-pub static score_pmnet: Contexts = Contexts::new((&raw const NONE).cast_mut().cast());
+pub static score_pmnet: Contexts = Contexts::new((&raw const NO_CONTEXTS).cast_mut().cast());
 
 /// Where a process stands (manual, table 2.1).
-pub(crate) struct Place {
+pub(crate) struct ProcessLocation {
     pub(crate) node: (u32, u32),
     pub(crate) proc: (u32, u32),
     pub(crate) host: (u32, u32),
 }
 
 /// Sets all of them. `contexts` lives for ever.
-pub(crate) fn publish(place: &Place, contexts: &'static [*mut pmContext]) {
+pub(crate) fn publish(location: &ProcessLocation, contexts: &'static [*mut pmContext]) {
     let set = |variable: &AtomicI32, value: u32| {
         variable.store(c_int::try_from(value).unwrap_or(c_int::MAX), Ordering::Relaxed);
     };
-    set(&score_self_node, place.node.0);
-    set(&score_num_node, place.node.1);
-    set(&score_self_proc, place.proc.0);
-    set(&score_num_proc, place.proc.1);
-    set(&score_self_host, place.host.0);
-    set(&score_num_host, place.host.1);
-    let sets = contexts.iter().take_while(|context| !context.is_null()).count();
-    set(&score_num_pmnet, u32::try_from(sets).unwrap_or(0));
+    set(&score_self_node, location.node.0);
+    set(&score_num_node, location.node.1);
+    set(&score_self_proc, location.proc.0);
+    set(&score_num_proc, location.proc.1);
+    set(&score_self_host, location.host.0);
+    set(&score_num_host, location.host.1);
+    let set_count = contexts.iter().take_while(|context| !context.is_null()).count();
+    set(&score_num_pmnet, u32::try_from(set_count).unwrap_or(0));
     score_pmnet.store(contexts.as_ptr().cast_mut(), Ordering::Relaxed);
 }
 

@@ -13,7 +13,7 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// Where a thread stands in the C-Area.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seat {
+enum IdleSlot {
     /// It has never told what it does.
     Unknown,
     /// Slot and whether it is idle.
@@ -22,56 +22,56 @@ enum Seat {
     Overflow,
 }
 
-struct Thread(Cell<Seat>);
+struct ThreadIdleState(Cell<IdleSlot>);
 
 thread_local! {
-    static THREAD: Thread = const { Thread(Cell::new(Seat::Unknown)) };
+    static THREAD: ThreadIdleState = const { ThreadIdleState(Cell::new(IdleSlot::Unknown)) };
 }
 
-impl Thread {
+impl ThreadIdleState {
     /// Takes a slot if the thread has none; busy in it.
-    fn enter(&self, area: &Area) -> Seat {
-        if self.0.get() == Seat::Unknown {
-            let thread = nix::unistd::gettid().as_raw().unsigned_abs();
-            let slot = area.enter(thread);
-            self.0.set(slot.map_or(Seat::Overflow, |number| Seat::Slot(number, false)));
+    fn claim_slot(&self, area: &Area) -> IdleSlot {
+        if self.0.get() == IdleSlot::Unknown {
+            let tid = nix::unistd::gettid().as_raw().unsigned_abs();
+            let slot = area.claim_slot(tid);
+            self.0.set(slot.map_or(IdleSlot::Overflow, |number| IdleSlot::Slot(number, false)));
         }
         self.0.get()
     }
 
-    fn idle(&self, session: &Session, waiting: WaitingFor) {
+    fn become_idle(&self, session: &Session, waiting_for: WaitingFor) {
         let area = &session.area;
-        match self.enter(area) {
-            Seat::Slot(number, false) => {
-                area.become_idle(number, waiting, job_time_ns(session));
-                self.0.set(Seat::Slot(number, true));
+        match self.claim_slot(area) {
+            IdleSlot::Slot(number, false) => {
+                area.become_idle(number, waiting_for, job_time_ns(session));
+                self.0.set(IdleSlot::Slot(number, true));
             }
-            Seat::Slot(number, true) => area.wait_for(number, waiting),
-            Seat::Unknown | Seat::Overflow => {}
+            IdleSlot::Slot(number, true) => area.set_waiting_for(number, waiting_for),
+            IdleSlot::Unknown | IdleSlot::Overflow => {}
         }
     }
 
     /// Whether it was idle.
-    fn busy(&self, area: &Area) -> bool {
-        let Seat::Slot(number, true) = self.enter(area) else { return false };
+    fn become_busy(&self, area: &Area) -> bool {
+        let IdleSlot::Slot(number, true) = self.claim_slot(area) else { return false };
         area.become_busy(number);
-        self.0.set(Seat::Slot(number, false));
+        self.0.set(IdleSlot::Slot(number, false));
         true
     }
 }
 
-impl Drop for Thread {
+impl Drop for ThreadIdleState {
     fn drop(&mut self) {
         // A thread of a forked child has its parent's seat in its memory; it is not its own.
-        let Some(session) = session::own() else { return };
-        if self.0.get() == Seat::Unknown {
+        let Some(session) = session::of_this_process() else { return };
+        if self.0.get() == IdleSlot::Unknown {
             return;
         }
-        self.busy(&session.area);
+        self.become_busy(&session.area);
         match self.0.get() {
-            Seat::Slot(number, _) => session.area.leave(number),
-            Seat::Overflow => session.area.leave_overflow(),
-            Seat::Unknown => {}
+            IdleSlot::Slot(number, _) => session.area.release_slot(number),
+            IdleSlot::Overflow => session.area.leave_overflow(),
+            IdleSlot::Unknown => {}
         }
     }
 }
@@ -85,9 +85,9 @@ fn job_time_ns(session: &Session) -> u64 {
 
 /// Does `change` with the calling thread and the session: nothing before score_initialize, in
 /// local execution, in a forked child, and in a thread that is ending.
-fn with<T>(change: impl FnOnce(&Thread, &Session) -> T) -> Option<T> {
-    let session = session::own()?;
-    THREAD.try_with(|thread| change(thread, session)).ok()
+fn with_thread<T>(action: impl FnOnce(&ThreadIdleState, &Session) -> T) -> Option<T> {
+    let session = session::of_this_process()?;
+    THREAD.try_with(|thread| action(thread, session)).ok()
 }
 
 /// Tells SCore-D that the calling thread has nothing to do but wait for a message.
@@ -98,46 +98,46 @@ pub fn become_idle() {
 /// Tells SCore-D that the calling thread has something to do. To be called before the message
 /// that woke it is released (manual 2.3).
 pub fn become_busy() {
-    with(|thread, session| thread.busy(&session.area));
+    with_thread(|thread, session| thread.become_busy(&session.area));
 }
 
 /// Idle, waiting for something particular.
-pub(crate) fn wait_idle(waiting: WaitingFor) {
-    with(|thread, session| thread.idle(session, waiting));
+pub(crate) fn wait_idle(waiting_for: WaitingFor) {
+    with_thread(|thread, session| thread.become_idle(session, waiting_for));
 }
 
 /// Runs `call`, which waits for something that is no sign of life: the thread is idle meanwhile.
 /// Whoever returns from a system call runs: the thread is busy afterwards, whatever it was before.
-pub(crate) fn while_idle<T>(waiting: WaitingFor, call: impl FnOnce() -> T) -> T {
-    wait_idle(waiting);
+pub(crate) fn while_idle<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -> T {
+    wait_idle(waiting_for);
     let result = call();
     become_busy();
     result
 }
 
 /// Runs `call`, which ends by itself sooner or later: the thread is busy meanwhile and afterwards.
-pub(crate) fn while_busy<T>(waiting: WaitingFor, call: impl FnOnce() -> T) -> T {
-    let say = |waiting| {
-        with(|thread, session| {
-            thread.busy(&session.area);
-            if let Seat::Slot(number, _) = thread.0.get() {
-                session.area.wait_for(number, waiting);
+pub(crate) fn while_busy<T>(waiting_for: WaitingFor, call: impl FnOnce() -> T) -> T {
+    let set_waiting_for = |waiting_for| {
+        with_thread(|thread, session| {
+            thread.become_busy(&session.area);
+            if let IdleSlot::Slot(number, _) = thread.0.get() {
+                session.area.set_waiting_for(number, waiting_for);
             }
         });
     };
-    say(waiting);
+    set_waiting_for(waiting_for);
     let result = call();
-    say(WaitingFor::Nothing);
+    set_waiting_for(WaitingFor::Nothing);
     result
 }
 
 /// PM calls this on pmSend while some thread of the process is idle. If it is the sender, it is
 /// not idle in truth (manual 3.5.1: a waiting process sends nothing).
-pub(crate) extern "C" fn sending() {
+pub(crate) extern "C" fn on_idle_send() {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    let was_idle = with(|thread, session| thread.busy(&session.area));
+    let was_idle = with_thread(|thread, session| thread.become_busy(&session.area));
     if was_idle == Some(true) && !WARNED.swap(true, Ordering::Relaxed) {
-        crate::streams::say(format_args!(
+        crate::stdio::print_line(format_args!(
             "score: node {}: a thread sent a message while it was idle; it counts as busy now. \
              Call score_become_busy() before pmSend() (said once)",
             crate::self_node()

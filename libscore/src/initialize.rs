@@ -4,7 +4,7 @@ use std::sync::Once;
 
 use score_proto::env;
 
-use crate::{attach, environment, exit, request};
+use crate::{attach, environment, exit, resource_request};
 
 /// Makes this process a node of its parallel process, whatever way it was started:
 /// - by SCore-D: attaches, and returns when all nodes have called;
@@ -16,20 +16,21 @@ pub fn initialize() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if let Err(reason) = choose_role() {
-            crate::streams::say(format_args!("score_initialize: {reason}"));
-            exit::at_once(1);
+            crate::stdio::print_line(format_args!("score_initialize: {reason}"));
+            exit::exit_immediately(1);
         }
     });
 }
 
 fn choose_role() -> Result<(), String> {
-    if let Some(socket) = environment::take_descriptor(env::CONTROL_FD)? {
+    if let Some(socket) = environment::take_descriptor(env::CONTROL_FD_ENV)? {
         return attach::attach(socket);
     }
-    if let Some(pipe) = environment::take_descriptor(env::RESOURCE_FD)? {
-        request::write(pipe).map_err(|e| format!("cannot write the resource request: {e}"))?;
+    if let Some(pipe) = environment::take_descriptor(env::RESOURCE_FD_ENV)? {
+        resource_request::write(pipe)
+            .map_err(|e| format!("cannot write the resource request: {e}"))?;
         // No user code, so no exit handlers either (manual 2.1).
-        exit::at_once(0);
+        exit::exit_immediately(0);
     }
     Ok(())
 }

@@ -9,25 +9,25 @@
 pub mod abi;
 mod area;
 mod attach;
-mod bell;
 mod control;
+mod elf_note;
 mod environment;
 mod exit;
-mod fork;
+mod fork_guard;
 pub mod globals;
 mod idle;
 mod initialize;
 mod message;
 mod net;
 mod networks;
-mod note;
+mod notify;
 mod options;
 mod pm;
 pub mod pm_h;
-mod request;
+mod resource_request;
 pub mod sc;
 mod session;
-mod streams;
+mod stdio;
 mod sync;
 mod temporary;
 
@@ -37,7 +37,7 @@ pub use initialize::initialize;
 pub use message::Message;
 pub use net::Net;
 pub use options::option;
-pub use request::request_nodes;
+pub use resource_request::request_nodes;
 
 // PM for the unit tests: the crate itself only declares its functions.
 #[cfg(test)]

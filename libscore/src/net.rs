@@ -58,7 +58,7 @@ impl Net {
     /// # Errors
     /// EINVAL: no such node, or a length of 0 or above the MTU.
     pub fn try_send(&self, dest: usize, bytes: &[u8]) -> io::Result<bool> {
-        self.try_send_with(dest, bytes.len(), |room| room.copy_from_slice(bytes))
+        self.try_send_with(dest, bytes.len(), |buffer| buffer.copy_from_slice(bytes))
     }
 
     /// Has `fill` write `len` bytes where they are sent from if there is room now; false if not.
@@ -71,11 +71,11 @@ impl Net {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> io::Result<bool> {
-        let filled = |room: &mut [u8]| {
-            fill(room);
-            (room.len(), ())
+        let fill_all = |buffer: &mut [u8]| {
+            fill(buffer);
+            (buffer.len(), ())
         };
-        Ok(present(self.context.send_with(node(dest), len, filled))?.is_some())
+        Ok(ready_or_none(self.context.send_with(node(dest), len, fill_all))?.is_some())
     }
 
     /// Sends a copy of `bytes`, waiting for room.
@@ -83,9 +83,9 @@ impl Net {
     /// # Errors
     /// As [`Self::try_send`].
     pub fn send(&self, dest: usize, bytes: &[u8]) -> io::Result<()> {
-        self.send_with(dest, bytes.len(), |room| {
-            room.copy_from_slice(bytes);
-            (room.len(), ())
+        self.send_with(dest, bytes.len(), |buffer| {
+            buffer.copy_from_slice(bytes);
+            (buffer.len(), ())
         })
     }
 
@@ -103,19 +103,19 @@ impl Net {
     ) -> io::Result<T> {
         let mut fill = Some(fill);
         let mut attempt = || {
-            let used = |room: &mut [u8]| match fill.take() {
+            let fill_once = |buffer: &mut [u8]| match fill.take() {
                 Some(fill) => {
                     idle::become_busy();
-                    let (used, result) = fill(room);
+                    let (used, result) = fill(buffer);
                     (used, Some(result))
                 }
-                None => (room.len(), None),
+                None => (buffer.len(), None),
             };
-            present(self.context.send_with(node(dest), len, used))
+            ready_or_none(self.context.send_with(node(dest), len, fill_once))
         };
         let mut sent = attempt()?;
         if sent.is_none() {
-            idle::wait_idle(WaitingFor::SendRoom);
+            idle::wait_idle(WaitingFor::SendBuffer);
             while sent.is_none() {
                 sent = attempt().inspect_err(|_| idle::become_busy())?;
             }
@@ -129,7 +129,7 @@ impl Net {
     /// # Errors
     /// EIO: an error of the network.
     pub fn try_receive(&self) -> io::Result<Option<Message<'_>>> {
-        let bytes = present(self.context.receive())?;
+        let bytes = ready_or_none(self.context.receive())?;
         Ok(bytes.map(|bytes| Message::new(self.context, bytes)))
     }
 
@@ -158,13 +158,13 @@ impl Net {
     /// # Errors
     /// EIO: an error of the network; ENOMEM, EMFILE: no descriptor to sleep on.
     pub fn receive_blocking(&mut self) -> io::Result<Message<'_>> {
-        let crowded = session::get().is_some_and(|session| session.oversubscribed);
-        let polls = if crowded { 1 } else { POLLS_BEFORE_BLOCKING };
+        let is_oversubscribed = session::get().is_some_and(|session| session.oversubscribed);
+        let max_polls = if is_oversubscribed { 1 } else { POLLS_BEFORE_BLOCKING };
         if self.descriptors.is_empty() {
             self.descriptors = self.context.descriptors()?;
         }
         idle::wait_idle(WaitingFor::Select);
-        let received = self.poll_then_sleep(polls);
+        let received = self.poll_then_sleep(max_polls);
         idle::become_busy();
         Ok(Message::new(self.context, received?))
     }
@@ -195,15 +195,15 @@ impl Net {
         self.context.after_select()
     }
 
-    fn poll_then_sleep<'m>(&self, polls: usize) -> io::Result<&'m [u8]> {
-        for _ in 0..polls {
-            if let Some(bytes) = present(self.context.receive())? {
+    fn poll_then_sleep<'m>(&self, max_polls: usize) -> io::Result<&'m [u8]> {
+        for _ in 0..max_polls {
+            if let Some(bytes) = ready_or_none(self.context.receive())? {
                 return Ok(bytes);
             }
         }
         self.context.before_select()?;
         let received = loop {
-            match present(self.context.receive()).transpose() {
+            match ready_or_none(self.context.receive()).transpose() {
                 Some(received) => break received,
                 None => {
                     if let Err(e) = self.sleep() {
@@ -218,10 +218,10 @@ impl Net {
 
     /// Until a descriptor may have something; a wake-up without a message is nothing unusual.
     fn sleep(&self) -> io::Result<()> {
-        let mut waited: Vec<PollFd<'_>> =
+        let mut poll_fds: Vec<PollFd<'_>> =
             self.descriptors.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)).collect();
         // Not poll(): after a stop of the job the kernel could not say any more what it waits for.
-        match ppoll(&mut waited, None, None) {
+        match ppoll(&mut poll_fds, None, None) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -234,7 +234,7 @@ fn node(dest: usize) -> u32 {
 }
 
 /// Nothing there, no room, or another thread at it: `None`.
-fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn ready_or_none<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(e) => match e.raw_os_error().map(Errno::from_raw) {

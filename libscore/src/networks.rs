@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use score_proto::message::{NetworkDevice, NetworkMember, Welcome};
 
 use crate::pm::Context;
-use crate::session::Network;
+use crate::session::NetworkSet;
 
 /// Contexts that one process can be given.
 pub(crate) const MAX_MEMBERS: usize = 128;
@@ -17,7 +17,7 @@ pub(crate) const MAX_MEMBERS: usize = 128;
 ///
 /// # Errors
 /// One line that names the set and the node.
-pub(crate) fn check(welcome: &Welcome) -> Result<usize, String> {
+pub(crate) fn check_networks(welcome: &Welcome) -> Result<usize, String> {
     let (nodes, sets) = (welcome.num_node, welcome.networks.len());
     // One node has nobody to talk to (manual 2.1).
     if (nodes == 1) != (sets == 0) {
@@ -31,8 +31,8 @@ pub(crate) fn check(welcome: &Welcome) -> Result<usize, String> {
         let mut ranges: Vec<_> = network
             .members
             .iter()
-            .flat_map(|member| &member.reach)
-            .map(|reach| (reach.first, u64::from(reach.first) + u64::from(reach.count)))
+            .flat_map(|member| &member.node_ranges)
+            .map(|range| (range.first, u64::from(range.first) + u64::from(range.count)))
             .collect();
         ranges.sort_unstable();
         let mut next = 0;
@@ -53,36 +53,37 @@ pub(crate) fn check(welcome: &Welcome) -> Result<usize, String> {
 ///
 /// # Errors
 /// One line that names the set, and the node where one is at fault.
-pub(crate) fn join(welcome: &Welcome, descriptors: &[OwnedFd]) -> Result<Vec<Network>, String> {
+pub(crate) fn join(welcome: &Welcome, descriptors: &[OwnedFd]) -> Result<Vec<NetworkSet>, String> {
     let mut descriptors = descriptors.iter();
     let mut networks = Vec::new();
     for (set, network) in welcome.networks.iter().enumerate() {
-        let fault = |what: &str, e: std::io::Error| format!("network set {set}: {what}: {e}");
+        let error = |what: &str, e: std::io::Error| format!("network set {set}: {what}: {e}");
         let (composite, device) =
-            Context::composite(welcome.num_node).map_err(|e| fault("composite", e))?;
+            Context::composite(welcome.num_node).map_err(|e| error("composite", e))?;
         let mut members = Vec::new();
         for (member, fd) in network.members.iter().zip(&mut descriptors) {
-            let kind = name(member);
+            let kind = device_type(member);
             let context = Context::attach(kind, fd.as_fd())
-                .map_err(|e| fault(&format!("attach {}", kind.to_string_lossy()), e))?;
-            for reach in &member.reach {
+                .map_err(|e| error(&format!("attach {}", kind.to_string_lossy()), e))?;
+            for range in &member.node_ranges {
                 // This node's own entry tells the composite which node it is.
-                for step in 0..reach.count {
-                    let (node, there) = (reach.first + step, reach.there.saturating_add(step));
+                for offset in 0..range.count {
+                    let (node, member_node) =
+                        (range.first + offset, range.first_in_context.saturating_add(offset));
                     composite
-                        .add_node(node, context, there)
-                        .map_err(|e| fault(&format!("node {node}"), e))?;
+                        .add_node(node, context, member_node)
+                        .map_err(|e| error(&format!("node {node}"), e))?;
                 }
             }
             members.push(context);
         }
-        networks.push(Network { composite, device, members });
+        networks.push(NetworkSet { composite, device, members });
     }
     Ok(networks)
 }
 
 /// As `pmAttachContext` wants it.
-fn name(member: &NetworkMember) -> &'static CStr {
+fn device_type(member: &NetworkMember) -> &'static CStr {
     match member.device {
         NetworkDevice::Shmem => c"shmem",
         NetworkDevice::Ethernet => c"ethernet",
@@ -93,7 +94,7 @@ fn name(member: &NetworkMember) -> &'static CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use score_proto::message::{NetworkSet, Reach};
+    use score_proto::message::{NetworkSet, NodeMapping};
     use score_proto::nodeset::NodeSet;
 
     fn welcome(num_node: u32, networks: Vec<NetworkSet>) -> Welcome {
@@ -109,15 +110,15 @@ mod tests {
             networks,
             options: Vec::new(),
             dir: "/tmp".to_owned(),
-            bell: Vec::new(),
+            notify_socket_name: Vec::new(),
         }
     }
 
     #[test]
     fn sets_that_reach_every_node_once_are_accepted() {
-        assert_eq!(check(&welcome(1, Vec::new())), Ok(0));
-        assert_eq!(check(&welcome(4, vec![NetworkSet::one_host(4)])), Ok(1));
-        for (own, by_verbs, members) in [
+        assert_eq!(check_networks(&welcome(1, Vec::new())), Ok(0));
+        assert_eq!(check_networks(&welcome(4, vec![NetworkSet::one_host(4)])), Ok(1));
+        for (local_nodes, by_verbs, members) in [
             (0..2, 0..0, 2),
             (3..7, 0..0, 2),
             (7..9, 0..7, 2),
@@ -125,25 +126,33 @@ mod tests {
             (4..5, 5..9, 2),
             (3..6, 1..3, 3),
         ] {
-            let others = |node: &u32| !own.contains(node);
-            let (near, far): (NodeSet, NodeSet) = (
+            let others = |node: &u32| !local_nodes.contains(node);
+            let (verbs_nodes, ethernet_nodes): (NodeSet, NodeSet) = (
                 (0..9).filter(others).filter(|node| by_verbs.contains(node)).collect(),
                 (0..9).filter(others).filter(|node| !by_verbs.contains(node)).collect(),
             );
-            let ways = [(NetworkDevice::Verbs, near), (NetworkDevice::Ethernet, far)];
-            let ways = ways.into_iter().filter(|(_, nodes)| !nodes.is_empty()).collect::<Vec<_>>();
-            let set = || NetworkSet::many_hosts(own.clone(), &ways);
-            assert_eq!(check(&welcome(9, vec![set()])), Ok(members), "{own:?} {by_verbs:?}");
-            assert_eq!(check(&welcome(9, vec![set(), set()])), Ok(2 * members));
+            let devices =
+                [(NetworkDevice::Verbs, verbs_nodes), (NetworkDevice::Ethernet, ethernet_nodes)];
+            let devices =
+                devices.into_iter().filter(|(_, nodes)| !nodes.is_empty()).collect::<Vec<_>>();
+            let set = || NetworkSet::many_hosts(local_nodes.clone(), &devices);
+            assert_eq!(
+                check_networks(&welcome(9, vec![set()])),
+                Ok(members),
+                "{local_nodes:?} {by_verbs:?}"
+            );
+            assert_eq!(check_networks(&welcome(9, vec![set(), set()])), Ok(2 * members));
         }
     }
 
     #[test]
     fn a_node_that_is_reached_never_twice_or_beyond_the_last_is_named() {
         let set = |ranges: &[(u32, u32)]| {
-            let reach = |&(first, count)| Reach { first, count, there: 0 };
-            let reach = ranges.iter().map(reach).collect();
-            NetworkSet { members: vec![NetworkMember { device: NetworkDevice::Shmem, reach }] }
+            let node_range = |&(first, count)| NodeMapping { first, count, first_in_context: 0 };
+            let node_ranges = ranges.iter().map(node_range).collect();
+            NetworkSet {
+                members: vec![NetworkMember { device: NetworkDevice::Shmem, node_ranges }],
+            }
         };
         for (ranges, node) in [
             (&[][..], 0),
@@ -155,10 +164,10 @@ mod tests {
             (&[(0, 2), (2, u32::MAX)], 2),
             (&[(0, 2), (2, 0), (2, 2)], 2),
         ] {
-            let line = check(&welcome(4, vec![set(ranges)])).unwrap_err();
+            let line = check_networks(&welcome(4, vec![set(ranges)])).unwrap_err();
             assert!(line.contains(&format!("node {node} is not reached")), "{ranges:?}: {line}");
         }
         let many = vec![NetworkSet::one_host(4); MAX_MEMBERS + 1];
-        assert!(check(&welcome(4, many)).unwrap_err().contains("contexts"));
+        assert!(check_networks(&welcome(4, many)).unwrap_err().contains("contexts"));
     }
 }

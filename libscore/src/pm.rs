@@ -74,7 +74,7 @@ impl Context {
     pub(crate) fn add_node(self, node: u32, member: Self, member_node: u32) -> io::Result<()> {
         // SAFETY: PM checks both contexts.
         check(unsafe {
-            pmAddNode(self.as_ptr(), number(node), member.as_ptr(), number(member_node))
+            pmAddNode(self.as_ptr(), to_c_int(node), member.as_ptr(), to_c_int(member_node))
         })
     }
 
@@ -95,7 +95,7 @@ impl Context {
     pub(crate) fn mtu(self, node: u32) -> io::Result<usize> {
         let mut mtu = 0;
         // SAFETY: PM checks the context; `mtu` is valid for the call.
-        check(unsafe { pmGetMtu(self.as_ptr(), number(node), &raw mut mtu) })?;
+        check(unsafe { pmGetMtu(self.as_ptr(), to_c_int(node), &raw mut mtu) })?;
         Ok(mtu)
     }
 
@@ -109,10 +109,10 @@ impl Context {
     ) -> io::Result<T> {
         let mut buffer = null_mut();
         // SAFETY: PM checks the context; `buffer` is valid for the call.
-        check(unsafe { pmGetSendBuffer(self.as_ptr(), number(node), &raw mut buffer, len) })?;
+        check(unsafe { pmGetSendBuffer(self.as_ptr(), to_c_int(node), &raw mut buffer, len) })?;
         // SAFETY: PM has handed out `len` bytes at `buffer`, ours alone until pmSend.
-        let room = unsafe { std::slice::from_raw_parts_mut(buffer, len) };
-        let (used, result) = fill(room);
+        let send_buffer = unsafe { std::slice::from_raw_parts_mut(buffer, len) };
+        let (used, result) = fill(send_buffer);
         if (1..len).contains(&used) {
             // SAFETY: PM checks the context.
             check(unsafe { pmTruncateBuffer(self.as_ptr(), used) })?;
@@ -160,7 +160,7 @@ impl Context {
 }
 
 /// Node numbers are below PM_MAX_NODE; a larger one becomes one that PM refuses.
-fn number(node: u32) -> c_int {
+fn to_c_int(node: u32) -> c_int {
     c_int::try_from(node).unwrap_or(-1)
 }
 

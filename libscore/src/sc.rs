@@ -14,7 +14,7 @@ use score_proto::message::Call;
 
 use crate::session::{Caller, Session, caller};
 use crate::sync::{AtomicU32, Ordering};
-use crate::{exit as end, idle, session, streams};
+use crate::{exit as end, idle, session, stdio};
 
 pub use crate::temporary::{
     create as create_temporary_file, open_existing as open_temporary_file,
@@ -30,13 +30,13 @@ const LAST_SIGNAL: i32 = 64;
 /// EBUSY: another thread of this node is in it; EINTR: restarted from a checkpoint; EPERM: not a
 /// node.
 pub fn barrier() -> io::Result<()> {
-    match node()? {
+    match node_session()? {
         Some(session) => {
-            session.area.barrier_called();
+            session.area.count_barrier_call();
             let result = idle::while_idle(WaitingFor::Barrier, || {
                 session.control.call(|id| Call::Barrier { id })
             });
-            session.area.barrier_left();
+            session.area.count_barrier_return();
             result
         }
         None => Ok(()),
@@ -48,8 +48,8 @@ pub fn barrier() -> io::Result<()> {
 /// # Errors
 /// EINTR: restarted from a checkpoint; EPERM: not a node.
 pub fn flush() -> io::Result<()> {
-    let node = node()?;
-    streams::flush();
+    let node = node_session()?;
+    stdio::flush();
     match node {
         Some(session) => {
             idle::while_busy(WaitingFor::Flush, || session.control.call(|id| Call::Flush { id }))
@@ -67,7 +67,7 @@ pub fn signal_broadcast(signal: i32) -> io::Result<()> {
     if !(0..=LAST_SIGNAL).contains(&signal) || reserved.contains(&signal) {
         return Err(Errno::EINVAL.into());
     }
-    match node()? {
+    match node_session()? {
         Some(session) => idle::while_busy(WaitingFor::Nothing, || {
             session.control.call(|id| Call::SignalBroadcast { id, signal })
         }),
@@ -80,7 +80,7 @@ pub fn signal_broadcast(signal: i32) -> io::Result<()> {
 /// # Errors
 /// EPERM: not a node.
 pub fn sleep(seconds: u32) -> io::Result<()> {
-    let node = node()?;
+    let node = node_session()?;
     let clock = ClockId::CLOCK_MONOTONIC;
     let end = clock_gettime(clock)? + TimeSpec::new(seconds.into(), 0);
     let wait = || {
@@ -90,7 +90,7 @@ pub fn sleep(seconds: u32) -> io::Result<()> {
     };
     match node {
         Some(session) if seconds > 0 => {
-            session.control.tell(&Call::Sleep { seconds });
+            session.control.send_call(&Call::Sleep { seconds });
             idle::while_busy(WaitingFor::Sleep, wait);
         }
         _ => wait(),
@@ -102,9 +102,9 @@ pub fn sleep(seconds: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// EPERM: not a node.
-pub fn give_way() -> io::Result<()> {
-    if let Some(session) = node()? {
-        session.control.tell(&Call::Yield);
+pub fn yield_slice() -> io::Result<()> {
+    if let Some(session) = node_session()? {
+        session.control.send_call(&Call::Yield);
     }
     std::thread::yield_now();
     Ok(())
@@ -116,12 +116,12 @@ pub fn give_way() -> io::Result<()> {
 pub fn exit(code: i32) -> ! {
     match caller() {
         Caller::Node(session) => {
-            streams::try_flush();
-            let mut room = [0; 16];
-            if let Ok(bytes) = frame::encode_exit(code, &mut room) {
+            stdio::try_flush();
+            let mut buffer = [0; 16];
+            if let Ok(bytes) = frame::encode_exit(code, &mut buffer) {
                 session.control.send(bytes);
             }
-            end::at_once(code)
+            end::exit_immediately(code)
         }
         Caller::Child | Caller::Local => std::process::exit(code),
     }
@@ -134,7 +134,7 @@ pub fn job() -> i32 {
 
 /// Sets user monitor 0, or 1 (manual 3.5.3).
 pub fn set_monitor(second: bool, value: u8) {
-    if let Some(session) = session::own() {
+    if let Some(session) = session::of_this_process() {
         session.area.set_monitor(second, value);
     }
 }
@@ -144,18 +144,18 @@ pub fn set_monitor(second: bool, value: u8) {
 /// May be called in a signal handler.
 pub fn inspect_me(display: Option<&CStr>, signal: i32) -> ! {
     if let Caller::Node(session) = caller() {
-        streams::try_flush();
+        stdio::try_flush();
         let display = display.and_then(|display| display.to_str().ok());
-        let mut room = [0; 512];
+        let mut buffer = [0; 512];
         // A display whose name fits nowhere is none.
         let display = display.filter(|display| display.len() <= 256);
-        if let Ok(bytes) = frame::encode_inspect(signal, display, &mut room) {
+        if let Ok(bytes) = frame::encode_inspect(signal, display, &mut buffer) {
             session.control.send(bytes);
         }
-        session.control.wait_for_the_end();
+        session.control.wait_until_ended();
     }
-    end::say_at_last(signal);
-    end::at_once(if (1..=LAST_SIGNAL).contains(&signal) { 128 + signal } else { 1 })
+    end::print_final_message(signal);
+    end::exit_immediately(if (1..=LAST_SIGNAL).contains(&signal) { 128 + signal } else { 1 })
 }
 
 /// Begins a region in which no checkpoint is taken (manual 3.2). Regions nest.
@@ -169,19 +169,20 @@ pub fn enter_uncheckpointable() {
 /// # Errors
 /// EINVAL: there is none.
 pub fn leave_uncheckpointable() -> io::Result<()> {
-    let less = |depth: u32| depth.checked_sub(1);
-    let left = uncheckpointable().fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-    left.map(|_| ()).map_err(|_| Errno::EINVAL.into())
+    let decrement = |depth: u32| depth.checked_sub(1);
+    let result = uncheckpointable().fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement);
+    result.map(|_| ()).map_err(|_| Errno::EINVAL.into())
 }
 
 fn uncheckpointable() -> &'static AtomicU32 {
     /// Where there is no C-Area.
-    static LOCAL: AtomicU32 = AtomicU32::new(0);
-    session::own().map_or(&LOCAL, |session| session.area.uncheckpointable())
+    static LOCAL_UNCHECKPOINTABLE: AtomicU32 = AtomicU32::new(0);
+    session::of_this_process()
+        .map_or(&LOCAL_UNCHECKPOINTABLE, |session| session.area.uncheckpointable())
 }
 
 /// The session of a node; `None` in local execution.
-fn node() -> io::Result<Option<&'static Session>> {
+fn node_session() -> io::Result<Option<&'static Session>> {
     match caller() {
         Caller::Node(session) => Ok(Some(session)),
         Caller::Local => Ok(None),

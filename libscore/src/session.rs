@@ -5,28 +5,28 @@ use std::sync::OnceLock;
 
 use crate::area::Area;
 use crate::control::Control;
-use crate::fork::ForkMark;
+use crate::fork_guard::ForkGuard;
 use crate::options::Options;
 use crate::pm::{Context, Device};
-use crate::sync::Words;
+use crate::sync::SharedMapping;
 
 /// A process that is a node of a parallel process.
 pub(crate) struct Session {
-    pub(crate) mark: ForkMark,
+    pub(crate) fork_guard: ForkGuard,
     pub(crate) control: Control,
     /// Written by the shepherd alone (`score_proto::carea::board`).
-    pub(crate) board: Words,
+    pub(crate) board: SharedMapping,
     pub(crate) area: Area,
     pub(crate) options: Options,
     pub(crate) job: i32,
     pub(crate) dir: PathBuf,
     pub(crate) oversubscribed: bool,
     /// To be given up at exit.
-    pub(crate) networks: Vec<Network>,
+    pub(crate) networks: Vec<NetworkSet>,
 }
 
 /// What a network set is made of.
-pub(crate) struct Network {
+pub(crate) struct NetworkSet {
     pub(crate) composite: Context,
     pub(crate) device: Device,
     pub(crate) members: Vec<Context>,
@@ -58,14 +58,14 @@ pub(crate) enum Caller {
 /// Tells who is calling.
 pub(crate) fn caller() -> Caller {
     match SESSION.get() {
-        Some(session) if session.mark.is_owner() => Caller::Node(session),
+        Some(session) if session.fork_guard.is_owner() => Caller::Node(session),
         Some(_) => Caller::Child,
         None => Caller::Local,
     }
 }
 
 /// The session of this very process.
-pub(crate) fn own() -> Option<&'static Session> {
+pub(crate) fn of_this_process() -> Option<&'static Session> {
     match caller() {
         Caller::Node(session) => Some(session),
         Caller::Child | Caller::Local => None,

@@ -11,9 +11,9 @@ pub(crate) use std::sync::atomic::{
 };
 
 /// Words of a shared mapping.
-pub(crate) struct Words(MmapRaw);
+pub(crate) struct SharedMapping(MmapRaw);
 
-impl Words {
+impl SharedMapping {
     /// Takes over the mapping.
     pub(crate) fn new(mapping: MmapRaw) -> Self {
         Self(mapping)
@@ -23,22 +23,22 @@ impl Words {
     pub(crate) fn u8(&self, offset: usize) -> &AtomicU8 {
         // SAFETY: `at` has checked the range; the mapping lives as long as `self`, and its
         // bytes are only ever used as atomics.
-        unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
+        unsafe { AtomicU8::from_ptr(self.checked_ptr(offset, 1)) }
     }
 
     /// The u32 at `offset`, which lies aligned in the mapping.
     pub(crate) fn u32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: as in `u8`.
-        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+        unsafe { AtomicU32::from_ptr(self.checked_ptr(offset, 4).cast()) }
     }
 
     /// The u64 at `offset`, which lies aligned in the mapping.
     pub(crate) fn u64(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: as in `u8`.
-        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+        unsafe { AtomicU64::from_ptr(self.checked_ptr(offset, 8).cast()) }
     }
 
-    fn at(&self, offset: usize, size: usize) -> *mut u8 {
+    fn checked_ptr(&self, offset: usize, size: usize) -> *mut u8 {
         let start = self.0.as_mut_ptr().wrapping_add(offset);
         assert!(offset + size <= self.0.len() && start.addr().is_multiple_of(size));
         start

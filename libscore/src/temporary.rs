@@ -17,14 +17,14 @@ use nix::unistd::{Pid, getpid, unlink};
 use crate::{exit, session};
 
 /// In local execution: the directory and the process that made it and shall remove it.
-static LOCAL: Mutex<Option<(PathBuf, Pid)>> = Mutex::new(None);
+static LOCAL_DIRECTORY: Mutex<Option<(PathBuf, Pid)>> = Mutex::new(None);
 
 /// Creates, or empties, a file for reading and writing.
 ///
 /// # Errors
 /// EINVAL: the name holds a slash; else as open(2).
 pub fn create(name: &OsStr) -> Result<OwnedFd, Errno> {
-    retry(name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)
+    open_retrying(name, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC)
 }
 
 /// Opens a file for reading and writing.
@@ -32,7 +32,7 @@ pub fn create(name: &OsStr) -> Result<OwnedFd, Errno> {
 /// # Errors
 /// As [`create`].
 pub fn open_existing(name: &OsStr) -> Result<OwnedFd, Errno> {
-    retry(name, OFlag::O_RDWR)
+    open_retrying(name, OFlag::O_RDWR)
 }
 
 /// Removes a file.
@@ -43,7 +43,7 @@ pub fn remove(name: &OsStr) -> Result<(), Errno> {
     unlink(&path(name)?)
 }
 
-fn retry(name: &OsStr, flags: OFlag) -> Result<OwnedFd, Errno> {
+fn open_retrying(name: &OsStr, flags: OFlag) -> Result<OwnedFd, Errno> {
     let path = path(name)?;
     loop {
         match open(&path, flags | OFlag::O_CLOEXEC, Mode::S_IRUSR | Mode::S_IWUSR) {
@@ -68,7 +68,7 @@ fn path(name: &OsStr) -> Result<PathBuf, Errno> {
 
 /// The private directory of a program that runs without scrun, made at first use.
 fn local_directory() -> Result<PathBuf, Errno> {
-    let mut local = LOCAL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut local = LOCAL_DIRECTORY.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((dir, _)) = &*local {
         return Ok(dir.clone());
     }
@@ -88,7 +88,7 @@ fn local_directory() -> Result<PathBuf, Errno> {
 
 extern "C" fn remove_local_directory() {
     // A forked child may have inherited the lock held; it has nothing to remove anyway.
-    let Ok(local) = LOCAL.try_lock() else { return };
+    let Ok(local) = LOCAL_DIRECTORY.try_lock() else { return };
     if let Some((dir, owner)) = &*local
         && *owner == getpid()
     {

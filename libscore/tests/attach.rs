@@ -15,9 +15,9 @@ fn a_single_node_has_no_network_and_a_null_context() {
     for link in [Link::Static, Link::Shared] {
         let program = build::program("node", "gcc -std=c99 -O2", link);
         let mut shepherd = Shepherd::welcome(&program, 1);
-        let place = shepherd.nodes[0].process.ask("place");
-        assert_eq!(place, "node 0/1 proc 0/1 host 0/1 nets 0 closed", "{link:?}");
-        assert_eq!(shepherd.nodes[0].process.ask("job"), "0 17 22");
+        let location = shepherd.nodes[0].process.request("place");
+        assert_eq!(location, "node 0/1 proc 0/1 host 0/1 nets 0 closed", "{link:?}");
+        assert_eq!(shepherd.nodes[0].process.request("job"), "0 17 22");
     }
 }
 
@@ -34,18 +34,18 @@ fn all_variables_are_set_also_where_the_program_holds_copies_of_them() {
             self_node: 5,
             num_node: 6,
             networks: Vec::new(),
-            ..shepherd.greeting(0)
+            ..shepherd.welcome_message(0)
         };
         // Six nodes without a network cannot be; with one node everything else must be 1.
         shepherd.nodes[0]
             .answer(&Reply::Welcome(Box::new(welcome)), &[&shepherd.board, &shepherd.area]);
-        assert_eq!(shepherd.nodes[0].process.end().code(), Some(1));
-        let complaints = shepherd.nodes[0].process.complaints();
+        assert_eq!(shepherd.nodes[0].process.wait_for_exit().code(), Some(1));
+        let complaints = shepherd.nodes[0].process.stderr_lines();
         assert!(complaints[0].contains("0 network sets for 6 nodes"), "{complaints:?}");
         let mut four = Shepherd::welcome(&program, 4);
         for (number, node) in four.nodes.iter_mut().enumerate() {
             let expected = format!("node {number}/4 proc {number}/4 host 0/1 nets 1 closed");
-            assert_eq!(node.process.ask("place"), expected, "{link:?}");
+            assert_eq!(node.process.request("place"), expected, "{link:?}");
         }
     }
 }
@@ -54,27 +54,27 @@ fn all_variables_are_set_also_where_the_program_holds_copies_of_them() {
 fn options_are_those_of_scrun_and_the_leftmost_wins() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let node = &mut shepherd.nodes[0].process;
-    assert_eq!(node.ask("option nodes"), "[4]");
-    assert_eq!(node.ask("option stat"), "[]");
-    assert_eq!(node.ask("option node"), "[(none)]");
+    assert_eq!(node.request("option nodes"), "[4]");
+    assert_eq!(node.request("option stat"), "[]");
+    assert_eq!(node.request("option node"), "[(none)]");
 }
 
 #[test]
 fn a_second_call_has_no_effect() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
     let node = &mut shepherd.nodes[0];
-    assert_eq!(node.process.ask("again"), "again");
-    assert_eq!(node.process.ask("place"), "node 0/1 proc 0/1 host 0/1 nets 0 closed");
-    node.process.tell("barrier");
+    assert_eq!(node.process.request("again"), "again");
+    assert_eq!(node.process.request("place"), "node 0/1 proc 0/1 host 0/1 nets 0 closed");
+    node.process.send_line("barrier");
     // The next call is the barrier's, not a second Attach.
     node.serve(0);
-    assert_eq!(node.process.line(), "0");
+    assert_eq!(node.process.read_line(), "0");
 }
 
 #[test]
 fn programs_that_a_node_starts_inherit_nothing_of_the_control_socket() {
     let mut shepherd = Shepherd::welcome(&build::node(), 1);
-    assert_eq!(shepherd.nodes[0].process.ask("program"), "control none sockets 0");
+    assert_eq!(shepherd.nodes[0].process.request("program"), "control none sockets 0");
 }
 
 #[test]
@@ -88,24 +88,24 @@ fn the_area_is_declared_valid_with_the_first_thread_in_it() {
 }
 
 /// A way to answer a node's call, given the right answer.
-type Spoil = fn(&Shepherd, &Reply);
+type ReplyMutator = fn(&Shepherd, &Reply);
 
 /// Gives a node something wrong and returns what it says before it ends with code 1.
-fn refusal(spoil: impl FnOnce(&Shepherd)) -> String {
+fn refusal_line(mutate: impl FnOnce(&Shepherd)) -> String {
     let mut shepherd = Shepherd::start(&build::node(), 1);
-    spoil(&shepherd);
+    mutate(&shepherd);
     let process = &mut shepherd.nodes[0].process;
-    assert_eq!(process.end().code(), Some(1));
-    assert!(process.rest().is_empty(), "user code ran");
-    let complaints = process.complaints();
+    assert_eq!(process.wait_for_exit().code(), Some(1));
+    assert!(process.remaining_output().is_empty(), "user code ran");
+    let complaints = process.stderr_lines();
     assert_eq!(complaints.len(), 1, "{complaints:?}");
     complaints[0].clone()
 }
 
 #[test]
-fn whatever_is_wrong_is_named_and_the_process_ends_with_code_1() {
-    let welcome = |s: &Shepherd| Reply::Welcome(Box::new(s.greeting(0)));
-    let cases: [(&str, Spoil); 8] = [
+fn every_invalid_reply_is_named_and_ends_the_process_with_code_1() {
+    let welcome = |s: &Shepherd| Reply::Welcome(Box::new(s.welcome_message(0)));
+    let cases: [(&str, ReplyMutator); 8] = [
         ("no such job", |s, _| s.nodes[0].answer(&Reply::Refused("no such job".into()), &[])),
         ("another SCore", |s, _| s.nodes[0].send(b"\xff\xff", &[])),
         ("before it was asked", |s, _| s.nodes[0].answer(&Reply::Done { id: 1, error: 0 }, &[])),
@@ -124,8 +124,8 @@ fn whatever_is_wrong_is_named_and_the_process_ends_with_code_1() {
             s.nodes[0].answer(w, &[&s.board, &pipe]);
         }),
     ];
-    for (word, spoil) in cases {
-        let line = refusal(|shepherd| spoil(shepherd, &welcome(shepherd)));
+    for (word, mutate) in cases {
+        let line = refusal_line(|shepherd| mutate(shepherd, &welcome(shepherd)));
         assert!(line.starts_with("score_initialize: ") && line.contains(word), "{line}");
     }
 }
@@ -133,48 +133,48 @@ fn whatever_is_wrong_is_named_and_the_process_ends_with_code_1() {
 #[test]
 fn a_board_of_another_version_is_refused_with_both_numbers() {
     use std::os::unix::fs::FileExt;
-    let line = refusal(|shepherd| {
+    let line = refusal_line(|shepherd| {
         let board = std::fs::File::from(shepherd.board.try_clone().unwrap());
         let offset = score_proto::carea::board::VERSION as u64;
         board.write_all_at(&99u32.to_le_bytes(), offset).unwrap();
-        let welcome = Reply::Welcome(Box::new(shepherd.greeting(0)));
+        let welcome = Reply::Welcome(Box::new(shepherd.welcome_message(0)));
         shepherd.nodes[0].answer(&welcome, &[&shepherd.board, &shepherd.area]);
     });
-    let own = format!("libscore {}", score_proto::PROTOCOL_VERSION);
-    assert!(line.contains("protocol 99") && line.contains(&own), "{line}");
+    let self_version = format!("libscore {}", score_proto::PROTOCOL_VERSION);
+    assert!(line.contains("protocol 99") && line.contains(&self_version), "{line}");
 }
 
 #[test]
 fn an_area_that_could_be_shrunk_is_refused() {
-    let line = refusal(|shepherd| {
+    let line = refusal_line(|shepherd| {
         let flags = nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
-        let open = nix::sys::memfd::memfd_create(c"open", flags).unwrap();
-        nix::unistd::ftruncate(&open, AREA_BYTES as i64).unwrap();
-        let welcome = Reply::Welcome(Box::new(shepherd.greeting(0)));
-        shepherd.nodes[0].answer(&welcome, &[&shepherd.board, &open]);
+        let unsealed = nix::sys::memfd::memfd_create(c"open", flags).unwrap();
+        nix::unistd::ftruncate(&unsealed, AREA_BYTES as i64).unwrap();
+        let welcome = Reply::Welcome(Box::new(shepherd.welcome_message(0)));
+        shepherd.nodes[0].answer(&welcome, &[&shepherd.board, &unsealed]);
     });
     assert!(line.contains("not sealed"), "{line}");
 }
 
 #[test]
-fn a_shepherd_that_goes_before_the_start_ends_the_process() {
+fn a_shepherd_that_exits_before_the_start_ends_the_process() {
     let mut shepherd = Shepherd::start(&build::node(), 1);
     let node = shepherd.nodes.remove(0);
     drop(node.socket);
     let mut process = node.process;
-    assert_eq!(process.end().code(), Some(1));
-    assert!(process.complaints()[0].contains("before it began"));
+    assert_eq!(process.wait_for_exit().code(), Some(1));
+    assert!(process.stderr_lines()[0].contains("before it began"));
 }
 
 #[test]
-fn nobody_passes_the_start_alone() {
+fn no_node_passes_the_start_barrier_alone() {
     let shepherd = Shepherd::start(&build::node(), 1);
     // The answer is the start barrier: without it nothing of the program runs.
-    assert_eq!(shepherd.nodes[0].process.line_within(Duration::from_millis(200)), None);
+    assert_eq!(shepherd.nodes[0].process.read_line_within(Duration::from_millis(200)), None);
 }
 
 #[test]
-fn a_descriptor_that_is_none_is_refused_by_its_name() {
+fn an_invalid_control_descriptor_is_refused_by_its_variable() {
     for value in ["abc", "-1", "0", "999", "99999999999"] {
         let output = Command::new(build::node()).env("SCORE_CONTROL_FD", value).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{value}");

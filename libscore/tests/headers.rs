@@ -7,7 +7,7 @@ use std::path::Path;
 use harness::build::{self, Link};
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{Endianness, elf};
-use score_proto::note::{self, Request};
+use score_proto::elf_note::{self, Request};
 
 const C: [&str; 4] = ["gcc -std=c99", "gcc -std=c2x", "clang -std=c99", "clang -std=c2x"];
 const CXX: [&str; 2] = ["g++ -std=c++17", "clang++ -std=c++17"];
@@ -21,7 +21,7 @@ fn notes(path: &Path) -> Vec<(u32, Vec<u32>)> {
     let mut found = Vec::new();
     for section in sections.iter() {
         let name = sections.section_name(endian, section).unwrap();
-        if name != note::SECTION.as_bytes() {
+        if name != elf_note::SECTION.as_bytes() {
             continue;
         }
         assert_eq!(section.sh_type(endian), elf::SHT_NOTE, "{}", path.display());
@@ -30,7 +30,7 @@ fn notes(path: &Path) -> Vec<(u32, Vec<u32>)> {
         assert!(flags.0 & elf::SHF_WRITE.0 == 0, "read-only");
         let mut all = section.notes(endian, &*data).unwrap().expect("notes");
         while let Some(note) = all.next().unwrap() {
-            assert_eq!(note.name(), &note::OWNER[..5]);
+            assert_eq!(note.name(), &elf_note::OWNER[..5]);
             let words = note.desc().chunks_exact(4);
             let words = words.map(|word| u32::from_le_bytes(word.try_into().unwrap()));
             found.push((note.n_type(endian).0, words.collect()));
@@ -42,16 +42,18 @@ fn notes(path: &Path) -> Vec<(u32, Vec<u32>)> {
 /// What the program of `resources.c` declares, sorted.
 fn declared() -> Vec<(u32, Vec<u32>)> {
     let mut all = vec![
-        (note::NUM_NODES, vec![2, 16]),
-        (note::NUM_NODES, vec![2, 16]),
-        (note::NUM_NODES, vec![4, 64]),
-        (note::NUM_PROCS, vec![2]),
-        (note::NUM_PROCS, vec![2]),
-        (note::NUM_PROCS, vec![2]),
-        (note::NUM_NETS, vec![1]),
-        (note::NUM_NETS, vec![1]),
+        (elf_note::NUM_NODES, vec![2, 16]),
+        (elf_note::NUM_NODES, vec![2, 16]),
+        (elf_note::NUM_NODES, vec![4, 64]),
+        (elf_note::NUM_PROCS, vec![2]),
+        (elf_note::NUM_PROCS, vec![2]),
+        (elf_note::NUM_PROCS, vec![2]),
+        (elf_note::NUM_NETS, vec![1]),
+        (elf_note::NUM_NETS, vec![1]),
     ];
-    for kind in [note::ZEROCOPY, note::HETERO_NODES, note::NOCKPT, note::RUN] {
+    for kind in
+        [elf_note::ZEROCOPY, elf_note::HETERO_NODES, elf_note::NOCKPT, elf_note::RUN_LOCALLY]
+    {
         all.extend([(kind, vec![]), (kind, vec![]), (kind, vec![])]);
     }
     all.sort();
@@ -95,7 +97,7 @@ fn declarations_of_a_program_are_understood_as_scrun_reads_them() {
     for (kind, words) in notes(&build::node()) {
         request.add(kind, &words).unwrap();
     }
-    assert!(request.library, "libscore.a brings its note");
+    assert!(request.uses_libscore, "libscore.a brings its note");
     assert_eq!(request.nodes, (1, 16));
 }
 
@@ -125,17 +127,17 @@ fn the_library_note_is_in_every_static_program_however_it_is_built() {
     ] {
         let program = build::program("node", compiler, Link::Static);
         let found = notes(&program);
-        let library = (note::LIBRARY, vec![score_proto::PROTOCOL_VERSION]);
+        let library = (elf_note::LIBSCORE, vec![score_proto::PROTOCOL_VERSION]);
         assert_eq!(found.iter().filter(|note| **note == library).count(), 1, "{compiler}");
         let process = harness::Process::start(&program, &[], None);
-        assert_eq!(process.line(), "ready");
+        assert_eq!(process.read_line(), "ready");
     }
 }
 
 #[test]
 fn the_library_note_is_in_the_shared_library_and_not_in_its_programs() {
     let program = build::program("node", "gcc -std=c99 -O2", Link::Shared);
-    let is_library = |note: &(u32, Vec<u32>)| note.0 == note::LIBRARY;
+    let is_library = |note: &(u32, Vec<u32>)| note.0 == elf_note::LIBSCORE;
     assert!(!notes(&program).iter().any(is_library));
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };

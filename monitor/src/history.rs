@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 
-use crate::Kind;
+use crate::Metric;
 
 /// Values that are kept of each kind.
-const KEPT: usize = 120;
+const HISTORY_LEN: usize = 120;
 
 /// What was shown of a process or a host in the last periods, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History(VecDeque<[f32; 6]>);
 
 impl History {
-    /// Adds the newest values, in the order of [`Kind::ALL`].
+    /// Adds the newest values, in the order of [`Metric::ALL`].
     pub fn push(&mut self, values: [f32; 6]) {
-        if self.0.len() == KEPT {
+        if self.0.len() == HISTORY_LEN {
             self.0.pop_front();
         }
         self.0.push_back(values);
@@ -22,7 +22,7 @@ impl History {
 
     /// The last values of one kind, `count` at most, the oldest first. Shares between 0 and 1; of
     /// comm, messages per second.
-    pub fn last(&self, kind: Kind, count: usize) -> impl ExactSizeIterator<Item = f32> + '_ {
+    pub fn last(&self, kind: Metric, count: usize) -> impl ExactSizeIterator<Item = f32> + '_ {
         let skipped = self.0.len().saturating_sub(count);
         self.0.iter().skip(skipped).map(move |values| values[kind.index()])
     }
@@ -33,13 +33,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_values_make_room() {
+    fn the_oldest_values_are_dropped_first() {
         let mut history = History::default();
-        for step in 0..KEPT as u16 + 5 {
+        for step in 0..HISTORY_LEN as u16 + 5 {
             history.push([f32::from(step); 6]);
         }
-        assert_eq!(history.last(Kind::Load, 1000).len(), KEPT);
-        assert_eq!(history.last(Kind::Usr1, 2).collect::<Vec<_>>(), [123.0, 124.0]);
-        assert_eq!(History::default().last(Kind::Comm, 3).len(), 0);
+        assert_eq!(history.last(Metric::Load, 1000).len(), HISTORY_LEN);
+        assert_eq!(history.last(Metric::Usr1, 2).collect::<Vec<_>>(), [123.0, 124.0]);
+        assert_eq!(History::default().last(Metric::Comm, 3).len(), 0);
     }
 }

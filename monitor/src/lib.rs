@@ -3,16 +3,16 @@
 //! (`scmon`), the page that scored serves, and programs.
 //!
 //! ```text
-//! shepherds --Figures--> scored --Up::Figures--> View::take --> View::processes, View::hosts
+//! shepherds --Figures--> scored --Up::Figures--> JobView::apply_report --> processes, hosts
 //! ```
 //!
 //! No clocks and no sockets: whoever reads says when.
 #![forbid(unsafe_code)]
 
 mod history;
-mod kind;
+mod metric;
 mod view;
 
 pub use history::History;
-pub use kind::{Kind, kinds};
-pub use view::{Host, Process, View};
+pub use metric::{Metric, parse_metrics};
+pub use view::{Host, JobView, Process};

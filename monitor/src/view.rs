@@ -3,36 +3,36 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use score_proto::sight::{Figures, HostFigures, NodeFigures};
+use score_proto::observation::{HostMetrics, Metrics, NodeMetrics};
 
-use crate::{History, Kind};
+use crate::{History, Metric};
 
 /// Whoever is not heard of for so many periods, and at least so long, is shown no more.
-const MISSED: u32 = 5;
-const SILENT: Duration = Duration::from_secs(2);
+const STALE_AFTER_PERIODS: u32 = 5;
+const MIN_STALE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Messages per second that a bar of comm stands for at least when it is full.
-const FEW: f64 = 100.0;
+const MIN_FULL_SCALE_RATE: f64 = 100.0;
 
 /// What is known of a job.
 #[derive(Debug, Clone, Default)]
-pub struct View {
+pub struct JobView {
     processes: BTreeMap<(u32, u32), Process>,
-    hosts: BTreeMap<u32, Known>,
+    hosts: BTreeMap<u32, HostRecord>,
     /// The most messages per second that a process has had.
     peak: f64,
 }
 
 #[derive(Debug, Clone)]
-struct Known {
-    figures: HostFigures,
-    heard: Duration,
+struct HostRecord {
+    metrics: HostMetrics,
+    received_at: Duration,
 }
 
 /// A process as it is shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Process {
     /// The totals that came last.
-    pub totals: NodeFigures,
+    pub totals: NodeMetrics,
     /// How much of its time it was busy in the last period in which its job ran: 0 to 1.
     pub busy: f32,
     /// Whether the job ran in the last period.
@@ -49,7 +49,7 @@ pub struct Process {
     pub received_bytes: f64,
     /// What was shown before.
     pub history: History,
-    heard: Duration,
+    received_at: Duration,
 }
 
 /// A host as it is shown: its processes together.
@@ -86,12 +86,12 @@ fn share(part: u64, whole: u64) -> f32 {
 }
 
 impl Process {
-    fn new(totals: NodeFigures, heard: Duration) -> Self {
-        let (busy, ran) = (0.0, totals.watched_ns > 0);
+    fn new(totals: NodeMetrics, received_at: Duration) -> Self {
+        let (busy, ran) = (0.0, totals.observed_ns > 0);
         let history = History::default();
         let [sent, received, sent_bytes, received_bytes] = [0.0; 4];
         let processors = 0.0;
-        let new = Self {
+        let process = Self {
             totals,
             busy,
             ran,
@@ -101,35 +101,35 @@ impl Process {
             sent_bytes,
             received_bytes,
             history,
-            heard,
+            received_at,
         };
         // Since it began: the best that is known.
-        let begin = NodeFigures { at_ns: 0, ..NodeFigures::default() };
-        Self { busy: busy_share(&begin, &totals).unwrap_or(0.0), ..new }
+        let start = NodeMetrics { sampled_at_ns: 0, ..NodeMetrics::default() };
+        Self { busy: busy_share(&start, &totals).unwrap_or(0.0), ..process }
     }
 
     /// Further totals of the same process. False: they are of another one.
-    fn go_on(&mut self, totals: NodeFigures, heard: Duration) -> bool {
-        let before = self.totals;
-        let forth = totals.at_ns > before.at_ns
-            && totals.watched_ns >= before.watched_ns
-            && totals.sent >= before.sent
-            && totals.cpu_ns >= before.cpu_ns
-            && totals.host == before.host;
-        if !forth {
+    fn update(&mut self, totals: NodeMetrics, received_at: Duration) -> bool {
+        let previous = self.totals;
+        let is_successor = totals.sampled_at_ns > previous.sampled_at_ns
+            && totals.observed_ns >= previous.observed_ns
+            && totals.sent >= previous.sent
+            && totals.cpu_ns >= previous.cpu_ns
+            && totals.host == previous.host;
+        if !is_successor {
             return false;
         }
-        let seconds = (totals.at_ns - before.at_ns) as f64 / 1e9;
-        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-        let share = busy_share(&before, &totals);
+        let seconds = (totals.sampled_at_ns - previous.sampled_at_ns) as f64 / 1e9;
+        let rate = |now: u64, earlier: u64| now.saturating_sub(earlier) as f64 / seconds;
+        let share = busy_share(&previous, &totals);
         self.ran = share.is_some();
         self.busy = share.unwrap_or(self.busy);
-        self.processors = (rate(totals.cpu_ns, before.cpu_ns) / 1e9) as f32;
-        self.sent = rate(totals.sent, before.sent);
-        self.received = rate(totals.received, before.received);
-        self.sent_bytes = rate(totals.sent_bytes, before.sent_bytes);
-        self.received_bytes = rate(totals.received_bytes, before.received_bytes);
-        (self.totals, self.heard) = (totals, heard);
+        self.processors = (rate(totals.cpu_ns, previous.cpu_ns) / 1e9) as f32;
+        self.sent = rate(totals.sent, previous.sent);
+        self.received = rate(totals.received, previous.received);
+        self.sent_bytes = rate(totals.sent_bytes, previous.sent_bytes);
+        self.received_bytes = rate(totals.received_bytes, previous.received_bytes);
+        (self.totals, self.received_at) = (totals, received_at);
         true
     }
 
@@ -145,34 +145,34 @@ impl Process {
 }
 
 /// None: the job did not run.
-fn busy_share(before: &NodeFigures, now: &NodeFigures) -> Option<f32> {
-    let watched = now.watched_ns.saturating_sub(before.watched_ns);
-    (watched > 0).then(|| share(now.busy_ns.saturating_sub(before.busy_ns), watched))
+fn busy_share(previous: &NodeMetrics, now: &NodeMetrics) -> Option<f32> {
+    let observed_ns = now.observed_ns.saturating_sub(previous.observed_ns);
+    (observed_ns > 0).then(|| share(now.busy_ns.saturating_sub(previous.busy_ns), observed_ns))
 }
 
-impl View {
+impl JobView {
     /// Takes what has come, of some hosts and processes or all; `now`: on a clock of the caller's.
-    pub fn take(&mut self, figures: &Figures, now: Duration) {
-        for host in &figures.hosts {
-            let known = Known { figures: host.clone(), heard: now };
-            self.hosts.insert(host.host, known);
+    pub fn apply_report(&mut self, metrics: &Metrics, now: Duration) {
+        for host in &metrics.hosts {
+            let record = HostRecord { metrics: host.clone(), received_at: now };
+            self.hosts.insert(host.host, record);
         }
-        for node in &figures.nodes {
-            let place = self.processes.entry((node.element, node.node));
-            let process = place
+        for node in &metrics.nodes {
+            let entry = self.processes.entry((node.element, node.node));
+            let process = entry
                 .and_modify(|process| {
-                    if !process.go_on(*node, now) {
+                    if !process.update(*node, now) {
                         *process = Process::new(*node, now);
                     }
                 })
                 .or_insert_with(|| Process::new(*node, now));
             self.peak = self.peak.max(process.messages());
         }
-        for node in &figures.nodes {
+        for node in &metrics.nodes {
             let id = (node.element, node.node);
             let Some(process) = self.processes.get(&id) else { continue };
-            let shares = Kind::ALL.map(|kind| match kind {
-                Kind::Comm => process.messages() as f32,
+            let shares = Metric::ALL.map(|kind| match kind {
+                Metric::Comm => process.messages() as f32,
                 _ => self.share(process, kind),
             });
             if let Some(process) = self.processes.get_mut(&id) {
@@ -182,16 +182,16 @@ impl View {
     }
 
     /// Whether all hosts have been heard of since then.
-    pub fn is_newer(&self, then: Duration) -> bool {
-        !self.hosts.is_empty() && self.hosts.values().all(|host| host.heard > then)
+    pub fn is_complete_since(&self, since: Duration) -> bool {
+        !self.hosts.is_empty() && self.hosts.values().all(|host| host.received_at > since)
     }
 
     /// Drops whoever has not been heard of for some periods: ended, or lost.
-    pub fn forget(&mut self, now: Duration, period: Duration) {
-        let limit = SILENT.max(period.saturating_mul(MISSED));
-        let is_new = |heard: Duration| now.saturating_sub(heard) < limit;
-        self.processes.retain(|_, process| is_new(process.heard));
-        self.hosts.retain(|_, host| is_new(host.heard));
+    pub fn drop_stale(&mut self, now: Duration, period: Duration) {
+        let max_age = MIN_STALE_TIMEOUT.max(period.saturating_mul(STALE_AFTER_PERIODS));
+        let is_recent = |received_at: Duration| now.saturating_sub(received_at) < max_age;
+        self.processes.retain(|_, process| is_recent(process.received_at));
+        self.hosts.retain(|_, host| is_recent(host.received_at));
     }
 
     /// Drops everything: another stage begins.
@@ -208,62 +208,62 @@ impl View {
 
     /// All hosts, in the order of the job.
     pub fn hosts(&self) -> Vec<Host> {
-        let known = |known: &Known| {
-            let figures = &known.figures;
+        let to_host = |record: &HostRecord| {
+            let metrics = &record.metrics;
             let host = Host {
-                name: figures.name.clone(),
-                memory_scale_kib: figures.memory_scale_kib,
-                disk_kib: figures.disk_kib,
-                disk_scale_kib: figures.disk_scale_kib,
-                ..Host::nobody(figures.host)
+                name: metrics.name.clone(),
+                memory_scale_kib: metrics.memory_scale_kib,
+                disk_kib: metrics.disk_kib,
+                disk_scale_kib: metrics.disk_scale_kib,
+                ..Host::empty(metrics.host)
             };
-            (figures.host, host)
+            (metrics.host, host)
         };
-        let mut all: BTreeMap<u32, Host> = self.hosts.values().map(known).collect();
+        let mut all: BTreeMap<u32, Host> = self.hosts.values().map(to_host).collect();
         for process in self.processes.values() {
             let number = process.totals.host;
-            all.entry(number).or_insert_with(|| Host::nobody(number)).add(process);
+            all.entry(number).or_insert_with(|| Host::empty(number)).add(process);
         }
         all.into_values().map(Host::mean).collect()
     }
 
     /// Messages per second that a full bar of comm stands for: the most that a process has had.
-    pub fn full_comm(&self) -> f64 {
-        self.peak.max(FEW)
+    pub fn comm_full_scale(&self) -> f64 {
+        self.peak.max(MIN_FULL_SCALE_RATE)
     }
 
     /// How long the bar of a process is: 0 to 1. A process has the disk of its host.
-    pub fn share(&self, process: &Process, kind: Kind) -> f32 {
+    pub fn share(&self, process: &Process, kind: Metric) -> f32 {
         let totals = &process.totals;
-        let host = self.hosts.get(&totals.host).map(|known| &known.figures);
+        let host = self.hosts.get(&totals.host).map(|known| &known.metrics);
         match kind {
-            Kind::Load => process.busy,
-            Kind::Comm => (process.messages() / self.full_comm()).min(1.0) as f32,
-            Kind::Memory => {
+            Metric::Load => process.busy,
+            Metric::Comm => (process.messages() / self.comm_full_scale()).min(1.0) as f32,
+            Metric::Memory => {
                 host.map_or(0.0, |host| share(totals.memory_kib, host.memory_scale_kib))
             }
-            Kind::Disk => host.map_or(0.0, |host| share(host.disk_kib, host.disk_scale_kib)),
-            Kind::Usr0 => f32::from(totals.usr0) / 255.0,
-            Kind::Usr1 => f32::from(totals.usr1) / 255.0,
+            Metric::Disk => host.map_or(0.0, |host| share(host.disk_kib, host.disk_scale_kib)),
+            Metric::Usr0 => f32::from(totals.usr0) / 255.0,
+            Metric::Usr1 => f32::from(totals.usr1) / 255.0,
         }
     }
 
     /// How long the bar of a host is: 0 to 1. Comm is the mean of its processes.
-    pub fn host_share(&self, host: &Host, kind: Kind) -> f32 {
+    pub fn host_share(&self, host: &Host, kind: Metric) -> f32 {
         let mean = host.messages / host.processes.max(1) as f64;
         match kind {
-            Kind::Load => host.busy,
-            Kind::Comm => (mean / self.full_comm()).min(1.0) as f32,
-            Kind::Memory => share(host.memory_kib, host.memory_scale_kib),
-            Kind::Disk => share(host.disk_kib, host.disk_scale_kib),
-            Kind::Usr0 => host.usr0,
-            Kind::Usr1 => host.usr1,
+            Metric::Load => host.busy,
+            Metric::Comm => (mean / self.comm_full_scale()).min(1.0) as f32,
+            Metric::Memory => share(host.memory_kib, host.memory_scale_kib),
+            Metric::Disk => share(host.disk_kib, host.disk_scale_kib),
+            Metric::Usr0 => host.usr0,
+            Metric::Usr1 => host.usr1,
         }
     }
 }
 
 impl Host {
-    fn nobody(host: u32) -> Self {
+    fn empty(host: u32) -> Self {
         Self {
             host,
             name: String::new(),
@@ -306,25 +306,25 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn host(host: u32) -> HostFigures {
+    fn host(host: u32) -> HostMetrics {
         let name = format!("h{host}");
-        HostFigures { host, name, disk_kib: 25, disk_scale_kib: 100, memory_scale_kib: 1000 }
+        HostMetrics { host, name, disk_kib: 25, disk_scale_kib: 100, memory_scale_kib: 1000 }
     }
 
     /// Totals after so many seconds of a process that is busy for `busy` of each.
-    fn node(node: u32, seconds: u64, busy: f64) -> NodeFigures {
-        NodeFigures {
+    fn node(node: u32, seconds: u64, busy: f64) -> NodeMetrics {
+        NodeMetrics {
             node,
             host: node / 2,
-            at_ns: SECOND * (5 + seconds),
-            watched_ns: SECOND * seconds,
+            sampled_at_ns: SECOND * (5 + seconds),
+            observed_ns: SECOND * seconds,
             busy_ns: (SECOND as f64 * busy) as u64 * seconds,
             sent: 1000 * seconds,
             sent_bytes: 8000 * seconds,
             memory_kib: 250,
             cpu_ns: SECOND * seconds,
             usr0: 51,
-            ..NodeFigures::default()
+            ..NodeMetrics::default()
         }
     }
 
@@ -332,12 +332,12 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn two_seconds(busy: [f64; 4]) -> View {
-        let mut view = View::default();
+    fn two_seconds(busy: [f64; 4]) -> JobView {
+        let mut view = JobView::default();
         for seconds in [1, 2] {
             let nodes = (0..).zip(busy).map(|(number, busy)| node(number, seconds, busy));
-            let figures = Figures { hosts: vec![host(0), host(1)], nodes: nodes.collect() };
-            view.take(&figures, after(seconds));
+            let metrics = Metrics { hosts: vec![host(0), host(1)], nodes: nodes.collect() };
+            view.apply_report(&metrics, after(seconds));
         }
         view
     }
@@ -347,23 +347,23 @@ mod tests {
         let view = two_seconds([0.0, 0.5, 1.0, 0.25]);
         let busy: Vec<f32> = view.processes().iter().map(|process| process.busy).collect();
         assert_eq!(busy, [0.0, 0.5, 1.0, 0.25]);
-        let one = view.processes()[1];
-        assert_eq!((one.sent, one.sent_bytes, one.received), (1000.0, 8000.0, 0.0));
-        assert_eq!((one.processors, one.ran), (1.0, true));
-        let shares = Kind::ALL.map(|kind| view.share(one, kind));
+        let process = view.processes()[1];
+        assert_eq!((process.sent, process.sent_bytes, process.received), (1000.0, 8000.0, 0.0));
+        assert_eq!((process.processors, process.ran), (1.0, true));
+        let shares = Metric::ALL.map(|kind| view.share(process, kind));
         assert_eq!(shares, [0.5, 1.0, 0.25, 0.25, 0.2, 0.0]);
         let hosts = view.hosts();
         assert_eq!((hosts[0].name.as_str(), hosts[0].processes), ("h0", 2));
-        let shares = Kind::ALL.map(|kind| view.host_share(&hosts[1], kind));
+        let shares = Metric::ALL.map(|kind| view.host_share(&hosts[1], kind));
         assert_eq!(shares, [0.625, 1.0, 0.5, 0.25, 0.2, 0.0]);
-        assert_eq!(one.history.last(Kind::Load, 9).collect::<Vec<_>>(), [0.5, 0.5]);
+        assert_eq!(process.history.last(Metric::Load, 9).collect::<Vec<_>>(), [0.5, 0.5]);
     }
 
     #[test]
     fn a_job_that_was_stopped_keeps_its_share_and_is_marked() {
         let mut view = two_seconds([0.5; 4]);
-        let still = NodeFigures { at_ns: SECOND * 9, ..node(1, 2, 0.5) };
-        view.take(&Figures { hosts: Vec::new(), nodes: vec![still] }, after(3));
+        let still = NodeMetrics { sampled_at_ns: SECOND * 9, ..node(1, 2, 0.5) };
+        view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![still] }, after(3));
         let process = view.processes()[1];
         assert_eq!((process.busy, process.ran, process.sent), (0.5, false, 0.0));
     }
@@ -371,49 +371,52 @@ mod tests {
     #[test]
     fn another_process_of_the_same_number_begins_anew() {
         let mut view = two_seconds([1.0; 4]);
-        let other = NodeFigures { at_ns: SECOND * 9, ..node(1, 1, 0.0) };
-        view.take(&Figures { hosts: Vec::new(), nodes: vec![other] }, after(3));
+        let other = NodeMetrics { sampled_at_ns: SECOND * 9, ..node(1, 1, 0.0) };
+        view.apply_report(&Metrics { hosts: Vec::new(), nodes: vec![other] }, after(3));
         let process = view.processes()[1];
         assert_eq!((process.busy, process.sent), (0.0, 0.0));
-        assert_eq!(process.history.last(Kind::Load, 9).len(), 1);
+        assert_eq!(process.history.last(Metric::Load, 9).len(), 1);
     }
 
     #[test]
-    fn whoever_is_silent_is_forgotten() {
+    fn stale_processes_and_hosts_are_dropped() {
         let mut view = two_seconds([1.0; 4]);
-        view.take(&Figures { hosts: vec![host(1)], nodes: vec![node(3, 3, 1.0)] }, after(4));
-        view.forget(after(5), Duration::from_millis(100));
+        view.apply_report(
+            &Metrics { hosts: vec![host(1)], nodes: vec![node(3, 3, 1.0)] },
+            after(4),
+        );
+        view.drop_stale(after(5), Duration::from_millis(100));
         assert_eq!((view.processes().len(), view.hosts().len()), (1, 1));
-        view.forget(after(9), after(10));
+        view.drop_stale(after(9), after(10));
         assert_eq!(view.processes().len(), 1);
-        view.forget(after(60), after(10));
+        view.drop_stale(after(60), after(10));
         assert!(view.processes().is_empty() && view.hosts().is_empty());
     }
 
     #[test]
-    fn it_is_new_when_every_host_has_been_heard_again() {
+    fn the_view_is_complete_when_every_host_has_reported_again() {
         let mut view = two_seconds([1.0; 4]);
-        assert!(view.is_newer(after(1)) && !view.is_newer(after(2)));
+        assert!(view.is_complete_since(after(1)) && !view.is_complete_since(after(2)));
         for (number, all) in [(0, false), (1, true)] {
-            view.take(&Figures { hosts: vec![host(number)], nodes: Vec::new() }, after(3));
-            assert_eq!(view.is_newer(after(2)), all);
+            view.apply_report(&Metrics { hosts: vec![host(number)], nodes: Vec::new() }, after(3));
+            assert_eq!(view.is_complete_since(after(2)), all);
         }
     }
 
     #[test]
-    fn hostile_figures_do_no_harm() {
-        let mut view = View::default();
-        let all = NodeFigures {
-            at_ns: u64::MAX,
-            watched_ns: 1,
+    fn hostile_metrics_do_no_harm() {
+        let mut view = JobView::default();
+        let maximal = NodeMetrics {
+            sampled_at_ns: u64::MAX,
+            observed_ns: 1,
             busy_ns: u64::MAX,
             sent: u64::MAX,
             memory_kib: u64::MAX,
-            ..NodeFigures::default()
+            ..NodeMetrics::default()
         };
-        for figures in [NodeFigures::default(), all, NodeFigures::default(), all] {
-            let nodes = vec![figures, NodeFigures { node: 1, ..figures }];
-            view.take(&Figures { hosts: Vec::new(), nodes }, after(1));
+        for metrics in [NodeMetrics::default(), maximal, NodeMetrics::default(), maximal] {
+            let nodes = vec![metrics, NodeMetrics { node: 1, ..metrics }];
+            view.apply_report(&Metrics { hosts: Vec::new(), nodes }, after(1));
             for process in view.processes() {
                 assert!((0.0..=1.0).contains(&process.busy) && process.sent.is_finite());
             }

@@ -67,7 +67,7 @@ pub struct Counters {
     /// Messages received: counted at release, or when dropped for a node that has exited.
     pub received: u64,
     /// Remote memory operations outstanding.
-    pub remote: u64,
+    pub pending_rma: u64,
     /// Advances with every poll that found nothing.
     pub poll_epoch: u64,
     /// Bytes of the messages sent.
@@ -80,26 +80,26 @@ pub struct Counters {
     /// From whom the last message came that was handed out. None: as `last_to`.
     pub last_from: Option<u32>,
     /// Bit 0: a blocked receiver wants to be woken; bit 1: the node has exited.
-    pub door: u32,
+    pub receiver_state: u32,
     /// RDMA adapters that librdmacm keeps open in the process, beside what the device opens.
-    pub opened: u32,
+    pub opened_adapters: u32,
 }
 
 impl Counters {
     /// Adds those of the same process on another device, whose last peers count where these know
     /// none.
     pub fn add(&mut self, other: &Counters) {
-        let sum = |ours: &mut u64, theirs: u64| *ours = ours.wrapping_add(theirs);
+        let sum = |total: &mut u64, value: u64| *total = total.wrapping_add(value);
         sum(&mut self.sent, other.sent);
         sum(&mut self.received, other.received);
-        sum(&mut self.remote, other.remote);
+        sum(&mut self.pending_rma, other.pending_rma);
         sum(&mut self.poll_epoch, other.poll_epoch);
         sum(&mut self.sent_bytes, other.sent_bytes);
         sum(&mut self.received_bytes, other.received_bytes);
         self.last_to = self.last_to.or(other.last_to);
         self.last_from = self.last_from.or(other.last_from);
-        self.door |= other.door;
+        self.receiver_state |= other.receiver_state;
         // Each tells of all that its process has.
-        self.opened = self.opened.max(other.opened);
+        self.opened_adapters = self.opened_adapters.max(other.opened_adapters);
     }
 }

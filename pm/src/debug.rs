@@ -36,20 +36,20 @@ pub fn level() -> i32 {
 
 /// Prints one line when the level is at least `at`. The words are made only then.
 #[cold]
-pub fn say(at: i32, words: impl FnOnce() -> String) {
-    if level() >= at {
-        let tag = match at {
+pub fn log(min_level: i32, message: impl FnOnce() -> String) {
+    if level() >= min_level {
+        let tag = match min_level {
             ERROR => "error",
             WARNING => "warning",
             _ => "info",
         };
         // Not eprintln, which panics when standard error cannot be written.
-        let _ = writeln!(std::io::stderr(), "pm[{}] {tag}: {}", std::process::id(), words());
+        let _ = writeln!(std::io::stderr(), "pm[{}] {tag}: {}", std::process::id(), message());
     }
 }
 
 /// Prints one line whatever the level is: what the user must hear of.
 #[cold]
-pub fn warn_user(words: &str) {
-    let _ = writeln!(std::io::stderr(), "pm[{}] warning: {words}", std::process::id());
+pub fn warn_user(message: &str) {
+    let _ = writeln!(std::io::stderr(), "pm[{}] warning: {message}", std::process::id());
 }

@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use crate::segment::from_errno;
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -12,32 +12,32 @@ use nix::sys::socket::{
 };
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-fn new_socket() -> Result<OwnedFd> {
+fn new_socket() -> PmResult<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     socket(AddressFamily::Unix, SockType::Datagram, flags, None).map_err(from_errno)
 }
 
-fn address(nonce: [u64; 2], node: usize) -> Result<UnixAddr> {
+fn address(nonce: [u64; 2], node: usize) -> PmResult<UnixAddr> {
     let name = format!("score-pm-{:016x}{:016x}-{node}", nonce[0], nonce[1]);
     UnixAddr::new_abstract(name.as_bytes()).map_err(|_| Error::Io)
 }
 
 /// The receiving side.
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct DoorbellReceiver(OwnedFd);
 
-impl Bell {
+impl DoorbellReceiver {
     /// Hangs the bell of `node`. Busy: somebody else answers to this name.
-    pub(crate) fn new(nonce: [u64; 2], node: usize) -> Result<Bell> {
+    pub(crate) fn new(nonce: [u64; 2], node: usize) -> PmResult<DoorbellReceiver> {
         let socket = new_socket()?;
         bind(socket.as_raw_fd(), &address(nonce, node)?).map_err(|errno| match errno {
             Errno::EADDRINUSE => Error::Busy,
             errno => from_errno(errno),
         })?;
-        Ok(Bell(socket))
+        Ok(DoorbellReceiver(socket))
     }
 
     /// Takes away what has been rung. Bounded: a rogue may ring without end.
-    pub(crate) fn silence(&self) -> bool {
+    pub(crate) fn drain(&self) -> bool {
         let mut byte = [0];
         (0..64)
             .take_while(|_| recv(self.0.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).is_ok())
@@ -51,11 +51,11 @@ impl Bell {
 }
 
 /// The sending side: one socket reaches every bell.
-pub(crate) struct Ringer(OwnedFd);
+pub(crate) struct DoorbellSender(OwnedFd);
 
-impl Ringer {
-    pub(crate) fn new() -> Result<Ringer> {
-        new_socket().map(Ringer)
+impl DoorbellSender {
+    pub(crate) fn new() -> PmResult<DoorbellSender> {
+        new_socket().map(DoorbellSender)
     }
 
     /// Rings; false when it has to be tried again with the next message. A full queue is as good

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// The result of a PM function.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type PmResult<T> = std::result::Result<T, Error>;
 
 /// Why a PM function did not do what was asked. The manual page of each function says which
 /// event gives which.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 /// What is called when a message is sent while threads are idle.
 pub type IdleCallback = extern "C" fn();
 
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
-static CALLBACK: AtomicUsize = AtomicUsize::new(0);
+static IDLE_COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+static IDLE_CALLBACK: AtomicUsize = AtomicUsize::new(0);
 
 /// Says where the process's count of idle threads stands (`pmSetIdleWord`); null takes it back.
 /// From then on a send loads it and, when it is above 0, calls `callback` first.
@@ -18,16 +18,16 @@ static CALLBACK: AtomicUsize = AtomicUsize::new(0);
 /// # Safety
 /// `word` is null or stays valid until another is set and no send is under way.
 pub unsafe fn set_idle_word(word: *const AtomicU32, callback: IdleCallback) {
-    CALLBACK.store(callback as usize, Ordering::Relaxed);
+    IDLE_CALLBACK.store(callback as usize, Ordering::Relaxed);
     // SYNC: idle-word (the callback is visible to whoever sees the word)
-    WORD.store(word.cast_mut(), Ordering::Release);
+    IDLE_COUNT.store(word.cast_mut(), Ordering::Release);
 }
 
 /// Called by every send, before the message becomes visible.
 #[inline(always)]
 pub(crate) fn before_send() {
     if is_idle() {
-        call();
+        run_callback();
     }
 }
 
@@ -35,14 +35,14 @@ pub(crate) fn before_send() {
 #[inline(always)]
 pub(crate) fn is_idle() -> bool {
     // SYNC: idle-word
-    let word = WORD.load(Ordering::Acquire);
+    let word = IDLE_COUNT.load(Ordering::Acquire);
     // SAFETY: registered by set_idle_word, whose caller keeps it valid.
     !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } != 0
 }
 
 #[cold]
-fn call() {
-    let callback = CALLBACK.load(Ordering::Relaxed);
+fn run_callback() {
+    let callback = IDLE_CALLBACK.load(Ordering::Relaxed);
     // SAFETY: stored by set_idle_word from an IdleCallback before the word that led here.
     let callback: IdleCallback = unsafe { std::mem::transmute(callback) };
     callback();

@@ -12,31 +12,32 @@
 // Under loom only the ring and the door are built; their other users are not.
 #![cfg_attr(loom, allow(dead_code))]
 
-#[cfg(not(loom))]
-mod barrier;
 pub mod config;
 #[cfg(not(loom))]
 pub mod context;
-mod copying;
+#[cfg(not(loom))]
+mod context_ref;
+mod copy_hazards;
 #[cfg(not(loom))]
 pub mod debug;
 #[cfg(not(loom))]
 pub mod device;
-mod door;
 #[cfg(not(loom))]
 mod doorbell;
 pub mod error;
 #[cfg(not(loom))]
-mod handle;
-#[cfg(not(loom))]
 mod idle;
 #[cfg(not(loom))]
 mod lock;
+#[cfg(not(loom))]
+mod membarrier;
 #[doc(hidden)]
 pub mod pin;
-#[cfg(not(loom))]
-mod remote;
+mod progress_lock;
+mod receiver_state;
 mod ring;
+#[cfg(not(loom))]
+mod rma;
 #[cfg(not(loom))]
 mod role;
 #[cfg(not(loom))]
@@ -46,16 +47,15 @@ mod sync;
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub mod threads;
-mod watch;
 #[cfg(not(loom))]
-mod wiped;
+mod wipe_on_fork;
 
 pub use config::{
     CONTROL_MTU, ContextConfig, Counters, DeviceConfig, MAX_NODE, MIN_MTU, OPT_REMOTE_READ,
     OPT_REMOTE_WRITE, QueueStatus, RMA_MTU,
 };
 #[cfg(not(loom))]
-pub use context::{Context, ContextRef, Inner as Live, Poll};
+pub use context::{Context, ContextRef, FastReceive, LiveContext};
 /// The sans-I/O machine below PM/Ethernet: for its simulation and its bench.
 #[cfg(not(loom))]
 #[doc(hidden)]
@@ -67,15 +67,15 @@ pub use device::verbs::probe as verbs_probe;
 /// Whether RDMA can be used here, or why not: for owners that have another way.
 #[cfg(not(loom))]
 pub mod rdma {
-    pub use crate::device::verbs::{Unusable, Usable, try_out};
+    pub use crate::device::verbs::{Unusable, Usable, probe_adapter};
 }
 #[cfg(not(loom))]
 pub use device::{DEVICE_TYPES, Device, type_list};
-pub use error::{Error, Result};
+pub use error::{Error, PmResult};
 #[cfg(not(loom))]
 pub use idle::{IdleCallback, set_idle_word};
 #[cfg(not(loom))]
-pub use remote::AddrHandle;
+pub use rma::AddrHandle;
 
 /// Whether `bytes` are a saved shmem context, as far as bytes alone tell: for the fuzz targets.
 /// The attach message's parser is [`segment::attach::Attach::decode`].

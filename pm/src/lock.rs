@@ -2,13 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use crate::sync::{AtomicU32, Ordering, compiler_fence};
 
 /// Held by nobody.
 const FREE: u32 = 0;
 /// Held because the context was given to another process.
-pub(crate) const LENT: u32 = u32::MAX;
+pub(crate) const HANDED_OVER: u32 = u32::MAX;
 
 /// One lock word, on its own pair of cache lines. It holds the number of the context that took
 /// it, because a composite and its members share one: whoever gives a buffer back must be the
@@ -20,28 +20,28 @@ pub(crate) struct Lock(AtomicU32);
 impl Lock {
     /// Takes it in a process of one thread: by a load and a store.
     #[inline(always)]
-    pub(crate) fn try_take_alone(&self, by: u32) -> Result<()> {
+    pub(crate) fn try_acquire_single_threaded(&self, owner: u32) -> PmResult<()> {
         if !self.is_free() {
             return Err(Error::Busy);
         }
-        self.0.store(by, Ordering::Relaxed);
+        self.0.store(owner, Ordering::Relaxed);
         compiler_fence(Ordering::Acquire);
         Ok(())
     }
 
     /// Takes it by the one atomic read-modify-write of a message on this side.
     #[inline(always)]
-    pub(crate) fn try_take(&self, by: u32) -> Result<()> {
+    pub(crate) fn try_acquire(&self, owner: u32) -> PmResult<()> {
         // SYNC: lock
-        match self.0.compare_exchange(FREE, by, Ordering::Acquire, Ordering::Relaxed) {
+        match self.0.compare_exchange(FREE, owner, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(_) => Err(Error::Busy),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn is_held_by(&self, by: u32) -> bool {
-        self.0.load(Ordering::Relaxed) == by
+    pub(crate) fn is_held_by(&self, owner: u32) -> bool {
+        self.0.load(Ordering::Relaxed) == owner
     }
 
     #[inline(always)]
@@ -64,9 +64,9 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn try_both(&self, by: u32) -> Result<()> {
-        self.send.try_take(by)?;
-        self.receive.try_take(by).inspect_err(|_| self.send.release())
+    pub(crate) fn try_acquire_both(&self, owner: u32) -> PmResult<()> {
+        self.send.try_acquire(owner)?;
+        self.receive.try_acquire(owner).inspect_err(|_| self.send.release())
     }
 
     pub(crate) fn release_both(&self) {

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const NONE: u8 = 0;
@@ -13,7 +13,7 @@ const USER: u8 = 2;
 static ROLE: AtomicU8 = AtomicU8::new(NONE);
 
 /// Before a device is opened. Permission: this is a user process.
-pub(crate) fn become_owner() -> Result<()> {
+pub(crate) fn become_owner() -> PmResult<()> {
     match ROLE.compare_exchange(NONE, OWNER, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) | Err(OWNER) => Ok(()),
         Err(_) => Err(Error::Permission),

@@ -19,12 +19,12 @@ pub(crate) use std::thread::yield_now;
 /// one, but no order is needed: it compiles to plain loads and stores.
 #[derive(Default)]
 #[repr(transparent)]
-pub(crate) struct Local(AtomicU64);
+pub(crate) struct SingleWriterU64(AtomicU64);
 
-impl Local {
+impl SingleWriterU64 {
     #[inline(always)]
-    pub(crate) fn new(value: u64) -> Local {
-        Local(AtomicU64::new(value))
+    pub(crate) fn new(value: u64) -> SingleWriterU64 {
+        SingleWriterU64(AtomicU64::new(value))
     }
     #[inline(always)]
     pub(crate) fn get(&self) -> u64 {

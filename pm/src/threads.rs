@@ -8,28 +8,28 @@
 // UNSAFETY: reads variables of the C library, and a count on a page of its own.
 #![expect(unsafe_code)]
 
-use crate::wiped;
+use crate::wipe_on_fork;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// What is counted.
-struct Counts {
+struct ThreadCounts {
     /// All threads, by the C library.
-    all: &'static AtomicU32,
+    total: &'static AtomicU32,
     /// Those of PM that run. A child of fork has none, and reads so.
-    ours: &'static AtomicU32,
+    pm_threads: &'static AtomicU32,
 }
 
 /// Null: PM has no thread yet, or the C library does not count.
-static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(null_mut());
+static COUNTS: AtomicPtr<ThreadCounts> = AtomicPtr::new(null_mut());
 
 /// Whether the calling thread is the only one of the program. A lock that is taken while it is so
 /// is seen by a thread that it creates afterwards, because creation orders the two.
 #[inline(always)]
-pub fn is_alone() -> bool {
-    is_single_threaded() || has_only_ours()
+pub fn is_only_app_thread() -> bool {
+    is_single_threaded() || has_only_pm_threads()
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -51,14 +51,14 @@ fn is_single_threaded() -> bool {
 /// The library counts a thread before it can run and until it runs no more. We count ours once it
 /// is started, and no more before it ends: so never one that the library does not.
 #[inline(always)]
-fn has_only_ours() -> bool {
+fn has_only_pm_threads() -> bool {
     // SYNC: counts
     let counts = COUNTS.load(Ordering::Acquire);
     // SAFETY: null, or leaked by `count`.
     unsafe { counts.as_ref() }.is_some_and(|counts| {
-        let ours = counts.ours.load(Ordering::Relaxed);
+        let pm_threads = counts.pm_threads.load(Ordering::Relaxed);
         // One that has ended before it was counted makes it less than none.
-        counts.all.load(Ordering::Relaxed) == ours.wrapping_add(1)
+        counts.total.load(Ordering::Relaxed) == pm_threads.wrapping_add(1)
     })
 }
 
@@ -67,23 +67,23 @@ fn has_only_ours() -> bool {
 /// # Errors
 /// The kernel gives none.
 pub fn spawn(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let ours = count();
+    let pm_threads = pm_thread_count();
     let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(stack);
-    let counted = move || {
-        let _end = ours.map(End);
+    let run_counted = move || {
+        let _end = pm_threads.map(ThreadCountGuard);
         run();
     };
-    without_signals(|| builder.spawn(counted).map(drop))?;
-    if let Some(ours) = ours {
-        ours.fetch_add(1, Ordering::Relaxed);
+    without_signals(|| builder.spawn(run_counted).map(drop))?;
+    if let Some(pm_threads) = pm_threads {
+        pm_threads.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
 }
 
 /// A thread of ours counts no more, however it ends.
-struct End(&'static AtomicU32);
+struct ThreadCountGuard(&'static AtomicU32);
 
-impl Drop for End {
+impl Drop for ThreadCountGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -94,27 +94,29 @@ impl Drop for End {
 /// # Errors
 /// Those of `start`.
 pub(crate) fn without_signals(start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    let (mut before, all) = (SigSet::empty(), SigSet::all());
-    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before))?;
+    let (mut old_mask, all_signals) = (SigSet::empty(), SigSet::all());
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&all_signals), Some(&mut old_mask))?;
     let started = start();
-    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
+    let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&old_mask), None);
     started
 }
 
 /// The count of our threads. None: the library's is not known, so that this would tell nothing.
-fn count() -> Option<&'static AtomicU32> {
+fn pm_thread_count() -> Option<&'static AtomicU32> {
     // SYNC: counts
     // SAFETY: null, or leaked below.
     if let Some(counts) = unsafe { COUNTS.load(Ordering::Acquire).as_ref() } {
-        return Some(counts.ours);
+        return Some(counts.pm_threads);
     }
-    let all = all_threads()?;
+    let total = all_threads()?;
     // SAFETY: a page of zeroes that is never unmapped.
-    let ours = unsafe { wiped::pages(size_of::<AtomicU32>()).ok()?.cast().as_ref() };
-    let made = Box::leak(Box::new(Counts { all, ours }));
-    let known = COUNTS.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+    let pm_threads =
+        unsafe { wipe_on_fork::map_pages(size_of::<AtomicU32>()).ok()?.cast().as_ref() };
+    let new_counts = Box::leak(Box::new(ThreadCounts { total, pm_threads }));
+    let exchanged =
+        COUNTS.compare_exchange(null_mut(), new_counts, Ordering::AcqRel, Ordering::Acquire);
     // SAFETY: another thread's, leaked as ours is.
-    Some(known.map_or_else(|other| unsafe { (*other).ours }, |_| made.ours))
+    Some(exchanged.map_or_else(|other| unsafe { (*other).pm_threads }, |_| new_counts.pm_threads))
 }
 
 /// What thread_db reads for debuggers. Only where an atomic decrement is a fence, too: who sees a
@@ -123,10 +125,10 @@ fn count() -> Option<&'static AtomicU32> {
 fn all_threads() -> Option<&'static AtomicU32> {
     let (name, version) = (c"__nptl_nthreads".as_ptr(), c"GLIBC_PRIVATE".as_ptr());
     // SAFETY: two texts that end.
-    let at = unsafe { libc::dlvsym(libc::RTLD_DEFAULT, name, version) };
+    let addr = unsafe { libc::dlvsym(libc::RTLD_DEFAULT, name, version) };
     // SAFETY: an unsigned int of the C library that lives as long as the process and is changed
     // atomically.
-    NonNull::new(at.cast()).map(|at| unsafe { at.as_ref() })
+    NonNull::new(addr.cast()).map(|addr| unsafe { addr.as_ref() })
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64")))]

@@ -3,37 +3,37 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-mod bed;
+mod testbed;
 
-use bed::*;
 use score_pm::*;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use testbed::*;
 
 /// A message goes from node 0 to node 1 and back.
-fn works(bed: &Bed) {
+fn check_both_directions(bed: &TestBed) {
     for (from, to) in [(0, 1), (1, 0)] {
-        send_surely(&bed.ends[from], to as u32, b"still here");
-        assert_eq!(receive_surely(&bed.ends[to]), b"still here", "{}", bed.kind);
+        send_surely(&bed.contexts[from], to as u32, b"still here");
+        assert_eq!(receive_surely(&bed.contexts[to]), b"still here", "{}", bed.kind);
     }
 }
 
 #[test]
 fn messages_of_every_length_arrive_whole_and_in_order() {
     on_every_kind(2, |bed| {
-        let mtu = bed.ends[0].mtu(1).unwrap();
+        let mtu = bed.contexts[0].mtu(1).unwrap();
         assert!(mtu >= MIN_MTU);
         let rounds = times(3000);
         for round in 0..rounds {
             let len = if round < 200 { 1 + round } else { 1 + round * 2741 % mtu };
             let message: Vec<u8> = (0..len).map(|i| (i * 7 + round) as u8).collect();
             // A network may take its time to give room back.
-            send_surely(&bed.ends[0], 1, &message);
-            assert_eq!(receive_surely(&bed.ends[1]), message);
+            send_surely(&bed.contexts[0], 1, &message);
+            assert_eq!(receive_surely(&bed.contexts[1]), message);
         }
-        send_surely(&bed.ends[0], 1, &vec![3; mtu]);
-        assert_eq!(receive_surely(&bed.ends[1]), vec![3; mtu]);
+        send_surely(&bed.contexts[0], 1, &vec![3; mtu]);
+        assert_eq!(receive_surely(&bed.contexts[1]), vec![3; mtu]);
         assert_eq!(bed.counters(0).sent, rounds as u64 + 1);
         assert_eq!(bed.counters(1).received, rounds as u64 + 1);
     });
@@ -43,11 +43,11 @@ fn messages_of_every_length_arrive_whole_and_in_order() {
 fn buffers_are_aligned_to_16_bytes() {
     on_every_kind(2, |bed| {
         for len in [1, 8, 48, 49, 100, 1000] {
-            let buffer = bed.ends[0].get_send_buffer(1, len).unwrap();
+            let buffer = bed.contexts[0].get_send_buffer(1, len).unwrap();
             assert_eq!(buffer as usize % 16, 0);
-            bed.ends[0].send().unwrap();
-            assert_eq!(take_surely(&bed.ends[1]).0 as usize % 16, 0);
-            bed.ends[1].release_receive_buffer().unwrap();
+            bed.contexts[0].send().unwrap();
+            assert_eq!(take_surely(&bed.contexts[1]).0 as usize % 16, 0);
+            bed.contexts[1].release_receive_buffer().unwrap();
         }
     });
 }
@@ -55,7 +55,7 @@ fn buffers_are_aligned_to_16_bytes() {
 #[test]
 fn a_wrong_node_or_length_is_einval() {
     on_every_kind(2, |bed| {
-        let end = &bed.ends[0];
+        let end = &bed.contexts[0];
         let mtu = end.mtu(1).unwrap();
         for (node, len) in
             [(0, 8), (2, 8), (u32::MAX, 8), (1, 0), (1, mtu + 1), (1, usize::MAX), (1, 1 << 40)]
@@ -65,21 +65,21 @@ fn a_wrong_node_or_length_is_einval() {
         }
         assert_eq!(end.mtu(2), Err(Error::Invalid));
         assert_eq!(end.mtu(u32::MAX), Err(Error::Invalid));
-        works(bed);
+        check_both_directions(bed);
     });
 }
 
 #[test]
 fn send_truncate_and_release_without_a_buffer_are_eio() {
     on_every_kind(2, |bed| {
-        let end = &bed.ends[0];
+        let end = &bed.contexts[0];
         assert_eq!(end.send(), Err(Error::Io));
         assert_eq!(end.truncate(1), Err(Error::Io));
         assert_eq!(end.release_receive_buffer(), Err(Error::Io));
-        works(bed);
+        check_both_directions(bed);
         assert_eq!(end.send(), Err(Error::Io));
         assert_eq!(end.release_receive_buffer(), Err(Error::Io));
-        works(bed);
+        check_both_directions(bed);
     });
 }
 
@@ -88,22 +88,22 @@ fn truncate_shortens_and_never_lengthens() {
     on_every_kind(2, |bed| {
         for (reserved, sent) in [(48, 1), (1000, 1000), (1000, 49), (1000, 48), (1000, 1)] {
             let message = vec![5; sent];
-            fill(bed.ends[0].get_send_buffer(1, reserved).unwrap(), &message);
-            assert_eq!(bed.ends[0].truncate(0), Err(Error::Invalid));
-            assert_eq!(bed.ends[0].truncate(reserved + 1), Err(Error::Invalid));
-            bed.ends[0].truncate(sent).unwrap();
-            assert_eq!(bed.ends[0].truncate(sent + 1), Err(Error::Invalid));
-            bed.ends[0].send().unwrap();
-            assert_eq!(receive_surely(&bed.ends[1]), message);
+            fill(bed.contexts[0].get_send_buffer(1, reserved).unwrap(), &message);
+            assert_eq!(bed.contexts[0].truncate(0), Err(Error::Invalid));
+            assert_eq!(bed.contexts[0].truncate(reserved + 1), Err(Error::Invalid));
+            bed.contexts[0].truncate(sent).unwrap();
+            assert_eq!(bed.contexts[0].truncate(sent + 1), Err(Error::Invalid));
+            bed.contexts[0].send().unwrap();
+            assert_eq!(receive_surely(&bed.contexts[1]), message);
         }
-        works(bed);
+        check_both_directions(bed);
     });
 }
 
 #[test]
 fn a_held_buffer_locks_its_own_direction_only() {
     on_every_kind(2, |bed| {
-        let [a, b] = [&bed.ends[0], &bed.ends[1]];
+        let [a, b] = [&bed.contexts[0], &bed.contexts[1]];
         fill(a.get_send_buffer(1, 4).unwrap(), b"held");
         assert_eq!(a.get_send_buffer(1, 4), Err(Error::Busy));
         assert_eq!(a.get_multicast_buffer(&[1], 4), Err(Error::Busy));
@@ -116,18 +116,18 @@ fn a_held_buffer_locks_its_own_direction_only() {
         a.release_receive_buffer().unwrap();
         assert_eq!(receive_surely(b), b"held");
         assert_eq!(receive_surely(b), b"more");
-        works(bed);
+        check_both_directions(bed);
     });
 }
 
 #[test]
 fn a_message_is_invisible_until_it_is_sent() {
     on_every_kind(2, |bed| {
-        fill(bed.ends[0].get_send_buffer(1, 4).unwrap(), b"wait");
-        assert_eq!(bed.ends[1].receive(), Err(Error::NoBuffers));
+        fill(bed.contexts[0].get_send_buffer(1, 4).unwrap(), b"wait");
+        assert_eq!(bed.contexts[1].receive(), Err(Error::NoBuffers));
         assert_eq!(bed.counters(0).sent, 0);
-        bed.ends[0].send().unwrap();
-        assert_eq!(receive_surely(&bed.ends[1]), b"wait");
+        bed.contexts[0].send().unwrap();
+        assert_eq!(receive_surely(&bed.contexts[1]), b"wait");
     });
 }
 
@@ -135,33 +135,37 @@ fn a_message_is_invisible_until_it_is_sent() {
 fn a_full_destination_is_enobufs_and_stops_no_other() {
     on_every_kind(3, |bed| {
         let sent = bed.fill_up(0, 1, |i| i.to_le_bytes().to_vec());
-        assert_eq!(send(&bed.ends[0], 2, b"but here"), Ok(()));
-        assert_eq!(receive_surely(&bed.ends[2]), b"but here");
-        let there = bed.ends[1].queue_status().unwrap().receive;
-        let here = bed.ends[0].queue_status().unwrap().send;
-        let all = if bed.is_immediate() { there } else { 16.max(there) };
-        assert!(there >= 16 && all >= 16 && there <= sent as usize, "{}: {there} {here}", bed.kind);
+        assert_eq!(send(&bed.contexts[0], 2, b"but here"), Ok(()));
+        assert_eq!(receive_surely(&bed.contexts[2]), b"but here");
+        let received_count = bed.contexts[1].queue_status().unwrap().receive;
+        let send_count = bed.contexts[0].queue_status().unwrap().send;
+        let total = if bed.is_immediate() { received_count } else { 16.max(received_count) };
+        assert!(
+            received_count >= 16 && total >= 16 && received_count <= sent as usize,
+            "{}: {received_count} {send_count}",
+            bed.kind
+        );
         for expected in 0..sent {
-            assert_eq!(receive_surely(&bed.ends[1]), expected.to_le_bytes());
+            assert_eq!(receive_surely(&bed.contexts[1]), expected.to_le_bytes());
         }
-        assert_eq!(receive(&bed.ends[1]), Err(Error::NoBuffers));
-        works(bed);
+        assert_eq!(receive(&bed.contexts[1]), Err(Error::NoBuffers));
+        check_both_directions(bed);
     });
 }
 
 #[test]
 fn credit_comes_back_with_every_release() {
     on_local_kinds(2, |bed| {
-        for len in [8, 48, 49, 1024, bed.ends[0].mtu(1).unwrap()] {
-            while send(&bed.ends[0], 1, &vec![1; len]).is_ok() {}
+        for len in [8, 48, 49, 1024, bed.contexts[0].mtu(1).unwrap()] {
+            while send(&bed.contexts[0], 1, &vec![1; len]).is_ok() {}
             for _ in 0..500 {
-                receive(&bed.ends[1]).unwrap();
+                receive(&bed.contexts[1]).unwrap();
                 // The sender may look only every so many attempts, but then it sees it.
-                assert!((0..16).any(|_| send(&bed.ends[0], 1, &vec![1; len]).is_ok()));
+                assert!((0..16).any(|_| send(&bed.contexts[0], 1, &vec![1; len]).is_ok()));
             }
-            while receive(&bed.ends[1]).is_ok() {}
+            while receive(&bed.contexts[1]).is_ok() {}
         }
-        works(bed);
+        check_both_directions(bed);
     });
 }
 
@@ -169,73 +173,73 @@ fn credit_comes_back_with_every_release() {
 fn a_full_destination_takes_more_when_it_has_received() {
     on_every_kind(2, |bed| {
         for len in [8, 1024] {
-            let mut left = bed.fill_up(0, 1, |_| vec![1; len]);
-            let mut taken = 0;
+            let mut queued = bed.fill_up(0, 1, |_| vec![1; len]);
+            let mut accepted = 0;
             for _ in 0..times(2000) {
-                receive_surely(&bed.ends[1]);
-                left -= 1;
+                receive_surely(&bed.contexts[1]);
+                queued -= 1;
                 // Over a network room comes later than the release: a busy machine may empty
                 // the destination first, and then there is room sooner or later.
-                if left == 0 {
-                    send_surely(&bed.ends[0], 1, &vec![1; len]);
-                } else if send(&bed.ends[0], 1, &vec![1; len]).is_err() {
+                if queued == 0 {
+                    send_surely(&bed.contexts[0], 1, &vec![1; len]);
+                } else if send(&bed.contexts[0], 1, &vec![1; len]).is_err() {
                     continue;
                 }
-                (left, taken) = (left + 1, taken + 1);
+                (queued, accepted) = (queued + 1, accepted + 1);
             }
-            assert!(taken > times(1000), "{}: took {taken} more", bed.kind);
-            (0..left).for_each(|_| drop(receive_surely(&bed.ends[1])));
+            assert!(accepted > times(1000), "{}: took {accepted} more", bed.kind);
+            (0..queued).for_each(|_| drop(receive_surely(&bed.contexts[1])));
         }
-        works(bed);
+        check_both_directions(bed);
     });
 }
 
 #[test]
 fn a_multicast_reaches_all_or_none() {
     on_every_kind(4, |bed| {
-        let end = &bed.ends[0];
+        let end = &bed.contexts[0];
         for len in [1, 48, 1000] {
             let message = vec![len as u8; len];
             fill(end.get_multicast_buffer(&[3, 1, 2], len).unwrap(), &message);
             end.send().unwrap();
             for to in 1..4 {
-                assert_eq!(receive_surely(&bed.ends[to]), message);
+                assert_eq!(receive_surely(&bed.contexts[to]), message);
             }
         }
         assert_eq!(bed.counters(0).sent, 9);
         fill(end.get_multicast_buffer(&[1, 2], 900).unwrap(), b"short");
         end.truncate(5).unwrap();
         end.send().unwrap();
-        assert_eq!(receive_surely(&bed.ends[1]), b"short");
-        assert_eq!(receive_surely(&bed.ends[2]), b"short");
+        assert_eq!(receive_surely(&bed.contexts[1]), b"short");
+        assert_eq!(receive_surely(&bed.contexts[2]), b"short");
         for bad in [&[][..], &[1, 1], &[1, 2, 1], &[1, 0], &[1, 4], &[1, 2, 3, 1, 2]] {
             assert_eq!(end.get_multicast_buffer(bad, 8), Err(Error::Invalid), "{bad:?}");
         }
         bed.fill_up(0, 2, |_| vec![0; 8]);
         assert_eq!(end.get_multicast_buffer(&[1, 2, 3], 8), Err(Error::NoBuffers));
-        assert_eq!(receive(&bed.ends[1]), Err(Error::NoBuffers));
-        assert_eq!(receive(&bed.ends[3]), Err(Error::NoBuffers));
-        works(bed);
+        assert_eq!(receive(&bed.contexts[1]), Err(Error::NoBuffers));
+        assert_eq!(receive(&bed.contexts[3]), Err(Error::NoBuffers));
+        check_both_directions(bed);
     });
 }
 
 #[test]
 fn the_queue_status_drops_at_receive_and_send_is_done_at_once() {
     on_every_kind(2, |bed| {
-        let b = &bed.ends[1];
+        let b = &bed.contexts[1];
         assert_eq!(b.queue_status(), Ok(QueueStatus::default()));
         for _ in 0..3 {
-            send(&bed.ends[0], 1, b"x").unwrap();
+            send(&bed.contexts[0], 1, b"x").unwrap();
         }
-        bed.settle();
+        bed.wait_until_delivered();
         assert_eq!(b.queue_status().unwrap().receive, 3);
         b.receive().unwrap();
         assert_eq!(b.queue_status().unwrap().receive, 2);
         b.release_receive_buffer().unwrap();
         assert_eq!(b.queue_status().unwrap().receive, 2);
-        bed.settle();
-        assert_eq!(bed.ends[0].queue_status(), Ok(QueueStatus::default()));
-        assert_eq!(bed.ends[0].is_send_done(), Ok(()));
+        bed.wait_until_delivered();
+        assert_eq!(bed.contexts[0].queue_status(), Ok(QueueStatus::default()));
+        assert_eq!(bed.contexts[0].is_send_done(), Ok(()));
         assert_eq!(bed.sums(), (3, 1));
     });
 }
@@ -243,15 +247,15 @@ fn the_queue_status_drops_at_receive_and_send_is_done_at_once() {
 #[test]
 fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
     on_every_kind(2, |bed| {
-        send(&bed.ends[0], 1, b"x").unwrap();
+        send(&bed.contexts[0], 1, b"x").unwrap();
         assert_eq!(bed.counters(0).sent, 1);
-        take_surely(&bed.ends[1]);
+        take_surely(&bed.contexts[1]);
         assert_eq!(bed.counters(1).received, 0);
-        bed.ends[1].release_receive_buffer().unwrap();
+        bed.contexts[1].release_receive_buffer().unwrap();
         assert_eq!(bed.counters(1).received, 1);
         let epoch = bed.counters(1).poll_epoch;
         for _ in 0..10 {
-            assert_eq!(bed.ends[1].receive(), Err(Error::NoBuffers));
+            assert_eq!(bed.contexts[1].receive(), Err(Error::NoBuffers));
         }
         assert_eq!(bed.counters(1).poll_epoch, epoch + 10);
         assert_eq!(bed.device.counters(2), Err(Error::Invalid));
@@ -262,14 +266,14 @@ fn received_counts_at_release_and_polls_count_when_they_find_nothing() {
 fn bytes_count_exactly_and_the_last_peers_are_known() {
     on_every_kind(4, |bed| {
         // On iWARP a library that PM uses opens adapters, too, which is no count of messages.
-        let opened = bed.counters(0).opened;
+        let opened = bed.counters(0).opened_adapters;
         assert!(opened == 0 || bed.kind.contains("iwarp"), "{}", bed.kind);
-        assert_eq!(bed.counters(0), Counters { opened, ..Counters::default() });
+        assert_eq!(bed.counters(0), Counters { opened_adapters: opened, ..Counters::default() });
         let lengths = [1, 48, 49, 1000];
         for (round, len) in lengths.into_iter().enumerate() {
             for to in 1..4 {
-                send_surely(&bed.ends[0], to, &vec![7; len]);
-                assert_eq!(receive_surely(&bed.ends[to as usize]).len(), len);
+                send_surely(&bed.contexts[0], to, &vec![7; len]);
+                assert_eq!(receive_surely(&bed.contexts[to as usize]).len(), len);
                 assert_eq!(bed.counters(0).last_to, Some(to), "{} {round}", bed.kind);
             }
             assert_eq!(bed.counters(2).last_from, Some(0));
@@ -278,43 +282,43 @@ fn bytes_count_exactly_and_the_last_peers_are_known() {
         assert_eq!(bed.counters(0).sent_bytes, 3 * sent as u64);
         assert_eq!(bed.counters(3).received_bytes, sent as u64);
         // One copy for each, of the length that was sent.
-        fill(bed.ends[0].get_multicast_buffer(&[3, 1, 2], 900).unwrap(), b"short");
-        bed.ends[0].truncate(5).unwrap();
-        bed.ends[0].send().unwrap();
-        (1..4).for_each(|to| assert_eq!(receive_surely(&bed.ends[to]), b"short"));
+        fill(bed.contexts[0].get_multicast_buffer(&[3, 1, 2], 900).unwrap(), b"short");
+        bed.contexts[0].truncate(5).unwrap();
+        bed.contexts[0].send().unwrap();
+        (1..4).for_each(|to| assert_eq!(receive_surely(&bed.contexts[to]), b"short"));
         assert_eq!(bed.counters(0).sent_bytes, 3 * (sent as u64 + 5));
         assert_eq!(bed.counters(0).last_to, Some(2));
         assert_eq!(bed.counters(0).last_from, None);
         for from in [1, 2, 3, 1] {
-            send_surely(&bed.ends[from], 0, b"12345678");
-            receive_surely(&bed.ends[0]);
+            send_surely(&bed.contexts[from], 0, b"12345678");
+            receive_surely(&bed.contexts[0]);
             assert_eq!(bed.counters(0).last_from, Some(from as u32), "{}", bed.kind);
         }
         assert_eq!(bed.counters(0).received_bytes, 32);
-        send_surely(&bed.ends[1], 0, b"dropped");
-        bed.settle();
-        bed.ends[0].reset().unwrap();
+        send_surely(&bed.contexts[1], 0, b"dropped");
+        bed.wait_until_delivered();
+        bed.contexts[0].reset().unwrap();
         assert_eq!(bed.counters(0).received_bytes, 39);
     });
 }
 
 #[test]
-fn the_configuration_tells_the_truth() {
+fn context_and_device_configurations_are_correct() {
     on_every_kind(3, |bed| {
-        let config = bed.ends[1].config().unwrap();
+        let config = bed.contexts[1].config().unwrap();
         assert_eq!(config.kind, bed.end_kind());
         assert_eq!((config.number, config.nodes), (1, 3));
-        assert!(config.mtu >= MIN_MTU && config.mtu <= bed.ends[1].mtu(0).unwrap());
-        let remote = OPT_REMOTE_READ | OPT_REMOTE_WRITE;
-        assert_eq!(config.option, remote);
+        assert!(config.mtu >= MIN_MTU && config.mtu <= bed.contexts[1].mtu(0).unwrap());
+        let rma_options = OPT_REMOTE_READ | OPT_REMOTE_WRITE;
+        assert_eq!(config.option, rma_options);
         assert!(config.size > 3 * 3 * 4096);
-        assert_eq!(bed.ends[1].self_node(), Ok(1));
+        assert_eq!(bed.contexts[1].self_node(), Ok(1));
         let device = bed.device.config().unwrap();
         assert_eq!((device.kind, device.nodes, device.contexts), (network(bed.kind), 3, 3));
         assert_eq!(bed.device.node_list(), Ok(0..3));
         assert_eq!(bed.device.is_reachable(2), Ok(true));
         assert_eq!(bed.device.is_reachable(3), Err(Error::Invalid));
-        let text = dump(&bed.ends[1]);
+        let text = dump(&bed.contexts[1]);
         assert!(text.contains(bed.end_kind()) && text.contains("node 1 of 3"), "{text}");
     });
 }
@@ -324,82 +328,84 @@ fn one_flooder_delays_another_source_by_16_messages_for_each_source_at_most() {
     on_local_kinds(8, |bed| {
         // All are active; then node 1 floods, and node 7 sends one message at some time.
         for k in 1..8 {
-            send(&bed.ends[k], 0, b"hello").unwrap();
+            send(&bed.contexts[k], 0, b"hello").unwrap();
         }
         for _ in 1..8 {
-            receive_surely(&bed.ends[0]);
+            receive_surely(&bed.contexts[0]);
         }
         for start in 0..40 {
-            let flood = |n: usize| {
+            let send_flood = |n: usize| {
                 for _ in 0..n {
-                    if send(&bed.ends[1], 0, b"flood").is_err() {
+                    if send(&bed.contexts[1], 0, b"flood").is_err() {
                         break;
                     }
                 }
             };
-            flood(200);
+            send_flood(200);
             for _ in 0..start {
-                receive_surely(&bed.ends[0]);
-                flood(1);
+                receive_surely(&bed.contexts[0]);
+                send_flood(1);
             }
-            send(&bed.ends[7], 0, b"quiet").unwrap();
+            send(&bed.contexts[7], 0, b"quiet").unwrap();
             let mut before = 0;
-            while receive(&bed.ends[0]).unwrap() != b"quiet" {
+            while receive(&bed.contexts[0]).unwrap() != b"quiet" {
                 before += 1;
-                flood(1);
+                send_flood(1);
                 assert!(before <= 16 * 7, "{}: {before} messages came first", bed.kind);
             }
-            while receive(&bed.ends[0]).is_ok() {}
+            while receive(&bed.contexts[0]).is_ok() {}
         }
     });
 }
 
 #[test]
-fn a_source_that_is_new_is_heard_while_another_floods() {
+fn a_new_source_is_received_while_another_floods() {
     on_local_kinds(3, |bed| {
-        send(&bed.ends[1], 0, b"flood").unwrap();
-        receive_surely(&bed.ends[0]);
-        while send(&bed.ends[1], 0, b"flood").is_ok() {}
-        send(&bed.ends[2], 0, b"new").unwrap();
+        send(&bed.contexts[1], 0, b"flood").unwrap();
+        receive_surely(&bed.contexts[0]);
+        while send(&bed.contexts[1], 0, b"flood").is_ok() {}
+        send(&bed.contexts[2], 0, b"new").unwrap();
         let mut before = 0;
-        while receive(&bed.ends[0]).unwrap() != b"new" {
+        while receive(&bed.contexts[0]).unwrap() != b"new" {
             before += 1;
-            send(&bed.ends[1], 0, b"flood").unwrap();
+            send(&bed.contexts[1], 0, b"flood").unwrap();
             assert!(before <= 16, "{}: {before} messages came first", bed.kind);
         }
     });
 }
 
 #[test]
-fn no_flood_of_one_node_keeps_another_from_being_heard() {
+fn a_flood_of_one_node_does_not_starve_another() {
     let _dog = Watchdog::new(300);
     for kind in kinds() {
         // The nodes' parity decides which device reaches them in a composite of both.
         let pairs: &[_] = if kind.contains("both") { &[(1, 2), (2, 1), (1, 3)] } else { &[(1, 2)] };
-        pairs.iter().for_each(|&(flooder, quiet)| is_heard(&Bed::new(kind, 4), flooder, quiet));
+        pairs.iter().for_each(|&(flooder, quiet)| {
+            check_not_starved(&TestBed::new(kind, 4), flooder, quiet)
+        });
     }
 }
 
 /// Node 0 hears `quiet`, however much `flooder` sends it.
-fn is_heard(bed: &Bed, flooder: usize, quiet: usize) {
-    for round in 0..if in_machine() { 6 } else { 20u32 } {
-        let flood = || while send(&bed.ends[flooder], 0, b"flood").is_ok() {};
-        flood();
-        send_surely(&bed.ends[quiet], 0, &round.to_le_bytes());
+fn check_not_starved(bed: &TestBed, flooder: usize, quiet: usize) {
+    for round in 0..if in_vm() { 6 } else { 20u32 } {
+        let send_flood = || while send(&bed.contexts[flooder], 0, b"flood").is_ok() {};
+        send_flood();
+        send_surely(&bed.contexts[quiet], 0, &round.to_le_bytes());
         // On its way a packet may be late or lost, however many messages come first. From
         // when it is there the turn alone counts. Every other round the receiver reads
         // meanwhile, and no count holds.
         let reads = round % 2 == 1 && !bed.is_immediate();
         let end = Instant::now() + Duration::from_secs(60);
-        while !reads && bed.ends[quiet].is_send_done() == Err(Error::Busy) {
-            let _ = bed.ends[0].queue_status();
-            flood();
+        while !reads && bed.contexts[quiet].is_send_done() == Err(Error::Busy) {
+            let _ = bed.contexts[0].queue_status();
+            send_flood();
             assert!(Instant::now() < end, "{}: not there after 60 s", bed.kind);
         }
         let mut before = 0;
-        while receive_surely(&bed.ends[0]) != round.to_le_bytes() {
+        while receive_surely(&bed.contexts[0]) != round.to_le_bytes() {
             before += 1;
-            flood();
+            send_flood();
             assert!(reads || before <= 4096, "{}: {before} came first", bed.kind);
             assert!(Instant::now() < end, "{}: not heard for 60 s", bed.kind);
         }
@@ -410,14 +416,14 @@ fn is_heard(bed: &Bed, flooder: usize, quiet: usize) {
 fn a_cold_source_is_found_within_few_polls() {
     on_local_kinds(64, |bed| {
         for k in 1..64 {
-            send(&bed.ends[k], 0, b"hello").unwrap();
+            send(&bed.contexts[k], 0, b"hello").unwrap();
         }
         for _ in 1..64 {
-            receive_surely(&bed.ends[0]);
+            receive_surely(&bed.contexts[0]);
         }
         for k in (1..64).rev() {
-            send(&bed.ends[k], 0, &[k as u8]).unwrap();
-            let polls = (1..).find(|_| receive(&bed.ends[0]) == Ok(vec![k as u8]));
+            send(&bed.contexts[k], 0, &[k as u8]).unwrap();
+            let polls = (1..).find(|_| receive(&bed.contexts[0]) == Ok(vec![k as u8]));
             assert!(polls.unwrap() <= 64 / 4 + 1, "{polls:?} polls");
         }
     });
@@ -426,27 +432,28 @@ fn a_cold_source_is_found_within_few_polls() {
 #[test]
 fn threads_share_a_context_and_lose_nothing() {
     // Seven threads that spin keep the two emulated processors of the virtual machine from work.
-    let each: u64 = if in_machine() { 30 } else { 5_000 };
+    let per_thread: u64 = if in_vm() { 30 } else { 5_000 };
     on_every_kind(2, |bed| {
         let busy = AtomicU32::new(0);
-        let got: Vec<AtomicU32> = (0..4 * each).map(|_| AtomicU32::new(0)).collect();
-        let left = AtomicU64::new(4 * each);
+        let received_counts: Vec<AtomicU32> =
+            (0..4 * per_thread).map(|_| AtomicU32::new(0)).collect();
+        let remaining = AtomicU64::new(4 * per_thread);
         std::thread::scope(|scope| {
             for t in 0..4 {
                 scope.spawn(move || {
-                    for i in 0..each {
-                        send_surely(&bed.ends[0], 1, &(t * each + i).to_le_bytes());
+                    for i in 0..per_thread {
+                        send_surely(&bed.contexts[0], 1, &(t * per_thread + i).to_le_bytes());
                     }
                 });
             }
             for _ in 0..3 {
                 scope.spawn(|| {
-                    while left.load(Ordering::SeqCst) > 0 {
-                        match receive(&bed.ends[1]) {
+                    while remaining.load(Ordering::SeqCst) > 0 {
+                        match receive(&bed.contexts[1]) {
                             Ok(message) => {
                                 let word = u64::from_le_bytes(message.try_into().unwrap());
-                                got[word as usize].fetch_add(1, Ordering::SeqCst);
-                                left.fetch_sub(1, Ordering::SeqCst);
+                                received_counts[word as usize].fetch_add(1, Ordering::SeqCst);
+                                remaining.fetch_sub(1, Ordering::SeqCst);
                             }
                             Err(Error::Busy) => {
                                 busy.fetch_add(1, Ordering::Relaxed);
@@ -458,26 +465,26 @@ fn threads_share_a_context_and_lose_nothing() {
                 });
             }
         });
-        assert!(got.iter().all(|count| count.load(Ordering::SeqCst) == 1));
-        assert_eq!(bed.sums(), (4 * each, 4 * each));
+        assert!(received_counts.iter().all(|count| count.load(Ordering::SeqCst) == 1));
+        assert_eq!(bed.sums(), (4 * per_thread, 4 * per_thread));
     });
 }
 
 #[test]
 fn another_thread_finds_a_held_context_busy() {
     on_every_kind(2, |bed| {
-        bed.ends[0].get_send_buffer(1, 8).unwrap();
+        bed.contexts[0].get_send_buffer(1, 8).unwrap();
         let other = std::thread::scope(|s| {
-            s.spawn(|| bed.ends[0].get_send_buffer(1, 8).map(drop)).join().unwrap()
+            s.spawn(|| bed.contexts[0].get_send_buffer(1, 8).map(drop)).join().unwrap()
         });
         assert_eq!(other, Err(Error::Busy));
-        bed.ends[0].send().unwrap();
-        take_surely(&bed.ends[1]);
+        bed.contexts[0].send().unwrap();
+        take_surely(&bed.contexts[1]);
         let other =
-            std::thread::scope(|s| s.spawn(|| bed.ends[1].receive().map(drop)).join().unwrap());
+            std::thread::scope(|s| s.spawn(|| bed.contexts[1].receive().map(drop)).join().unwrap());
         assert_eq!(other, Err(Error::Busy));
-        bed.ends[1].release_receive_buffer().unwrap();
-        works(bed);
+        bed.contexts[1].release_receive_buffer().unwrap();
+        check_both_directions(bed);
     });
 }
 
@@ -485,10 +492,10 @@ fn another_thread_finds_a_held_context_busy() {
 fn reset_drops_what_is_held_and_queued_and_keeps_the_binding() {
     on_every_kind(2, |bed| {
         for _ in 0..5 {
-            send(&bed.ends[1], 0, &[7; 500]).unwrap();
+            send(&bed.contexts[1], 0, &[7; 500]).unwrap();
         }
-        bed.settle();
-        let end = &bed.ends[0];
+        bed.wait_until_delivered();
+        let end = &bed.contexts[0];
         take_surely(end);
         end.get_send_buffer(1, 8).unwrap();
         end.reset().unwrap();
@@ -497,32 +504,32 @@ fn reset_drops_what_is_held_and_queued_and_keeps_the_binding() {
         assert_eq!(end.receive(), Err(Error::NoBuffers));
         assert_eq!(bed.sums(), (5, 5));
         assert_eq!(end.self_node(), Ok(0));
-        works(bed);
+        check_both_directions(bed);
     });
 }
 
 #[test]
-fn what_is_sent_to_a_node_that_has_gone_is_dropped_and_counted() {
+fn messages_to_an_exited_node_are_dropped_and_counted() {
     on_every_kind(3, |bed| {
         for _ in 0..4 {
-            send(&bed.ends[0], 1, b"unread").unwrap();
+            send(&bed.contexts[0], 1, b"unread").unwrap();
         }
-        bed.settle();
+        bed.wait_until_delivered();
         bed.mark_exited(1);
         assert_eq!(bed.sums(), (4, 4));
         bed.mark_exited(1);
         assert_eq!(bed.sums(), (4, 4));
-        assert_eq!(bed.counters(1).door, 2);
+        assert_eq!(bed.counters(1).receiver_state, 2);
         // Far more than a ring holds, of every kind.
         for i in 0..2000 {
-            send(&bed.ends[0], 1, &vec![1; 1 + i % 1024]).unwrap();
+            send(&bed.contexts[0], 1, &vec![1; 1 + i % 1024]).unwrap();
         }
-        fill(bed.ends[0].get_multicast_buffer(&[1, 2], 3).unwrap(), b"all");
-        bed.ends[0].send().unwrap();
-        assert_eq!(receive_surely(&bed.ends[2]), b"all");
-        bed.settle();
+        fill(bed.contexts[0].get_multicast_buffer(&[1, 2], 3).unwrap(), b"all");
+        bed.contexts[0].send().unwrap();
+        assert_eq!(receive_surely(&bed.contexts[2]), b"all");
+        bed.wait_until_delivered();
         assert_eq!(bed.sums(), (2006, 2006));
-        assert_eq!(bed.ends[0].is_send_done(), Ok(()));
+        assert_eq!(bed.contexts[0].is_send_done(), Ok(()));
         assert_eq!(bed.device.mark_exited(3), Err(Error::Invalid));
     });
 }
@@ -530,7 +537,7 @@ fn what_is_sent_to_a_node_that_has_gone_is_dropped_and_counted() {
 #[test]
 fn select_descriptors_follow_the_man_page() {
     on_every_kind(2, |bed| {
-        let end = &bed.ends[0];
+        let end = &bed.contexts[0];
         assert_eq!(end.fd_count(), Ok(1));
         assert_eq!(end.get_fds(&mut []), Err(Error::NoSpace));
         let mut fds = [-1; 3];
@@ -542,35 +549,35 @@ fn select_descriptors_follow_the_man_page() {
         assert_eq!(end.after_select(), Ok(()));
         assert_eq!(end.before_select(), Ok(()));
         assert_eq!(end.after_select(), Ok(()));
-        works(bed);
+        check_both_directions(bed);
     });
 }
 
-fn is_readable(context: &Context, within: i32) -> bool {
+fn is_readable(context: &Context, timeout_ms: i32) -> bool {
     let mut fds = [-1];
     context.get_fds(&mut fds).unwrap();
     let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
     // SAFETY: one pollfd, as said.
-    unsafe { libc::poll(&mut poll, 1, within) == 1 }
+    unsafe { libc::poll(&mut poll, 1, timeout_ms) == 1 }
 }
 
 #[test]
-fn an_armed_receiver_is_rung_once_and_never_for_nothing() {
+fn a_sleeping_receiver_is_woken_once_and_never_without_a_message() {
     on_every_kind(3, |bed| {
-        let end = &bed.ends[0];
-        send(&bed.ends[1], 0, b"not armed").unwrap();
+        let end = &bed.contexts[0];
+        send(&bed.contexts[1], 0, b"not armed").unwrap();
         assert!(!is_readable(end, 0));
         end.before_select().unwrap();
         assert_eq!(receive_surely(end), b"not armed");
-        let is_silent = || (0..9).any(|_| receive(end).is_err() && !is_readable(end, 0));
+        let stays_unreadable = || (0..9).any(|_| receive(end).is_err() && !is_readable(end, 0));
         assert_eq!(receive(end), Err(Error::NoBuffers));
         if bed.is_immediate() {
             assert!(!is_readable(end, 0));
         }
-        assert!(is_silent());
+        assert!(stays_unreadable());
         for _ in 0..3 {
-            send(&bed.ends[1], 0, b"ring").unwrap();
-            send(&bed.ends[2], 0, b"ring").unwrap();
+            send(&bed.contexts[1], 0, b"ring").unwrap();
+            send(&bed.contexts[2], 0, b"ring").unwrap();
             // A packet may have to be sent again.
             assert!(is_readable(end, if bed.is_immediate() { 0 } else { 5000 }), "{}", bed.kind);
             assert_eq!(receive_surely(end), b"ring");
@@ -579,11 +586,11 @@ fn an_armed_receiver_is_rung_once_and_never_for_nothing() {
             if bed.is_immediate() {
                 assert!(!is_readable(end, 0), "the poll that finds nothing silences the bell");
             }
-            assert!(is_silent());
+            assert!(stays_unreadable());
         }
         end.after_select().unwrap();
-        send(&bed.ends[1], 0, b"quiet").unwrap();
-        bed.settle();
+        send(&bed.contexts[1], 0, b"quiet").unwrap();
+        bed.wait_until_delivered();
         assert!(!is_readable(end, 0));
         assert_eq!(receive_surely(end), b"quiet");
     });
@@ -597,46 +604,46 @@ fn saved_messages_come_back_in_another_segment() {
 }
 
 fn save_and_restore(kind: &str) {
-    let owner = |device: &Device| {
+    let open_and_bind = |device: &Device| {
         let contexts: Vec<_> = (0..3).map(|k| device.open_context(k).unwrap()).collect();
         contexts.iter().enumerate().for_each(|(k, c)| c.bind_channel(0, k as u32).unwrap());
         contexts
     };
     let device = Device::open(kind, &["-nodes", "3"]).unwrap();
-    let from = owner(&device);
+    let senders = open_and_bind(&device);
     let messages: Vec<Vec<u8>> = (1..30).map(|i| vec![i as u8; i * 37 % 900 + 1]).collect();
     for (i, message) in messages.iter().enumerate() {
-        send(&from[1 + i % 2], 0, message).unwrap();
+        send(&senders[1 + i % 2], 0, message).unwrap();
     }
-    let done = || from[1..].iter().all(|context| context.is_send_stable().is_ok());
-    while !done() {
-        let _ = from[0].queue_status();
+    let all_stable = || senders[1..].iter().all(|context| context.is_send_stable().is_ok());
+    while !all_stable() {
+        let _ = senders[0].queue_status();
     }
-    let size = from[0].save_size().unwrap();
+    let size = senders[0].save_size().unwrap();
     let mut saved = vec![0; size];
-    assert_eq!(from[0].save(&mut saved[1..]), Err(Error::NoSpace));
-    assert_eq!(from[0].save(&mut saved), Ok(size));
+    assert_eq!(senders[0].save(&mut saved[1..]), Err(Error::NoSpace));
+    assert_eq!(senders[0].save(&mut saved), Ok(size));
 
     let other = Device::open(kind, &["-nodes", "3"]).unwrap();
-    let to = owner(&other);
-    send(&to[1], 0, b"replaced").unwrap();
+    let receivers = open_and_bind(&other);
+    send(&receivers[1], 0, b"replaced").unwrap();
     // It is replaced if it is there.
-    while to[1].is_send_stable().is_err() {
-        let _ = to[0].queue_status();
+    while receivers[1].is_send_stable().is_err() {
+        let _ = receivers[0].queue_status();
     }
     for bad in [&saved[..size - 1], &saved[1..], &[], &[0; 64]] {
-        assert_eq!(to[0].restore(bad), Err(Error::Invalid));
+        assert_eq!(receivers[0].restore(bad), Err(Error::Invalid));
     }
-    assert_eq!(to[1].restore(&saved), Err(Error::Invalid), "another node");
-    to[0].restore(&saved).unwrap();
-    let mut got: Vec<_> = (0..messages.len()).map(|_| receive_surely(&to[0])).collect();
-    assert_eq!(receive(&to[0]), Err(Error::NoBuffers));
-    got.sort();
+    assert_eq!(receivers[1].restore(&saved), Err(Error::Invalid), "another node");
+    receivers[0].restore(&saved).unwrap();
+    let mut received: Vec<_> = (0..messages.len()).map(|_| receive_surely(&receivers[0])).collect();
+    assert_eq!(receive(&receivers[0]), Err(Error::NoBuffers));
+    received.sort();
     let mut sorted = messages.clone();
     sorted.sort();
-    assert_eq!(got, sorted);
-    send(&to[1], 0, b"after").unwrap();
-    assert_eq!(receive_surely(&to[0]), b"after");
+    assert_eq!(received, sorted);
+    send(&receivers[1], 0, b"after").unwrap();
+    assert_eq!(receive_surely(&receivers[0]), b"after");
 }
 
 #[test]
@@ -658,40 +665,40 @@ fn a_composite_of_opened_contexts_saves_and_restores_its_members() {
 }
 
 #[test]
-fn control_messages_go_beside_the_others() {
+fn control_messages_are_delivered_beside_other_messages() {
     let _dog = Watchdog::new(300);
     for kind in kinds() {
-        let bed = Bed::new(kind, 3);
+        let bed = TestBed::new(kind, 3);
         let (mut buffer, mut len) = ([0; CONTROL_MTU], 0);
-        assert_eq!(bed.ends[1].control_receive(&mut buffer, &mut len), Err(Error::NoBuffers));
-        send(&bed.ends[0], 1, b"message").unwrap();
+        assert_eq!(bed.contexts[1].control_receive(&mut buffer, &mut len), Err(Error::NoBuffers));
+        send(&bed.contexts[0], 1, b"message").unwrap();
         bed.opened[0].control_send(1, b"control").unwrap();
         bed.opened[2].control_send(1, &[9; CONTROL_MTU]).unwrap();
         let read = |buffer: &mut [u8], len: &mut usize| {
             loop {
-                let _ = bed.ends[0].queue_status();
-                let _ = bed.ends[2].queue_status();
-                match bed.ends[1].control_receive(buffer, len) {
+                let _ = bed.contexts[0].queue_status();
+                let _ = bed.contexts[2].queue_status();
+                match bed.contexts[1].control_receive(buffer, len) {
                     Err(Error::NoBuffers) => {}
                     other => return other,
                 }
             }
         };
         assert_eq!(read(&mut buffer[..3], &mut len), Err(Error::NoSpace));
-        let mut got = HashSet::new();
+        let mut received = HashSet::new();
         for _ in 0..2 {
             let from = read(&mut buffer, &mut len).unwrap();
-            got.insert((from, buffer[..len].to_vec()));
+            received.insert((from, buffer[..len].to_vec()));
         }
-        assert_eq!(got, HashSet::from([(0, b"control".to_vec()), (2, vec![9; CONTROL_MTU])]));
-        assert_eq!(bed.ends[1].control_receive(&mut buffer, &mut len), Err(Error::NoBuffers));
+        assert_eq!(received, HashSet::from([(0, b"control".to_vec()), (2, vec![9; CONTROL_MTU])]));
+        assert_eq!(bed.contexts[1].control_receive(&mut buffer, &mut len), Err(Error::NoBuffers));
         for (node, bytes) in [(0, &[1u8][..]), (3, &[1]), (1, &[]), (1, &[0; CONTROL_MTU + 1])] {
             assert_eq!(bed.opened[0].control_send(node, bytes), Err(Error::Invalid));
         }
         let sent = (0..100).take_while(|_| bed.opened[0].control_send(2, b"x").is_ok()).count();
         assert!((1..100).contains(&sent));
         assert!((0..100).any(|_| bed.opened[0].control_send(2, b"x") == Err(Error::NoBuffers)));
-        assert_eq!(receive_surely(&bed.ends[1]), b"message");
+        assert_eq!(receive_surely(&bed.contexts[1]), b"message");
         assert_eq!(bed.sums(), (1, 1));
     }
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use score_pm::segment::attach::Attach;
+use score_pm::segment::attach::AttachMessage;
 
 #[test]
 fn no_committed_attach_message_does_harm() {
@@ -12,7 +12,7 @@ fn no_committed_attach_message_does_harm() {
     let (mut accepted, mut refused) = (0, 0);
     for entry in fs::read_dir(folder).unwrap() {
         let bytes = fs::read(entry.unwrap().path()).unwrap();
-        match Attach::decode(&bytes) {
+        match AttachMessage::decode(&bytes) {
             Ok(attach) => {
                 assert_eq!(attach.encode().as_slice(), bytes);
                 accepted += 1;

@@ -2,30 +2,30 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-#[path = "bed/mod.rs"]
-mod bed;
-#[path = "bed/hosts.rs"]
+#[path = "testbed/hosts.rs"]
 mod hosts;
+#[path = "testbed/mod.rs"]
+mod testbed;
 
-use bed::*;
 use hosts::*;
 use score_pm::*;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use testbed::*;
 
 /// Not a test of its own: what another process does.
 #[test]
 fn role() {
-    let Some((role, given)) = Given::inherited() else { return };
+    let Some((role, given)) = InheritedNode::inherited() else { return };
     let _dog = Watchdog::new(300);
     let node = given.join();
     match role.as_str() {
         "echo" => echo(&node.end),
         "blocking echo" => blocking_echo(&node.end),
         "leave" => {
-            last_words(&node.end);
+            send_final_messages(&node.end);
             let Node { end, ethernet, .. } = node;
             end.remove_node(0).unwrap();
             end.remove_node(1).unwrap();
@@ -33,12 +33,12 @@ fn role() {
             ethernet.detach().unwrap();
         }
         "exit at once" => {
-            last_words(&node.end);
+            send_final_messages(&node.end);
             // SAFETY: ends the process without any handler.
             unsafe { libc::_exit(0) };
         }
         "die" => {
-            last_words(&node.end);
+            send_final_messages(&node.end);
             // SAFETY: kills this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
@@ -59,11 +59,11 @@ fn echo(end: &Context) {
 }
 
 /// Messages that a node sends before its end.
-const LAST: u32 = 300;
+const FINAL_MESSAGES: u32 = 300;
 
 /// Sends many messages as fast as there is room, and never polls again.
-fn last_words(end: &Context) {
-    for i in 0..LAST {
+fn send_final_messages(end: &Context) {
+    for i in 0..FINAL_MESSAGES {
         send_surely(end, 0, &[&i.to_le_bytes()[..], &vec![7; i as usize * 3]].concat());
     }
 }
@@ -102,24 +102,24 @@ fn blocking_echo(end: &Context) {
 
 /// Where a process that computes hears that it has done so for long enough. (A signal would not do:
 /// the thread sanitizer runs a handler only when the thread calls something.)
-fn address(process: u32) -> SocketAddr {
+fn stop_address(process: u32) -> SocketAddr {
     SocketAddr::from_abstract_name(format!("score-test-computes-{process}")).unwrap()
 }
 
 /// Calls no function of PM between a greeting and the word at its address.
 fn compute(end: &Context) {
     let _dog = Watchdog::new(300);
-    let socket = UnixDatagram::bind_addr(&address(std::process::id())).unwrap();
+    let socket = UnixDatagram::bind_addr(&stop_address(std::process::id())).unwrap();
     socket.set_nonblocking(true).unwrap();
     send_surely(end, 0, b"computing");
     while socket.recv(&mut [0]).is_err() {
         (0..10_000).for_each(|_| std::hint::spin_loop());
     }
-    let mut got = 0;
-    while got < 200 {
+    let mut received = 0;
+    while received < 200 {
         let message = receive_surely(end);
-        assert_eq!(message, [got as u8; 700]);
-        got += 1;
+        assert_eq!(message, [received as u8; 700]);
+        received += 1;
     }
     send_surely(end, 0, b"all there");
 }
@@ -132,55 +132,59 @@ fn dump(context: &Context) -> String {
 }
 
 #[test]
-fn whatever_was_sent_before_an_end_arrives_over_a_link_that_loses_packets() {
+fn messages_sent_before_a_process_ends_arrive_over_a_lossy_link() {
     let _dog = Watchdog::new(300);
     let loss = ["-loss", "drop=0.1,duplicate=0.02,reorder=0.05,seed=3"];
     for role in ["leave", "exit at once", "die"] {
         let hosts = Hosts::new(&[1, 1], &loss);
-        let here = hosts.give(0).join();
+        let local = hosts.give(0).join();
         let child = hosts.start(1, role);
-        let mut got = 0;
-        while got < 5 {
-            assert_eq!(receive_surely(&here.end)[..4], (got as u32).to_le_bytes(), "{role}");
-            got += 1;
+        let mut received = 0;
+        while received < 5 {
+            assert_eq!(receive_surely(&local.end)[..4], (received as u32).to_le_bytes(), "{role}");
+            received += 1;
         }
         child.ends();
         hosts.exited(1);
         hosts.serve_while(|| {
-            while let Ok(message) = receive(&here.end) {
-                assert_eq!(message[..4], (got as u32).to_le_bytes(), "{role}");
-                assert_eq!(message.len(), 4 + got * 3);
-                got += 1;
+            while let Ok(message) = receive(&local.end) {
+                assert_eq!(message[..4], (received as u32).to_le_bytes(), "{role}");
+                assert_eq!(message.len(), 4 + received * 3);
+                received += 1;
             }
-            got < LAST as usize || !hosts.hosts[1].ethernet.is_quiet().unwrap()
+            received < FINAL_MESSAGES as usize || !hosts.hosts[1].ethernet.is_idle().unwrap()
         });
-        assert_eq!(hosts.sums(), (LAST.into(), LAST.into()), "{role}");
+        assert_eq!(hosts.sums(), (FINAL_MESSAGES.into(), FINAL_MESSAGES.into()), "{role}");
         // From now on what is sent there is dropped.
         for _ in 0..2000 {
-            send(&here.end, 1, b"nobody").unwrap();
+            send(&local.end, 1, b"nobody").unwrap();
         }
-        assert_eq!(here.end.is_send_done(), Ok(()));
-        assert_eq!(hosts.sums(), (2000 + u64::from(LAST), 2000 + u64::from(LAST)), "{role}");
+        assert_eq!(local.end.is_send_done(), Ok(()));
+        assert_eq!(
+            hosts.sums(),
+            (2000 + u64::from(FINAL_MESSAGES), 2000 + u64::from(FINAL_MESSAGES)),
+            "{role}"
+        );
     }
 }
 
 #[test]
-fn a_process_that_computes_takes_what_comes_and_acknowledges_it() {
+fn a_computing_process_receives_and_acknowledges_packets() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &[]);
-    let here = hosts.give(0).join();
+    let local = hosts.give(0).join();
     let child = hosts.start(1, "compute");
-    assert_eq!(receive_surely(&here.end), b"computing");
+    assert_eq!(receive_surely(&local.end), b"computing");
     for i in 0..200u32 {
-        send_surely(&here.end, 1, &[i as u8; 700]);
+        send_surely(&local.end, 1, &[i as u8; 700]);
     }
     let end = Instant::now() + Duration::from_secs(60);
-    while here.end.is_send_done() == Err(Error::Busy) {
-        assert!(Instant::now() < end, "not taken within 60 s: {}", dump(&here.end));
+    while local.end.is_send_done() == Err(Error::Busy) {
+        assert!(Instant::now() < end, "not taken within 60 s: {}", dump(&local.end));
         std::thread::yield_now();
     }
-    UnixDatagram::unbound().unwrap().send_to_addr(b".", &address(child.id() as u32)).unwrap();
-    assert_eq!(receive_surely(&here.end), b"all there");
+    UnixDatagram::unbound().unwrap().send_to_addr(b".", &stop_address(child.id() as u32)).unwrap();
+    assert_eq!(receive_surely(&local.end), b"all there");
     assert!(child.ends().success());
 }
 
@@ -188,28 +192,28 @@ fn a_process_that_computes_takes_what_comes_and_acknowledges_it() {
 fn a_blocked_receiver_wakes_for_messages_of_both_devices() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[2, 1], &["-loss", "drop=0.02,seed=5"]);
-    let here = hosts.give(0).join();
+    let local = hosts.give(0).join();
     let children: Vec<_> = (1..3).map(|node| hosts.start(node, "blocking echo")).collect();
     for round in 0..40u32 {
         for node in 1..3 {
-            send_surely(&here.end, node, &round.to_le_bytes());
-            assert_eq!(blocking_receive(&here.end), round.to_le_bytes());
+            send_surely(&local.end, node, &round.to_le_bytes());
+            assert_eq!(blocking_receive(&local.end), round.to_le_bytes());
         }
         std::thread::sleep(Duration::from_millis(u64::from(round % 4) * 7));
     }
     for node in 1..3 {
-        send_surely(&here.end, node, b"end");
-        assert_eq!(blocking_receive(&here.end), b"end");
+        send_surely(&local.end, node, b"end");
+        assert_eq!(blocking_receive(&local.end), b"end");
     }
-    assert!(children.into_iter().all(|child| child.ends().success()), "{}", dump(&here.end));
+    assert!(children.into_iter().all(|child| child.ends().success()), "{}", dump(&local.end));
 }
 
 #[test]
-fn what_is_called_done_has_arrived_whoever_makes_progress() {
+fn a_completed_send_has_arrived_whichever_thread_makes_progress() {
     on_every_kind(2, |bed| {
-        let (near, far) = (&bed.ends[0], &bed.ends[1]);
-        let over = AtomicBool::new(false);
-        let running = || !over.load(Ordering::Relaxed);
+        let (near, far) = (&bed.contexts[0], &bed.contexts[1]);
+        let stop = AtomicBool::new(false);
+        let running = || !stop.load(Ordering::Relaxed);
         std::thread::scope(|scope| {
             // Who receives here is often at it just when something is sent.
             scope.spawn(|| {
@@ -227,13 +231,13 @@ fn what_is_called_done_has_arrived_whoever_makes_progress() {
                 while near.is_send_done().is_err() {
                     std::thread::yield_now();
                 }
-                let got = receive(far);
-                if got != Ok(round.to_le_bytes().to_vec()) {
-                    over.store(true, Ordering::Relaxed);
-                    panic!("{}: message {round} was called done, and: {got:?}", bed.kind);
+                let received = receive(far);
+                if received != Ok(round.to_le_bytes().to_vec()) {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!("{}: message {round} was called done, and: {received:?}", bed.kind);
                 }
             }
-            over.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
         });
     });
 }
@@ -242,10 +246,10 @@ fn what_is_called_done_has_arrived_whoever_makes_progress() {
 fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &[]);
-    let here = hosts.give(0).join();
+    let local = hosts.give(0).join();
     let child = hosts.start(1, "echo");
-    send_surely(&here.end, 1, b"before");
-    assert_eq!(receive_surely(&here.end), b"before");
+    send_surely(&local.end, 1, b"before");
+    assert_eq!(receive_surely(&local.end), b"before");
     // SAFETY: a signal to our child.
     let signal = |signal| unsafe { libc::kill(child.id(), signal) };
     signal(libc::SIGSTOP);
@@ -253,16 +257,16 @@ fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
     // SAFETY: waits until our child stands still.
     unsafe { libc::waitpid(child.id(), &mut status, libc::WUNTRACED) };
     assert!(libc::WIFSTOPPED(status));
-    send_surely(&here.end, 1, b"while it is stopped");
+    send_surely(&local.end, 1, b"while it is stopped");
     let end = Instant::now() + Duration::from_secs(3);
     while Instant::now() < end {
-        assert_eq!(receive(&here.end), Err(Error::NoBuffers));
-        assert_eq!(here.end.is_send_done(), Err(Error::Busy));
+        assert_eq!(receive(&local.end), Err(Error::NoBuffers));
+        assert_eq!(local.end.is_send_done(), Err(Error::Busy));
     }
     signal(libc::SIGCONT);
-    assert_eq!(receive_surely(&here.end), b"while it is stopped");
-    send_surely(&here.end, 1, b"end");
-    assert_eq!(receive_surely(&here.end), b"end");
+    assert_eq!(receive_surely(&local.end), b"while it is stopped");
+    send_surely(&local.end, 1, b"end");
+    assert_eq!(receive_surely(&local.end), b"end");
     assert!(child.ends().success());
 }
 
@@ -270,22 +274,24 @@ fn a_process_that_was_stopped_for_seconds_is_no_dead_peer() {
 fn packets_of_another_job_are_dropped_and_counted() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &[]);
-    let here = hosts.give(0).join();
+    let local = hosts.give(0).join();
     // Everything that such a device sends lands at the ports of the first job.
-    let stranger = Device::open(
+    let foreign_device = Device::open(
         "ethernet",
         &["-nodes", "2", "-first", "1", "-local", "1", "-link", "127.0.0.1", "-secret", "bad"],
     )
     .unwrap();
-    let theirs = hosts.hosts[0].ethernet.addresses().unwrap();
-    stranger.set_peers(&[theirs, stranger.addresses().unwrap()].concat()).unwrap();
-    let context = stranger.open_context(0).unwrap();
+    let job_addresses = hosts.hosts[0].ethernet.addresses().unwrap();
+    foreign_device
+        .set_peers(&[job_addresses, foreign_device.addresses().unwrap()].concat())
+        .unwrap();
+    let context = foreign_device.open_context(0).unwrap();
     context.bind_channel(0, 1).unwrap();
     send(&context, 0, b"forged").unwrap();
     let end = Instant::now() + Duration::from_secs(60);
-    while !dump(&here.end).contains("refused: wrong secret") {
-        assert_eq!(receive(&here.end), Err(Error::NoBuffers));
-        assert!(Instant::now() < end, "{}", dump(&here.end));
+    while !dump(&local.end).contains("refused: wrong secret") {
+        assert_eq!(receive(&local.end), Err(Error::NoBuffers));
+        assert!(Instant::now() < end, "{}", dump(&local.end));
     }
     assert_eq!(context.is_send_done(), Err(Error::Busy));
 }
@@ -295,22 +301,22 @@ fn processes_on_several_hosts_talk_through_one_composite() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[2, 1, 3], &[]);
     let children: Vec<_> = (1..6).map(|node| hosts.start(node, "echo")).collect();
-    let here = hosts.give(0).join();
+    let local = hosts.give(0).join();
     for round in 0..200usize {
         for node in 1..6 {
             let message: Vec<u8> = (0..1 + round * 37 % 1100).map(|i| (i * node) as u8).collect();
-            send_surely(&here.end, node as u32, &message);
-            assert_eq!(receive_surely(&here.end), message, "round {round} node {node}");
+            send_surely(&local.end, node as u32, &message);
+            assert_eq!(receive_surely(&local.end), message, "round {round} node {node}");
         }
     }
     for node in 1..6 {
-        send_surely(&here.end, node, b"end");
-        assert_eq!(receive_surely(&here.end), b"end");
+        send_surely(&local.end, node, b"end");
+        assert_eq!(receive_surely(&local.end), b"end");
     }
     assert!(children.into_iter().all(|child| child.ends().success()));
     // By shmem to node 1, by ethernet to all others.
     let sent = hosts.hosts[0].ethernet.counters(0).unwrap().sent;
     assert_eq!(sent, 4 * 201);
-    let by_shmem = hosts.hosts[0].shmem.as_ref().unwrap().counters(0).unwrap().sent;
-    assert_eq!(by_shmem, 201);
+    let shmem_sent = hosts.hosts[0].shmem.as_ref().unwrap().counters(0).unwrap().sent;
+    assert_eq!(shmem_sent, 201);
 }

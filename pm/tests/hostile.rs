@@ -3,17 +3,17 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-mod bed;
+mod testbed;
 
-use bed::stolen::Segment;
-use bed::*;
 use nix::sys::socket::{MsgFlags, UnixAddr};
 use score_pm::*;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use testbed::hostile_segment::Segment;
+use testbed::*;
 
 /// A small generator: the tests are the same every time.
-fn next(seed: &mut u64) -> u64 {
+fn next_random(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
     *seed ^= *seed << 17;
@@ -21,21 +21,21 @@ fn next(seed: &mut u64) -> u64 {
 }
 
 #[test]
-fn a_corrupt_slot_is_eio_once_and_that_peer_is_gone_for_good() {
+fn a_corrupt_slot_is_eio_once_and_that_peer_is_cut_off_for_good() {
     on_local_kinds(3, |bed| {
         let segment = Segment::steal(bed);
-        send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
+        send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
         let header = segment.find(0x5c0_4e11) - 2;
         segment.word(header).store(7 << 32 | 8, Ordering::Relaxed);
-        assert_eq!(bed.ends[0].receive(), Err(Error::Io));
-        assert_eq!(bed.ends[0].receive(), Err(Error::NoBuffers));
-        assert_eq!(bed.ends[0].get_send_buffer(1, 8), Err(Error::Io));
-        assert_eq!(bed.ends[0].get_multicast_buffer(&[1, 2], 8), Err(Error::Io));
-        assert_eq!(bed.ends[0].is_send_done(), Err(Error::Io));
-        send(&bed.ends[2], 0, b"others go on").unwrap();
-        assert_eq!(receive(&bed.ends[0]).unwrap(), b"others go on");
-        send(&bed.ends[0], 2, b"both ways").unwrap();
-        assert_eq!(receive(&bed.ends[2]).unwrap(), b"both ways");
+        assert_eq!(bed.contexts[0].receive(), Err(Error::Io));
+        assert_eq!(bed.contexts[0].receive(), Err(Error::NoBuffers));
+        assert_eq!(bed.contexts[0].get_send_buffer(1, 8), Err(Error::Io));
+        assert_eq!(bed.contexts[0].get_multicast_buffer(&[1, 2], 8), Err(Error::Io));
+        assert_eq!(bed.contexts[0].is_send_done(), Err(Error::Io));
+        send(&bed.contexts[2], 0, b"others go on").unwrap();
+        assert_eq!(receive(&bed.contexts[0]).unwrap(), b"others go on");
+        send(&bed.contexts[0], 2, b"both ways").unwrap();
+        assert_eq!(receive(&bed.contexts[2]).unwrap(), b"both ways");
     });
 }
 
@@ -56,38 +56,38 @@ fn every_impossible_header_is_refused() {
         1 << 32 | LONG | (LONG - 1),
     ];
     for header in headers {
-        let bed = Bed::new("shmem", 2);
+        let bed = TestBed::new("shmem", 2);
         let segment = Segment::steal(&bed);
-        send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
-        let at = segment.find(0x5c0_4e11) - 2;
-        segment.word(at).store(header, Ordering::Relaxed);
-        assert_eq!(bed.ends[0].receive(), Err(Error::Io), "{header:#x}");
+        send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
+        let index = segment.find(0x5c0_4e11) - 2;
+        segment.word(index).store(header, Ordering::Relaxed);
+        assert_eq!(bed.contexts[0].receive(), Err(Error::Io), "{header:#x}");
     }
     for position in [u64::MAX, 1, AREA, AREA - 64, 63, 1 << 63] {
-        let bed = Bed::new("shmem", 2);
+        let bed = TestBed::new("shmem", 2);
         let segment = Segment::steal(&bed);
-        send(&bed.ends[1], 0, &[0x5c; 8000]).unwrap();
-        send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
-        let at = segment.find(0x5c0_4e11) - 2 - SECOND;
-        segment.word(at + 1).store(position, Ordering::Relaxed);
+        send(&bed.contexts[1], 0, &[0x5c; 8000]).unwrap();
+        send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).unwrap();
+        let index = segment.find(0x5c0_4e11) - 2 - SECOND;
+        segment.word(index + 1).store(position, Ordering::Relaxed);
         // Only where it falls in the area counts, not which lap it claims to be of.
-        let inside = [AREA, 1 << 63].contains(&position);
-        assert_eq!(bed.ends[0].receive().is_ok(), inside, "{position:#x}");
+        let is_in_area = [AREA, 1 << 63].contains(&position);
+        assert_eq!(bed.contexts[0].receive().is_ok(), is_in_area, "{position:#x}");
     }
 }
 
 #[test]
 fn impossible_credit_is_eio() {
-    let bed = Bed::new("shmem", 2);
+    let bed = TestBed::new("shmem", 2);
     let segment = Segment::steal(&bed);
-    while send(&bed.ends[1], 0, &0x5c0_4e11_u64.to_le_bytes()).is_ok() {}
+    while send(&bed.contexts[1], 0, &0x5c0_4e11_u64.to_le_bytes()).is_ok() {}
     // The head of the ring: the sender's line and, 128 bytes on, the receiver's.
-    let ends = segment.find(0x5c0_4e11) - 2 - 32;
-    assert_eq!(segment.word(ends).load(Ordering::Relaxed), 256);
-    segment.word(ends + 16).store(1 << 50, Ordering::Relaxed);
-    let errors: Vec<_> = (0..16).map(|_| bed.ends[1].get_send_buffer(0, 8)).collect();
+    let ring_header = segment.find(0x5c0_4e11) - 2 - 32;
+    assert_eq!(segment.word(ring_header).load(Ordering::Relaxed), 256);
+    segment.word(ring_header + 16).store(1 << 50, Ordering::Relaxed);
+    let errors: Vec<_> = (0..16).map(|_| bed.contexts[1].get_send_buffer(0, 8)).collect();
     assert!(errors.contains(&Err(Error::Io)), "{errors:?}");
-    assert_eq!(bed.ends[1].get_send_buffer(0, 8), Err(Error::Io));
+    assert_eq!(bed.contexts[1].get_send_buffer(0, 8), Err(Error::Io));
 }
 
 #[test]
@@ -96,49 +96,52 @@ fn garbage_all_over_the_segment_crashes_nobody() {
     let mut seed: u64 = 0x9e37_79b9_7f4a_7c15;
     for kind in KINDS {
         for round in 0..6 {
-            let bed = Bed::new(kind, 3);
+            let bed = TestBed::new(kind, 3);
             let segment = Segment::steal(&bed);
             for k in 0..3 {
                 for len in [8, 100, 8000] {
-                    let _ = send(&bed.ends[k], (k as u32 + 1) % 3, &vec![1; len]);
+                    let _ = send(&bed.contexts[k], (k as u32 + 1) % 3, &vec![1; len]);
                 }
             }
             let stop = AtomicBool::new(false);
-            let mut theirs = seed.wrapping_add(round);
+            let mut attacker_seed = seed.wrapping_add(round);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        let at = next(&mut theirs) as usize % segment.words();
-                        let value = match next(&mut theirs) % 4 {
-                            0 => next(&mut theirs),
-                            1 => ((next(&mut theirs) % 4) << 32) | (next(&mut theirs) % 9000),
+                        let index = next_random(&mut attacker_seed) as usize % segment.words();
+                        let value = match next_random(&mut attacker_seed) % 4 {
+                            0 => next_random(&mut attacker_seed),
+                            1 => {
+                                ((next_random(&mut attacker_seed) % 4) << 32)
+                                    | (next_random(&mut attacker_seed) % 9000)
+                            }
                             2 => 0,
-                            _ => next(&mut theirs) % 300,
+                            _ => next_random(&mut attacker_seed) % 300,
                         };
-                        segment.word(at).store(value, Ordering::Relaxed);
+                        segment.word(index).store(value, Ordering::Relaxed);
                     }
                 });
                 for i in 0..1500 {
-                    let k = next(&mut seed) as usize % 3;
+                    let k = next_random(&mut seed) as usize % 3;
                     let to = (k as u32 + 1 + (i % 2)) % 3;
-                    let len = 1 + next(&mut seed) as usize % 8192;
-                    let _ = send(&bed.ends[k], to, &vec![2; len]);
-                    if let Ok((at, len)) = bed.ends[k].receive() {
+                    let len = 1 + next_random(&mut seed) as usize % 8192;
+                    let _ = send(&bed.contexts[k], to, &vec![2; len]);
+                    if let Ok((payload, len)) = bed.contexts[k].receive() {
                         assert!((1..=8192).contains(&len));
-                        let _ = bytes((at, len));
-                        bed.ends[k].release_receive_buffer().unwrap();
+                        let _ = bytes((payload, len));
+                        bed.contexts[k].release_receive_buffer().unwrap();
                     }
                     if i % 100 == 0 {
-                        let _ = bed.ends[k].queue_status();
-                        let _ = bed.ends[k].before_select();
-                        let _ = bed.ends[k].receive().map(|_| bed.ends[k].reset());
-                        let _ = bed.ends[k].after_select();
+                        let _ = bed.contexts[k].queue_status();
+                        let _ = bed.contexts[k].before_select();
+                        let _ = bed.contexts[k].receive().map(|_| bed.contexts[k].reset());
+                        let _ = bed.contexts[k].after_select();
                         let _ = bed.device.counters(k as u32);
                     }
                 }
                 stop.store(true, Ordering::Relaxed);
             });
-            let _ = bed.ends[0].reset();
+            let _ = bed.contexts[0].reset();
             for node in 0..3 {
                 bed.device.mark_exited(node).unwrap();
             }
@@ -148,7 +151,7 @@ fn garbage_all_over_the_segment_crashes_nobody() {
 
 #[test]
 fn a_segment_cannot_be_resized_and_a_foreign_one_is_refused() {
-    let bed = Bed::new("shmem", 2);
+    let bed = TestBed::new("shmem", 2);
     let segment = Segment::steal(&bed);
     for size in [0, 4096, 1 << 30] {
         assert!(nix::unistd::ftruncate(&segment.2, size).is_err());
@@ -180,12 +183,16 @@ fn a_segment_cannot_be_resized_and_a_foreign_one_is_refused() {
     assert_eq!(attach(&[good.clone(), vec![0]].concat(), &[memory]), Err(Error::Invalid));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert_eq!(attach(&good, &[file.as_raw_fd()]), Err(Error::Invalid));
-    let other = Bed::new("shmem", 3);
-    let other = Segment::steal(&other);
-    assert_eq!(attach(&good, &[other.2.as_raw_fd()]), Err(Error::Invalid), "another size");
-    let same = Bed::new("shmem", 2);
-    let same = Segment::steal(&same);
-    assert_eq!(attach(&good, &[same.2.as_raw_fd()]), Err(Error::Invalid), "another nonce");
+    let larger_bed = TestBed::new("shmem", 3);
+    let larger_segment = Segment::steal(&larger_bed);
+    assert_eq!(attach(&good, &[larger_segment.2.as_raw_fd()]), Err(Error::Invalid), "another size");
+    let second_bed = TestBed::new("shmem", 2);
+    let second_segment = Segment::steal(&second_bed);
+    assert_eq!(
+        attach(&good, &[second_segment.2.as_raw_fd()]),
+        Err(Error::Invalid),
+        "another nonce"
+    );
     for byte in 0..good.len() {
         let mut bad = good.clone();
         bad[byte] ^= 0x80;

@@ -3,22 +3,22 @@
 
 #![allow(unsafe_code, missing_docs, dead_code)]
 
-mod bed;
 #[path = "wires/bed.rs"]
 mod namespaces;
+mod testbed;
 
-use bed::*;
 use namespaces::*;
 use score_pm::*;
 use std::time::{Duration, Instant};
+use testbed::*;
 
 /// Node k of two, on host k: device and context, opened there.
 fn open(hosts: &[Host; 2], options: &[&str]) -> [(Device, ContextRef); 2] {
     let device = |k: usize| {
         let first = k.to_string();
-        let own = ["-nodes", "2", "-first", &first, "-local", "1", "-secret", "feed"];
-        let all = [&own[..], options].concat();
-        hosts[k].within(|| Device::open("ethernet", &all).unwrap())
+        let job_options = ["-nodes", "2", "-first", &first, "-local", "1", "-secret", "feed"];
+        let all_options = [&job_options[..], options].concat();
+        hosts[k].within(|| Device::open("ethernet", &all_options).unwrap())
     };
     let devices = [device(0), device(1)];
     let table = devices.iter().flat_map(|device| device.addresses().unwrap()).collect::<Vec<_>>();
@@ -68,7 +68,7 @@ fn sent_over(context: &Context, link: u32) -> u64 {
 }
 
 /// A link that was suspected, or dead, is taken back when it answers.
-fn both_carry(a: &Context, b: &Context) {
+fn wait_until_both_links_carry(a: &Context, b: &Context) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let _ = (a.queue_status(), b.queue_status());
@@ -118,20 +118,21 @@ fn remote_memory_crosses_every_wire() {
                 let options = ["-wire", wire, "-link", "eth0", "-loss", loss];
                 let [(_one, a), (_other, b)] = open(&hosts, &options);
                 let len = 3 * 1024 * 1024 + 5;
-                let ((mut from, here), (_to, there)) = (locked(&a, len), locked(&b, len));
+                let ((mut from, local_handle), (_to, remote_handle)) =
+                    (locked(&a, len), locked(&b, len));
                 for (i, byte) in from.iter_mut().enumerate() {
                     *byte = (i ^ (i >> 8)) as u8;
                 }
-                a.write(1, there, here, len).unwrap();
-                let (back, again) = locked(&a, len);
-                a.read(1, there, again, len).unwrap();
+                a.write(1, remote_handle, local_handle, len).unwrap();
+                let (read_back, read_handle) = locked(&a, len);
+                a.read(1, remote_handle, read_handle, len).unwrap();
                 let end = Instant::now() + Duration::from_secs(60);
                 while a.is_read_done() == Err(Error::Busy) {
                     assert_eq!(b.receive(), Err(Error::NoBuffers));
                     assert!(Instant::now() < end, "{wire}: not read for 60 s: {}", dump(&a));
                 }
                 assert_eq!(a.is_write_done(), Ok(()), "{wire}: it was before the read");
-                assert!(from == back, "{wire}, MTU {mtu}");
+                assert!(from == read_back, "{wire}, MTU {mtu}");
                 // Before their memory, which stays locked.
                 drop((a, b));
             }
@@ -165,10 +166,10 @@ fn a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one() {
         let _dog = Watchdog::new(300);
         let hosts = pair(1500);
         cable(&hosts[0], &hosts[1], "eth1", 8, 1500);
-        let named = ["-link", "eth0", "-link", "eth1"];
-        let [(_one, a), (_other, b)] = open(&hosts, &named);
+        let link_options = ["-link", "eth0", "-link", "eth1"];
+        let [(_one, a), (_other, b)] = open(&hosts, &link_options);
         stream(&a, &b, 5000, || ());
-        both_carry(&a, &b);
+        wait_until_both_links_carry(&a, &b);
         assert!((0..2).all(|link| sent_over(&a, link) > 500), "{}", dump(&a));
         stream(&a, &b, 20_000, || {
             std::thread::sleep(Duration::from_millis(5));
@@ -176,6 +177,6 @@ fn a_trunk_of_two_carries_over_both_and_survives_the_loss_of_one() {
         });
         hosts[0].ip("link set eth1 up");
         stream(&a, &b, 5000, || ());
-        both_carry(&a, &b);
+        wait_until_both_links_carry(&a, &b);
     });
 }

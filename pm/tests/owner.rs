@@ -2,12 +2,12 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-mod bed;
+mod testbed;
 
-use bed::*;
 use score_pm::*;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use testbed::*;
 
 fn shmem(nodes: &str) -> Device {
     Device::open("shmem", &["-nodes", nodes]).unwrap()
@@ -17,8 +17,8 @@ fn shmem(nodes: &str) -> Device {
 fn only_known_types_and_options_open() {
     let adapter = Device::open("verbs", &["-nodes", "2"]).is_ok();
     assert_eq!(type_list(), if adapter { &DEVICE_TYPES[..] } else { &DEVICE_TYPES[..3] });
-    for dead in ["myrinet", "sci", "ib-ts", "infiniband-fj", "ethernet-hxb", "x", ""] {
-        assert_eq!(Device::open(dead, &[]).err(), Some(Error::NoDevice), "{dead}");
+    for unknown in ["myrinet", "sci", "ib-ts", "infiniband-fj", "ethernet-hxb", "x", ""] {
+        assert_eq!(Device::open(unknown, &[]).err(), Some(Error::NoDevice), "{unknown}");
     }
     assert_eq!(Device::open("shmem", &["-nodes", "0"]).err(), Some(Error::Invalid));
     assert_eq!(Device::open("composite", &["-channels", "2"]).err(), Some(Error::Invalid));
@@ -70,7 +70,7 @@ fn contexts_of_one_channel_reach_each_other_and_no_other_channel() {
 }
 
 #[test]
-fn a_context_that_was_lent_is_busy_until_it_is_unbound() {
+fn a_context_that_was_handed_over_is_busy_until_it_is_unbound() {
     let device = shmem("2");
     let context = device.open_context(0).unwrap();
     assert_eq!(context.create_attach_fd().err(), Some(Error::Invalid));
@@ -91,15 +91,15 @@ fn a_context_that_was_lent_is_busy_until_it_is_unbound() {
 }
 
 #[test]
-fn between_hosts_a_context_that_was_used_here_is_not_given_away() {
+fn an_internode_context_that_was_used_is_not_handed_over() {
     let device = Device::open("ethernet", &["-nodes", "2"]).unwrap();
     let contexts: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
-    for (own, context) in contexts.iter().enumerate() {
-        context.bind_channel(0, own as u32).unwrap();
+    for (node, context) in contexts.iter().enumerate() {
+        context.bind_channel(0, node as u32).unwrap();
         // To look is not to use.
         assert_eq!(
             (context.config().unwrap().nodes, context.self_node().unwrap()),
-            (2, own as u32)
+            (2, node as u32)
         );
         context.dump(&mut Vec::new()).unwrap();
     }
@@ -115,7 +115,7 @@ fn between_hosts_a_context_that_was_used_here_is_not_given_away() {
 
 #[test]
 fn privileged_functions_are_refused_on_an_attached_context() {
-    let bed = Bed::new("shmem", 2);
+    let bed = TestBed::new("shmem", 2);
     let context = &bed.attached[0];
     let denied = Some(Error::Permission);
     assert_eq!(context.close().err(), denied);
@@ -133,29 +133,29 @@ fn privileged_functions_are_refused_on_an_attached_context() {
 }
 
 #[test]
-fn what_is_not_an_attach_descriptor_is_einval() {
-    let bed = Bed::new("shmem", 2);
+fn attaching_any_other_descriptor_is_einval() {
+    let bed = TestBed::new("shmem", 2);
     let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     assert_eq!(Context::attach("shmem", file).err(), Some(Error::Invalid));
     let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
     a.send(&[7; 64]).unwrap();
     assert_eq!(Context::attach("shmem", b.into()).err(), Some(Error::Invalid));
     let fd = bed.opened[0].create_attach_fd().unwrap();
-    let twice = fd.try_clone().unwrap();
+    let duplicate = fd.try_clone().unwrap();
     assert_eq!(Context::attach("nothing", fd.try_clone().unwrap()).err(), Some(Error::NoDevice));
     assert_eq!(Context::attach("composite", fd.try_clone().unwrap()).err(), Some(Error::Invalid));
     assert!(Context::attach("shmem", fd).is_ok());
-    assert_eq!(Context::attach("shmem", twice).err(), Some(Error::Invalid), "single use");
+    assert_eq!(Context::attach("shmem", duplicate).err(), Some(Error::Invalid), "single use");
 }
 
 #[test]
 fn only_composites_have_members() {
-    let bed = Bed::new("shmem", 2);
-    let context = &bed.ends[0];
-    assert_eq!(context.add_node(0, &bed.ends[1], 1), Err(Error::NoSys));
+    let bed = TestBed::new("shmem", 2);
+    let context = &bed.contexts[0];
+    assert_eq!(context.add_node(0, &bed.contexts[1], 1), Err(Error::NoSys));
     assert_eq!(context.remove_node(0), Err(Error::NoSys));
     assert_eq!(context.extract_node(0).err(), Some(Error::NoSys));
-    assert_eq!(context.associate_nodes(&bed.ends[1], &[(0, 1)]), Err(Error::NoSys));
+    assert_eq!(context.associate_nodes(&bed.contexts[1], &[(0, 1)]), Err(Error::NoSys));
     let composite = bed.composite.open_context(5).unwrap();
     assert_eq!(composite.create_attach_fd().err(), Some(Error::NoSys));
     assert_eq!(bed.composite.counters(0).err(), Some(Error::NoSys));
@@ -164,7 +164,7 @@ fn only_composites_have_members() {
 
 #[test]
 fn nodes_are_added_extracted_and_removed() {
-    let bed = Bed::new("shmem", 3);
+    let bed = TestBed::new("shmem", 3);
     let composites = Device::open("composite", &["-nodes", "3"]).unwrap();
     let c = composites.open_context(0).unwrap();
     let other = composites.open_context(1).unwrap();
@@ -205,8 +205,8 @@ fn nodes_are_added_extracted_and_removed() {
 
 #[test]
 fn a_composite_and_its_member_exclude_each_other() {
-    let bed = Bed::new("composite", 2);
-    let (end, member) = (&bed.ends[0], &bed.attached[0]);
+    let bed = TestBed::new("composite", 2);
+    let (end, member) = (&bed.contexts[0], &bed.attached[0]);
     end.get_send_buffer(1, 8).unwrap();
     assert_eq!(member.get_send_buffer(1, 8), Err(Error::Busy));
     assert_eq!(member.send(), Err(Error::Io), "the buffer is the composite's");
@@ -222,8 +222,8 @@ fn a_composite_and_its_member_exclude_each_other() {
 #[test]
 fn a_composite_of_two_members_receives_from_both_in_turn() {
     let _dog = Watchdog::new(300);
-    let one = Bed::new("shmem", 2);
-    let two = Bed::new("shmem", 2);
+    let one = TestBed::new("shmem", 2);
+    let two = TestBed::new("shmem", 2);
     let composites = Device::open("composite", &["-nodes", "3"]).unwrap();
     let c = composites.open_context(0).unwrap();
     c.associate_nodes(&one.attached[0], &[(0, 0), (1, 1)]).unwrap();
@@ -238,12 +238,12 @@ fn a_composite_of_two_members_receives_from_both_in_turn() {
     assert_eq!(receive(&two.attached[1]).unwrap(), b"both");
     while send(&one.attached[1], 0, b"flood").is_ok() {}
     send(&two.attached[1], 0, b"quiet").unwrap();
-    let before = (0..).find(|_| {
+    let messages_before = (0..).find(|_| {
         let message = receive_surely(&c);
         let _ = send(&one.attached[1], 0, b"flood");
         message == b"quiet"
     });
-    assert!(before.unwrap() <= 64, "{before:?} messages came first");
+    assert!(messages_before.unwrap() <= 64, "{messages_before:?} messages came first");
     c.before_select().unwrap();
     while receive(&c).is_ok() {}
     send(&two.attached[1], 0, b"ring").unwrap();
@@ -252,7 +252,7 @@ fn a_composite_of_two_members_receives_from_both_in_turn() {
 }
 
 #[test]
-fn a_node_that_is_bound_again_starts_anew() {
+fn a_node_that_is_bound_again_starts_with_empty_queues() {
     let device = shmem("2");
     let a = device.open_context(0).unwrap();
     let b = device.open_context(1).unwrap();
@@ -268,24 +268,24 @@ fn a_node_that_is_bound_again_starts_anew() {
     assert_eq!(receive(&b).unwrap(), b"new life");
 }
 
-extern "C" fn note() {
-    NOTED.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+extern "C" fn on_idle_send() {
+    IDLE_SENDS.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
 }
-static NOTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+static IDLE_SENDS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
 #[test]
 fn a_send_while_threads_are_idle_calls_back() {
     use std::sync::atomic::{AtomicU32, Ordering};
     static IDLE: AtomicU32 = AtomicU32::new(0);
-    let bed = Bed::new("composite", 2);
+    let bed = TestBed::new("composite", 2);
     // SAFETY: a static.
-    unsafe { set_idle_word(&IDLE, note) };
-    send(&bed.ends[0], 1, b"busy").unwrap();
-    let before = NOTED.load(Ordering::SeqCst);
+    unsafe { set_idle_word(&IDLE, on_idle_send) };
+    send(&bed.contexts[0], 1, b"busy").unwrap();
+    let before = IDLE_SENDS.load(Ordering::SeqCst);
     IDLE.store(1, Ordering::SeqCst);
-    send(&bed.ends[0], 1, b"idle").unwrap();
+    send(&bed.contexts[0], 1, b"idle").unwrap();
     IDLE.store(0, Ordering::SeqCst);
-    assert!(NOTED.load(Ordering::SeqCst) > before);
+    assert!(IDLE_SENDS.load(Ordering::SeqCst) > before);
     // SAFETY: takes it back.
-    unsafe { set_idle_word(std::ptr::null(), note) };
+    unsafe { set_idle_word(std::ptr::null(), on_idle_send) };
 }

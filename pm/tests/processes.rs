@@ -3,23 +3,23 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-mod bed;
+mod testbed;
 
-use bed::*;
 use score_pm::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use testbed::*;
 
-const ROLE: &str = "PM_TEST_ROLE";
-const FD: &str = "PM_TEST_FD";
+const ROLE_ENV: &str = "PM_TEST_ROLE";
+const FD_ENV: &str = "PM_TEST_FD";
 
 /// An owner of two contexts; node 1 goes to another process, node 0 stays here.
-struct Pair {
+struct TwoNodes {
     device: Device,
     _opened: Vec<ContextRef>,
     end: ContextRef,
-    there: Option<OwnedFd>,
+    remote_fd: Option<OwnedFd>,
 }
 
 fn composite(member: &ContextRef) -> ContextRef {
@@ -29,27 +29,27 @@ fn composite(member: &ContextRef) -> ContextRef {
     end
 }
 
-impl Pair {
-    fn new() -> Pair {
+impl TwoNodes {
+    fn new() -> TwoNodes {
         let device = Device::open("shmem", &["-nodes", "2"]).unwrap();
         let opened: Vec<_> = (0..2).map(|k| device.open_context(k).unwrap()).collect();
         for (k, context) in opened.iter().enumerate() {
             context.bind_channel(0, k as u32).unwrap();
         }
-        let here = Context::attach("shmem", opened[0].create_attach_fd().unwrap()).unwrap();
-        let there = Some(opened[1].create_attach_fd().unwrap());
-        Pair { device, _opened: opened, end: composite(&here), there }
+        let local = Context::attach("shmem", opened[0].create_attach_fd().unwrap()).unwrap();
+        let remote_fd = Some(opened[1].create_attach_fd().unwrap());
+        TwoNodes { device, _opened: opened, end: composite(&local), remote_fd }
     }
 
     /// Starts this binary again as node 1.
     fn start(&mut self, role: &str) -> Process {
-        let fd = self.there.take().unwrap();
+        let fd = self.remote_fd.take().unwrap();
         // SAFETY: our descriptor; the child has to inherit it.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["role", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(FD, fd.as_raw_fd().to_string())
+            .env(ROLE_ENV, role)
+            .env(FD_ENV, fd.as_raw_fd().to_string())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -61,7 +61,7 @@ impl Pair {
 struct Process(Child);
 
 impl Process {
-    fn ends_well(mut self) {
+    fn wait_for_success(mut self) {
         assert!(self.0.wait().unwrap().success());
     }
     fn kill(&mut self) {
@@ -80,9 +80,9 @@ impl Drop for Process {
 /// Not a test of its own: what the other process does.
 #[test]
 fn role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE_ENV) else { return };
     let _dog = Watchdog::new(300);
-    let fd: i32 = std::env::var(FD).unwrap().parse().unwrap();
+    let fd: i32 = std::env::var(FD_ENV).unwrap().parse().unwrap();
     // SAFETY: inherited for this purpose.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let member = Context::attach("shmem", fd).unwrap();
@@ -91,7 +91,7 @@ fn role() {
         "echo" => echo(&end),
         "blocking echo" => blocking_echo(&end),
         "user" => user(&end),
-        "stuck with a buffer" => stuck(&end),
+        "stuck with a buffer" => hold_buffer_for_ever(&end),
         "flood" => loop {
             let _ = send(&end, 0, b"flood");
         },
@@ -153,7 +153,7 @@ fn user(end: &Context) {
     send_surely(end, 0, b"a user");
 }
 
-fn stuck(end: &Context) {
+fn hold_buffer_for_ever(end: &Context) {
     send_surely(end, 0, b"one");
     fill(end.get_send_buffer(0, 1000).unwrap(), b"never sent");
     loop {
@@ -164,7 +164,7 @@ fn stuck(end: &Context) {
 #[test]
 fn two_processes_exchange_messages_of_all_lengths() {
     let _dog = Watchdog::new(300);
-    let mut pair = Pair::new();
+    let mut pair = TwoNodes::new();
     let process = pair.start("echo");
     for i in 0..5000usize {
         let message = vec![i as u8; 1 + i * 13 % 8192];
@@ -173,7 +173,7 @@ fn two_processes_exchange_messages_of_all_lengths() {
     }
     send_surely(&pair.end, 1, b"end");
     assert_eq!(receive_surely(&pair.end), b"end");
-    process.ends_well();
+    process.wait_for_success();
     for node in 0..2 {
         let counters = pair.device.counters(node).unwrap();
         assert_eq!((counters.sent, counters.received), (5001, 5001));
@@ -183,14 +183,14 @@ fn two_processes_exchange_messages_of_all_lengths() {
 #[test]
 fn a_blocked_receiver_never_misses_a_message() {
     let _dog = Watchdog::new(300);
-    let mut pair = Pair::new();
+    let mut pair = TwoNodes::new();
     let process = pair.start("blocking echo");
     let mut seed = 7u32;
     for i in 0..3000u32 {
         // Now and then the other side falls asleep, otherwise it is caught on its way.
         seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        let end = Instant::now() + Duration::from_micros(u64::from(seed >> 16) % 100);
-        while Instant::now() < end {
+        let sleep_end = Instant::now() + Duration::from_micros(u64::from(seed >> 16) % 100);
+        while Instant::now() < sleep_end {
             std::hint::spin_loop();
         }
         send_surely(&pair.end, 1, &i.to_le_bytes());
@@ -200,23 +200,23 @@ fn a_blocked_receiver_never_misses_a_message() {
     }
     send_surely(&pair.end, 1, b"end");
     assert_eq!(blocking_receive(&pair.end), b"end");
-    process.ends_well();
+    process.wait_for_success();
 }
 
 #[test]
 fn a_process_that_has_attached_is_a_user() {
     let _dog = Watchdog::new(300);
-    let mut pair = Pair::new();
+    let mut pair = TwoNodes::new();
     let process = pair.start("user");
     send_surely(&pair.end, 1, b"who are you?");
     assert_eq!(receive_surely(&pair.end), b"a user");
-    process.ends_well();
+    process.wait_for_success();
 }
 
 #[test]
 fn death_between_get_buffer_and_send_leaves_no_trace() {
     let _dog = Watchdog::new(300);
-    let mut pair = Pair::new();
+    let mut pair = TwoNodes::new();
     let mut process = pair.start("stuck with a buffer");
     assert_eq!(receive_surely(&pair.end), b"one");
     send_surely(&pair.end, 1, b"unread");
@@ -237,7 +237,7 @@ fn death_between_get_buffer_and_send_leaves_no_trace() {
 fn death_at_any_moment_of_a_flood_leaves_whole_messages() {
     let _dog = Watchdog::new(300);
     for round in 0..20u64 {
-        let mut pair = Pair::new();
+        let mut pair = TwoNodes::new();
         let mut process = pair.start("flood");
         for _ in 0..1000 + round * 321 {
             assert_eq!(receive_surely(&pair.end), b"flood");
@@ -253,14 +253,14 @@ fn death_at_any_moment_of_a_flood_leaves_whole_messages() {
 #[test]
 fn a_node_that_leaves_counts_what_it_did_not_read() {
     let _dog = Watchdog::new(300);
-    let mut pair = Pair::new();
+    let mut pair = TwoNodes::new();
     send_surely(&pair.end, 1, b"go");
     for _ in 0..10 {
         send_surely(&pair.end, 1, b"unread");
     }
     let process = pair.start("leave");
     assert_eq!(receive_surely(&pair.end), b"last words");
-    process.ends_well();
+    process.wait_for_success();
     send_surely(&pair.end, 1, b"too late");
     let sums = (0..2).map(|k| pair.device.counters(k).unwrap());
     let (sent, received) = sums.fold((0, 0), |(s, r), c| (s + c.sent, r + c.received));
@@ -270,7 +270,7 @@ fn a_node_that_leaves_counts_what_it_did_not_read() {
 #[test]
 fn after_fork_the_child_has_no_contexts_and_the_parent_goes_on() {
     let _dog = Watchdog::new(300);
-    let mut pair = Pair::new();
+    let mut pair = TwoNodes::new();
     let process = pair.start("echo");
     // SAFETY: the child calls only what takes no lock that another thread may hold, and _exit.
     let child = unsafe { libc::fork() };
@@ -293,5 +293,5 @@ fn after_fork_the_child_has_no_contexts_and_the_parent_goes_on() {
     assert_eq!(status, 0);
     send_surely(&pair.end, 1, b"end");
     assert_eq!(receive_surely(&pair.end), b"end");
-    process.ends_well();
+    process.wait_for_success();
 }

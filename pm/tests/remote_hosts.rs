@@ -3,33 +3,33 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-#[path = "bed/mod.rs"]
-mod bed;
-#[path = "bed/hosts.rs"]
+#[path = "testbed/hosts.rs"]
 mod hosts;
+#[path = "testbed/mod.rs"]
+mod testbed;
 
-use bed::*;
 use hosts::*;
 use score_pm::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use testbed::*;
 
 /// Bytes of a node's region.
 const LEN: usize = 4 << 20;
 /// Some of them, for which there are frames at once.
-const LITTLE: usize = 160_000;
+const SHORT_LEN: usize = 160_000;
 const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.02,reorder=0.05,seed=5"];
 
 /// Not a test of its own: what another process does.
 #[test]
 fn role() {
-    let Some((role, given)) = Given::inherited() else { return };
+    let Some((role, given)) = InheritedNode::inherited() else { return };
     let _dog = Watchdog::new(300);
     let node = given.join();
     match role.as_str() {
         "computes" => {
             let region = Region::new(&node.end);
-            region.tell(&node.end);
+            region.send_handle(&node.end);
             // Not a call of PM until the last word of the region has changed.
             while region.word(LEN / 8 - 1).load(Ordering::Acquire) == 0 {
                 std::hint::spin_loop();
@@ -39,8 +39,8 @@ fn role() {
         }
         "asks and leaves" => {
             let region = Region::new(&node.end);
-            let there = handle(&receive_surely(&node.end));
-            node.end.read(0, there, region.handle, LEN).unwrap();
+            let remote = handle(&receive_surely(&node.end));
+            node.end.read(0, remote, region.handle, LEN).unwrap();
             let Node { end, ethernet, .. } = node;
             (0..2).for_each(|other| end.remove_node(other).unwrap());
             drop(end);
@@ -49,13 +49,13 @@ fn role() {
         }
         "sleeps" => {
             let region = Region::new(&node.end);
-            region.tell(&node.end);
+            region.send_handle(&node.end);
             loop {
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
         "leaves" => {
-            write_all(&node.end, LEN);
+            write_region(&node.end, LEN);
             send_surely(&node.end, 0, b"written");
             let Node { end, ethernet, .. } = node;
             (0..2).for_each(|other| end.remove_node(other).unwrap());
@@ -63,18 +63,18 @@ fn role() {
             ethernet.detach().unwrap();
         }
         "exits at once" => {
-            write_all(&node.end, LEN);
+            write_region(&node.end, LEN);
             send_surely(&node.end, 0, b"written");
             // SAFETY: ends the process without any handler.
             unsafe { libc::_exit(0) };
         }
         "exits unsaid" => {
-            write_all(&node.end, LEN);
+            write_region(&node.end, LEN);
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
         "exits behind little" => {
-            write_all(&node.end, LITTLE);
+            write_region(&node.end, SHORT_LEN);
             send_surely(&node.end, 0, b"written");
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
@@ -84,14 +84,14 @@ fn role() {
 }
 
 /// Writes so much of its region to node 0; waits for nothing.
-fn write_all(end: &Context, len: usize) {
+fn write_region(end: &Context, len: usize) {
     let region = Region::new(end);
-    (0..LEN / 8).for_each(|i| region.word(i).store(stamp(i), Ordering::Relaxed));
-    let there = handle(&receive_surely(end));
-    end.write(0, there, region.handle, len).unwrap();
+    (0..LEN / 8).for_each(|i| region.word(i).store(pattern(i), Ordering::Relaxed));
+    let remote = handle(&receive_surely(end));
+    end.write(0, remote, region.handle, len).unwrap();
 }
 
-fn stamp(word: usize) -> u64 {
+fn pattern(word: usize) -> u64 {
     word as u64 * 0x9e37_79b9 + 1
 }
 
@@ -113,24 +113,24 @@ impl Region {
         Region { words, handle }
     }
 
-    fn word(&self, at: usize) -> &AtomicU64 {
-        &self.words[at]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words[index]
     }
 
-    fn tell(&self, end: &Context) {
+    fn send_handle(&self, end: &Context) {
         send_surely(end, 0, &self.handle.bits().to_ne_bytes());
     }
 }
 
 /// Until neither is under way.
-fn done(end: &Context) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(120);
+fn done(end: &Context) -> PmResult<()> {
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         match (end.is_write_done(), end.is_read_done()) {
             (Err(Error::Busy), _) | (_, Err(Error::Busy)) => std::thread::yield_now(),
             (write, read) => return write.and(read),
         }
-        assert!(Instant::now() < until, "not done for 120 s");
+        assert!(Instant::now() < deadline, "not done for 120 s");
     }
 }
 
@@ -139,23 +139,23 @@ fn a_target_that_only_computes_is_written_and_read() {
     let _dog = Watchdog::new(300);
     for loss in [&[][..], &LOSS] {
         let hosts = Hosts::new(&[1, 1], loss);
-        let here = hosts.give(0).join();
+        let local = hosts.give(0).join();
         let child = hosts.start(1, "computes");
-        let there = handle(&receive_surely(&here.end));
-        let region = Region::new(&here.end);
+        let remote = handle(&receive_surely(&local.end));
+        let region = Region::new(&local.end);
         // The last word stays 0, and the target goes on computing.
-        (0..LEN / 8 - 1).for_each(|i| region.word(i).store(stamp(i), Ordering::Relaxed));
-        here.end.write(1, there, region.handle, LEN).unwrap();
-        assert_eq!(done(&here.end), Ok(()));
+        (0..LEN / 8 - 1).for_each(|i| region.word(i).store(pattern(i), Ordering::Relaxed));
+        local.end.write(1, remote, region.handle, LEN).unwrap();
+        assert_eq!(done(&local.end), Ok(()));
         (0..LEN / 8).for_each(|i| region.word(i).store(7, Ordering::Relaxed));
-        here.end.read(1, there, region.handle, LEN).unwrap();
-        assert_eq!(done(&here.end), Ok(()));
+        local.end.read(1, remote, region.handle, LEN).unwrap();
+        assert_eq!(done(&local.end), Ok(()));
         for i in 0..LEN / 8 - 1 {
-            assert_eq!(region.word(i).load(Ordering::Relaxed), stamp(i), "word {i}");
+            assert_eq!(region.word(i).load(Ordering::Relaxed), pattern(i), "word {i}");
         }
-        here.end.write(1, there + (LEN as u64 - 8), region.handle, 8).unwrap();
-        assert_eq!(receive_surely(&here.end), b"seen");
-        send_surely(&here.end, 1, b"end");
+        local.end.write(1, remote + (LEN as u64 - 8), region.handle, 8).unwrap();
+        assert_eq!(receive_surely(&local.end), b"seen");
+        send_surely(&local.end, 1, b"end");
         assert!(child.ends().success());
     }
 }
@@ -164,108 +164,112 @@ fn a_target_that_only_computes_is_written_and_read() {
 fn a_target_that_is_stopped_is_waited_for_and_one_that_is_killed_is_eio() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &LOSS);
-    let here = hosts.give(0).join();
+    let local = hosts.give(0).join();
     let child = hosts.start(1, "sleeps");
-    let there = handle(&receive_surely(&here.end));
-    let region = Region::new(&here.end);
+    let remote = handle(&receive_surely(&local.end));
+    let region = Region::new(&local.end);
     let signal = |signal| {
         // SAFETY: a child of this test.
         unsafe { libc::kill(child.id(), signal) };
     };
-    let begin = || {
-        here.end.write(1, there, region.handle, LEN).unwrap();
-        here.end.read(1, there, region.handle, LEN).unwrap();
-        send_surely(&here.end, 1, b"behind both");
+    let start_operations = || {
+        local.end.write(1, remote, region.handle, LEN).unwrap();
+        local.end.read(1, remote, region.handle, LEN).unwrap();
+        send_surely(&local.end, 1, b"behind both");
     };
     signal(libc::SIGSTOP);
-    begin();
+    start_operations();
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(2) {
-        assert_eq!(here.end.is_write_done(), Err(Error::Busy), "no time-out ends it");
+        assert_eq!(local.end.is_write_done(), Err(Error::Busy), "no time-out ends it");
     }
-    assert_eq!(here.end.queue_status().unwrap().read, 1);
+    assert_eq!(local.end.queue_status().unwrap().read, 1);
     let counters = hosts.hosts[0].ethernet.counters(0).unwrap();
-    assert_eq!(counters.remote, 2, "the detector sees them");
+    assert_eq!(counters.pending_rma, 2, "the detector sees them");
     signal(libc::SIGCONT);
-    assert_eq!(done(&here.end), Ok(()));
-    assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().remote, 0);
-    let until = Instant::now() + Duration::from_secs(60);
-    while here.end.is_send_done().is_err() {
-        assert!(Instant::now() < until, "the message behind both is not there");
+    assert_eq!(done(&local.end), Ok(()));
+    assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().pending_rma, 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while local.end.is_send_done().is_err() {
+        assert!(Instant::now() < deadline, "the message behind both is not there");
     }
     signal(libc::SIGSTOP);
-    begin();
+    start_operations();
     signal(libc::SIGKILL);
     child.ends();
-    assert_eq!(here.end.is_write_done(), Err(Error::Busy), "the membership has not said it");
+    assert_eq!(local.end.is_write_done(), Err(Error::Busy), "the membership has not said it");
     hosts.exited(1);
     for call in [Context::is_write_done, Context::is_read_done] {
-        while call(&here.end) == Err(Error::Busy) {
-            assert!(Instant::now() < until);
+        while call(&local.end) == Err(Error::Busy) {
+            assert!(Instant::now() < deadline);
         }
     }
-    assert_eq!(done(&here.end), Ok(()), "told once");
-    assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().remote, 0);
-    while here.end.is_send_done().is_err() {
-        assert!(Instant::now() < until, "messages behind them are dropped");
+    assert_eq!(done(&local.end), Ok(()), "told once");
+    assert_eq!(hosts.hosts[0].ethernet.counters(0).unwrap().pending_rma, 0);
+    while local.end.is_send_done().is_err() {
+        assert!(Instant::now() < deadline, "messages behind them are dropped");
     }
     let (sent, received) = hosts.sums();
     assert_eq!(sent, received);
 }
 
 #[test]
-fn what_a_node_that_left_had_asked_for_is_no_operation_under_way() {
+fn the_operations_of_a_node_that_left_are_not_pending() {
     let _dog = Watchdog::new(300);
     let hosts = Hosts::new(&[1, 1], &[]);
-    let here = hosts.give(0).join();
-    let region = Region::new(&here.end);
+    let local = hosts.give(0).join();
+    let region = Region::new(&local.end);
     let child = hosts.start(1, "asks and leaves");
-    send_surely(&here.end, 1, &region.handle.bits().to_ne_bytes());
-    let until = Instant::now() + Duration::from_secs(60);
+    send_surely(&local.end, 1, &region.handle.bits().to_ne_bytes());
+    let deadline = Instant::now() + Duration::from_secs(60);
     let counters = || hosts.hosts[1].ethernet.counters(1).unwrap();
-    while counters().door & 2 == 0 || counters().remote > 0 {
-        let _ = receive(&here.end);
-        assert!(Instant::now() < until, "{:?}", counters());
+    while counters().receiver_state & 2 == 0 || counters().pending_rma > 0 {
+        let _ = receive(&local.end);
+        assert!(Instant::now() < deadline, "{:?}", counters());
     }
     drop(child);
 }
 
 #[test]
-fn a_write_whose_origin_leaves_is_whole_when_the_message_behind_it_comes() {
+fn a_write_whose_origin_exits_is_complete_when_a_later_message_arrives() {
     let _dog = Watchdog::new(300);
-    assert!(leave("leaves", &LOSS, LEN));
+    assert!(message_survives_exit("leaves", &LOSS, LEN));
     // Without a handler what was not in frames is lost, and the message with it.
-    leave("exits at once", &LOSS, LEN);
-    assert!(!leave("exits unsaid", &LOSS, LEN));
+    message_survives_exit("exits at once", &LOSS, LEN);
+    assert!(!message_survives_exit("exits unsaid", &LOSS, LEN));
 }
 
 /// All of it was in frames before the message was sent, so both outlive the process.
 #[test]
-fn a_short_write_and_the_message_behind_it_outlive_their_origin() {
+fn a_short_write_and_a_later_message_outlive_their_origin() {
     let _dog = Watchdog::new(300);
     let outlives = |seed: &u32| {
-        leave("exits behind little", &["-loss", &format!("drop=0.3,seed={seed}")], LITTLE)
+        message_survives_exit(
+            "exits behind little",
+            &["-loss", &format!("drop=0.3,seed={seed}")],
+            SHORT_LEN,
+        )
     };
-    let told: Vec<u32> = (0..6).filter(outlives).collect();
-    assert_eq!(told.len(), 6, "only with seeds {told:?}");
+    let survived: Vec<u32> = (0..6).filter(outlives).collect();
+    assert_eq!(survived.len(), 6, "only with seeds {survived:?}");
 }
 
 /// Node 1 writes so much to node 0 and ends; answers whether the message behind it came, which
 /// finds all of that.
-fn leave(role: &str, loss: &[&str], len: usize) -> bool {
+fn message_survives_exit(role: &str, loss: &[&str], len: usize) -> bool {
     let hosts = Hosts::new(&[1, 1], loss);
-    let here = hosts.give(0).join();
-    let region = Region::new(&here.end);
+    let local = hosts.give(0).join();
+    let region = Region::new(&local.end);
     let mut child = hosts.start(1, role);
-    send_surely(&here.end, 1, &region.handle.bits().to_ne_bytes());
-    let mut told = false;
-    let mut receive = || match receive(&here.end) {
+    send_surely(&local.end, 1, &region.handle.bits().to_ne_bytes());
+    let mut message_received = false;
+    let mut receive = || match receive(&local.end) {
         Ok(message) => {
             assert_eq!(message, b"written");
             for i in 0..len / 8 {
-                assert_eq!(region.word(i).load(Ordering::Relaxed), stamp(i), "{role} word {i}");
+                assert_eq!(region.word(i).load(Ordering::Relaxed), pattern(i), "{role} word {i}");
             }
-            told = true;
+            message_received = true;
         }
         Err(error) => assert_eq!(error, Error::NoBuffers),
     };
@@ -273,14 +277,14 @@ fn leave(role: &str, loss: &[&str], len: usize) -> bool {
         receive();
     }
     hosts.exited(1);
-    let until = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     hosts.serve_while(|| {
         receive();
-        !hosts.hosts[1].ethernet.is_quiet().unwrap() && Instant::now() < until
+        !hosts.hosts[1].ethernet.is_idle().unwrap() && Instant::now() < deadline
     });
     (0..1000).for_each(|_| receive());
-    assert_eq!(hosts.hosts[1].ethernet.counters(1).unwrap().remote, 0, "{role}");
+    assert_eq!(hosts.hosts[1].ethernet.counters(1).unwrap().pending_rma, 0, "{role}");
     let (sent, received) = hosts.sums();
     assert_eq!(sent, received, "{role}");
-    told
+    message_received
 }

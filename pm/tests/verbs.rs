@@ -16,11 +16,11 @@ fn open(options: &[&str]) -> Result<(), Error> {
 
 #[test]
 fn the_device_opens_where_there_is_an_adapter_and_says_else_what_is_missing() {
-    let told = verbs_probe();
-    println!("{told:?}");
-    let in_machine = std::env::var_os("SCORE_VM").is_some();
-    match (adapters(), told) {
-        (_, Err(why)) if why.starts_with("no RDMA library") => assert!(!in_machine, "{why}"),
+    let probed = verbs_probe();
+    println!("{probed:?}");
+    let in_vm = std::env::var_os("SCORE_VM").is_some();
+    match (adapters(), probed) {
+        (_, Err(why)) if why.starts_with("no RDMA library") => assert!(!in_vm, "{why}"),
         (None, told) => {
             assert_eq!(told.unwrap_err(), "this kernel has no RDMA support (module ib_uverbs)");
             assert_eq!(open(&[]), Err(Error::NoDevice));
@@ -31,21 +31,21 @@ fn the_device_opens_where_there_is_an_adapter_and_says_else_what_is_missing() {
         }
         // A real adapter may be down, or not for this user; the one of the machine is not.
         (Some(names), told) => {
-            if in_machine {
+            if in_vm {
                 assert!(names.contains(&"rxe0".to_owned()), "{names:?}");
-                of_the_machine(&told.unwrap());
+                check_rxe_adapter(&told.unwrap());
                 // Where soft iWARP could be built.
                 if names.contains(&"siw0".to_owned()) {
-                    iwarp();
+                    check_iwarp_adapter();
                 }
             }
         }
     }
 }
 
-fn of_the_machine(told: &str) {
+fn check_rxe_adapter(description: &str) {
     assert_eq!(
-        told,
+        description,
         "rxe0 port 1, RoCE, GID 1 ::ffff:10.9.0.1, MTU 1024, partition 0xffff, service level 0"
     );
     let device = Device::open("verbs", &["-nodes", "2", "-device", "rxe0", "-port", "1"]).unwrap();
@@ -54,13 +54,13 @@ fn of_the_machine(told: &str) {
     assert_eq!(device.option_bits(), Ok(OPT_REMOTE_READ | OPT_REMOTE_WRITE));
     device.close().unwrap();
     assert_eq!(open(&["-gid", "0", "-partition", "ffff", "-level", "3"]), Ok(()));
-    for absent in [["-device", "rxe1"], ["-port", "2"], ["-gid", "200"], ["-partition", "8001"]] {
-        assert_eq!(open(&absent), Err(Error::NoDevice), "{absent:?}");
+    for missing in [["-device", "rxe1"], ["-port", "2"], ["-gid", "200"], ["-partition", "8001"]] {
+        assert_eq!(open(&missing), Err(Error::NoDevice), "{missing:?}");
     }
     assert_eq!(open(&["-level", "16"]), Err(Error::Invalid));
 }
 
-fn iwarp() {
+fn check_iwarp_adapter() {
     let device = Device::open("verbs", &["-nodes", "2", "-device", "siw0"]).unwrap();
     let config = device.config().unwrap();
     assert_eq!((config.kind, config.nodes, config.contexts), ("verbs", 2, 2));

@@ -3,15 +3,15 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-mod bed;
+mod testbed;
 
-use bed::*;
 use score_pm::*;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testbed::*;
 
 /// Bytes that are written and read in the other's memory: a burst that the wires hold, which are
 /// sockets and drop what is beyond.
@@ -27,29 +27,29 @@ fn wire(adapter: &str) -> u32 {
 }
 
 /// A line to the other machine's test, by a wire that the adapter does not use.
-struct Line(TcpStream);
+struct SideChannel(TcpStream);
 
-impl Line {
-    fn new(machine: u32, adapter: &str) -> Line {
+impl SideChannel {
+    fn new(machine: u32, adapter: &str) -> SideChannel {
         let address = format!("10.9.{}.1:7000", 1 - wire(adapter));
         if machine == 1 {
-            return Line(TcpListener::bind(address).unwrap().accept().unwrap().0);
+            return SideChannel(TcpListener::bind(address).unwrap().accept().unwrap().0);
         }
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             match TcpStream::connect(&address) {
-                Ok(stream) => return Line(stream),
+                Ok(stream) => return SideChannel(stream),
                 Err(why) => assert!(Instant::now() < end, "{why}"),
             }
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(&[&(bytes.len() as u32).to_le_bytes()[..], bytes].concat()).unwrap();
     }
 
-    fn hear(&mut self) -> Vec<u8> {
+    fn receive(&mut self) -> Vec<u8> {
         let mut len = [0; 4];
         self.0.read_exact(&mut len).unwrap();
         let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
@@ -58,9 +58,9 @@ impl Line {
     }
 
     /// Both are here.
-    fn meet(&mut self) {
-        self.say(b"here");
-        assert_eq!(self.hear(), b"here");
+    fn synchronize(&mut self) {
+        self.send(b"here");
+        assert_eq!(self.receive(), b"here");
     }
 }
 
@@ -68,9 +68,9 @@ impl Line {
 struct Node {
     adapter: &'static str,
     /// 0 or 1.
-    own: u32,
-    other: u32,
-    line: Line,
+    self_node: u32,
+    peer: u32,
+    side_channel: SideChannel,
     device: Device,
     opened: ContextRef,
     end: ContextRef,
@@ -78,23 +78,26 @@ struct Node {
 
 impl Node {
     fn new(machine: u32, adapter: &'static str) -> Node {
-        let (own, other) = (machine - 1, 2 - machine);
-        let mut line = Line::new(machine, adapter);
-        let first = own.to_string();
+        let (self_node, peer) = (machine - 1, 2 - machine);
+        let mut side_channel = SideChannel::new(machine, adapter);
+        let first = self_node.to_string();
         let link = format!("10.9.{}.{machine}", wire(adapter));
-        let of_job = ["-nodes", "2", "-local", "1", "-first", &first, "-secret", "5eed"];
-        let device =
-            Device::open("verbs", &[&of_job[..], &["-link", &link, "-device", adapter]].concat());
+        let job_options = ["-nodes", "2", "-local", "1", "-first", &first, "-secret", "5eed"];
+        let device = Device::open(
+            "verbs",
+            &[&job_options[..], &["-link", &link, "-device", adapter]].concat(),
+        );
         let device = device.unwrap();
         let addresses = device.addresses().unwrap();
-        line.say(&addresses);
-        let others = line.hear();
-        let table = if own == 0 { [addresses, others] } else { [others, addresses] };
+        side_channel.send(&addresses);
+        let peer_addresses = side_channel.receive();
+        let table =
+            if self_node == 0 { [addresses, peer_addresses] } else { [peer_addresses, addresses] };
         device.set_peers(&table.concat()).unwrap();
         let opened = device.open_context(0).unwrap();
-        opened.bind_channel(0, own).unwrap();
+        opened.bind_channel(0, self_node).unwrap();
         let end = Context::attach("verbs", opened.create_attach_fd().unwrap()).unwrap();
-        Node { adapter, own, other, line, device, opened, end }
+        Node { adapter, self_node, peer, side_channel, device, opened, end }
     }
 
     fn link(&self, state: &str) {
@@ -105,7 +108,7 @@ impl Node {
     /// Sends each message, and has it back.
     fn exchange(&self, messages: impl Iterator<Item = Vec<u8>>) {
         for message in messages {
-            send_surely(&self.end, self.other, &message);
+            send_surely(&self.end, self.peer, &message);
             assert_eq!(receive_surely(&self.end), message);
         }
     }
@@ -114,18 +117,18 @@ impl Node {
     fn echo(&self, count: usize) {
         for _ in 0..count {
             let message = receive_surely(&self.end);
-            send_surely(&self.end, self.other, &message);
+            send_surely(&self.end, self.peer, &message);
         }
     }
 
-    fn settle(&self) {
-        assert_eq!(until(|| self.end.is_send_done()), Ok(()));
+    fn wait_send_done(&self) {
+        assert_eq!(retry_until_done(|| self.end.is_send_done()), Ok(()));
     }
 
     /// Locked memory of `LEN` bytes.
     fn memory(&self) -> (*mut u8, AddrHandle) {
-        let at = self.end.allocate_memory(LEN).unwrap();
-        (at, self.end.lock_memory(None, at.addr(), LEN).unwrap())
+        let addr = self.end.allocate_memory(LEN).unwrap();
+        (addr, self.end.lock_memory(None, addr.addr(), LEN).unwrap())
     }
 }
 
@@ -145,36 +148,39 @@ fn message(i: usize) -> Vec<u8> {
 #[test]
 fn messages_and_remote_memory_go_between_machines() {
     between_machines(|node| {
-        if node.own == 0 {
+        if node.self_node == 0 {
             node.exchange((0..20).map(message));
         } else {
             node.echo(20);
         }
         // Both at once, more than a window in all; half of one is room at any time.
         for round in 0..5u32 {
-            let all = || (0..30).map(|i| (round * 30 + i).to_le_bytes());
-            all().for_each(|message| send_surely(&node.end, node.other, &message));
-            all().for_each(|message| assert_eq!(receive_surely(&node.end), message));
+            let messages = || (0..30).map(|i| (round * 30 + i).to_le_bytes());
+            messages().for_each(|message| send_surely(&node.end, node.peer, &message));
+            messages().for_each(|message| assert_eq!(receive_surely(&node.end), message));
         }
-        let (at, handle) = node.memory();
-        node.line.say(&handle.bits().to_le_bytes());
-        let there = u64::from_le_bytes(node.line.hear().try_into().unwrap());
-        let there = AddrHandle::from_bits(there);
+        let (addr, handle) = node.memory();
+        node.side_channel.send(&handle.bits().to_le_bytes());
+        let remote_bits = u64::from_le_bytes(node.side_channel.receive().try_into().unwrap());
+        let remote = AddrHandle::from_bits(remote_bits);
         // Node 0 writes, and reads it back; node 1 finds it, and changes it.
         let pattern = |round: u8| -> Vec<u8> {
-            let few: Vec<u8> = (0..4096).map(|i: usize| ((i * 31) >> 3) as u8 ^ round).collect();
-            few.repeat(LEN.div_ceil(few.len()))[..LEN].to_vec()
+            let block: Vec<u8> = (0..4096).map(|i: usize| ((i * 31) >> 3) as u8 ^ round).collect();
+            block.repeat(LEN.div_ceil(block.len()))[..LEN].to_vec()
         };
         // SAFETY: ours; whoever writes it from the other side is waited for.
-        let memory = || unsafe { std::slice::from_raw_parts_mut(at, LEN) };
-        if node.own == 0 {
+        let memory = || unsafe { std::slice::from_raw_parts_mut(addr, LEN) };
+        if node.self_node == 0 {
             memory().copy_from_slice(&pattern(0));
-            until(|| node.end.write(1, there, handle, LEN)).unwrap();
+            retry_until_done(|| node.end.write(1, remote, handle, LEN)).unwrap();
             send_surely(&node.end, 1, b"written");
             assert_eq!(receive_surely(&node.end), b"changed");
-            until(|| node.end.read(1, there, handle, LEN)).unwrap();
-            let done = (until(|| node.end.is_write_done()), until(|| node.end.is_read_done()));
-            assert_eq!(done, (Ok(()), Ok(())));
+            retry_until_done(|| node.end.read(1, remote, handle, LEN)).unwrap();
+            let statuses = (
+                retry_until_done(|| node.end.is_write_done()),
+                retry_until_done(|| node.end.is_read_done()),
+            );
+            assert_eq!(statuses, (Ok(()), Ok(())));
             assert!(*memory() == pattern(99));
         } else {
             assert_eq!(receive_surely(&node.end), b"written");
@@ -182,18 +188,18 @@ fn messages_and_remote_memory_go_between_machines() {
             memory().copy_from_slice(&pattern(99));
             send_surely(&node.end, 0, b"changed");
         }
-        node.settle();
-        node.line.meet();
+        node.wait_send_done();
+        node.side_channel.synchronize();
     });
 }
 
 #[test]
-fn one_whose_link_was_down_goes_on_where_it_was() {
+fn traffic_resumes_after_a_link_was_down() {
     const COUNT: usize = 20;
     between_machines(|node| {
-        if node.own == 1 {
+        if node.self_node == 1 {
             node.echo(5 + COUNT);
-            return node.line.meet();
+            return node.side_channel.synchronize();
         }
         node.exchange((0..5).map(message));
         node.link("down");
@@ -202,84 +208,86 @@ fn one_whose_link_was_down_goes_on_where_it_was() {
         assert_eq!(node.end.is_send_done(), Err(Error::Busy));
         node.link("up");
         (0..COUNT).for_each(|i| assert_eq!(receive_surely(&node.end), message(i)));
-        node.settle();
-        node.line.meet();
+        node.wait_send_done();
+        node.side_channel.synchronize();
     });
 }
 
 /// What a queue pair waits for must not keep it from answering the other's reads.
 #[test]
-fn reads_and_messages_that_cross_hold_up_neither() {
+fn crossing_reads_and_messages_do_not_block_each_other() {
     const ROUNDS: usize = 80;
     between_machines(|node| {
         let (_, handle) = node.memory();
-        node.line.say(&handle.bits().to_le_bytes());
-        let there = u64::from_le_bytes(node.line.hear().try_into().unwrap());
-        let there = AddrHandle::from_bits(there);
+        node.side_channel.send(&handle.bits().to_le_bytes());
+        let remote_bits = u64::from_le_bytes(node.side_channel.receive().try_into().unwrap());
+        let remote = AddrHandle::from_bits(remote_bits);
         for i in 0..ROUNDS {
             for _ in 0..3 {
-                until(|| node.end.read(node.other, there, handle, 8)).unwrap();
-                send_surely(&node.end, node.other, &message(i % 7));
+                retry_until_done(|| node.end.read(node.peer, remote, handle, 8)).unwrap();
+                send_surely(&node.end, node.peer, &message(i % 7));
             }
             (0..3).for_each(|_| assert_eq!(receive_surely(&node.end), message(i % 7)));
         }
-        assert_eq!(until(|| node.end.is_read_done()), Ok(()));
-        node.settle();
-        node.line.meet();
+        assert_eq!(retry_until_done(|| node.end.is_read_done()), Ok(()));
+        node.wait_send_done();
+        node.side_channel.synchronize();
     });
 }
 
 #[test]
-fn a_full_receiver_control_messages_and_who_sleeps_are_as_within_a_machine() {
+fn full_receivers_control_messages_and_sleepers_behave_as_within_a_machine() {
     between_machines(|node| {
         let (mut sent, mut buffer, mut len) = (0u32, [0; CONTROL_MTU], 0);
         // Nobody receives.
-        while send(&node.end, node.other, &sent.to_le_bytes()).is_ok() {
+        while send(&node.end, node.peer, &sent.to_le_bytes()).is_ok() {
             sent += 1;
             assert!(sent < 1000, "room without end");
         }
-        node.opened.control_send(node.other, b"beside them").unwrap();
-        node.line.say(&sent.to_le_bytes());
-        let theirs = u32::from_le_bytes(node.line.hear().try_into().unwrap());
-        let came = until(|| node.end.control_receive(&mut buffer, &mut len).map(drop));
-        assert_eq!((came, &buffer[..len]), (Ok(()), &b"beside them"[..]));
-        (0..theirs).for_each(|i| assert_eq!(receive_surely(&node.end), i.to_le_bytes()));
+        node.opened.control_send(node.peer, b"beside them").unwrap();
+        node.side_channel.send(&sent.to_le_bytes());
+        let peer_sent = u32::from_le_bytes(node.side_channel.receive().try_into().unwrap());
+        let received =
+            retry_until_done(|| node.end.control_receive(&mut buffer, &mut len).map(drop));
+        assert_eq!((received, &buffer[..len]), (Ok(()), &b"beside them"[..]));
+        (0..peer_sent).for_each(|i| assert_eq!(receive_surely(&node.end), i.to_le_bytes()));
         for sleeper in 0..2 {
-            node.settle();
-            node.line.meet();
-            if node.own == sleeper {
+            node.wait_send_done();
+            node.side_channel.synchronize();
+            if node.self_node == sleeper {
                 assert_eq!(blocking_receive(&node.end), b"wake");
             } else {
                 std::thread::sleep(Duration::from_millis(200));
-                send_surely(&node.end, node.other, b"wake");
+                send_surely(&node.end, node.peer, b"wake");
             }
         }
-        node.settle();
-        node.line.meet();
+        node.wait_send_done();
+        node.side_channel.synchronize();
     });
 }
 
 /// The last: of two machines one is left.
 #[test]
-fn what_is_under_way_to_a_machine_that_is_switched_off_ends_when_membership_says_that_it_has_gone()
-{
+fn operations_to_a_machine_that_was_switched_off_end_when_membership_reports_its_exit() {
     let Some(machine) = machine() else { return };
     let _dog = Watchdog::new(200);
     let mut nodes: Vec<Node> = adapters().iter().map(|name| Node::new(machine, name)).collect();
     let mut handles = Vec::new();
     for node in &mut nodes {
         let (_, handle) = node.memory();
-        node.line.say(&handle.bits().to_le_bytes());
-        let there = AddrHandle::from_bits(u64::from_le_bytes(node.line.hear().try_into().unwrap()));
-        handles.push((handle, there));
+        node.side_channel.send(&handle.bits().to_le_bytes());
+        let remote = AddrHandle::from_bits(u64::from_le_bytes(
+            node.side_channel.receive().try_into().unwrap(),
+        ));
+        handles.push((handle, remote));
         if machine == 1 {
             node.exchange((0..3).map(message));
-            until(|| node.end.write(1, there, handle, LEN)).unwrap();
-            assert_eq!(until(|| node.end.is_write_done()), Ok(()));
+            retry_until_done(|| node.end.write(1, remote, handle, LEN)).unwrap();
+            assert_eq!(retry_until_done(|| node.end.is_write_done()), Ok(()));
         } else {
             node.echo(3);
         }
-        node.line.meet();
+        node.side_channel.synchronize();
     }
     if machine == 2 {
         // The harness takes this for the program's.
@@ -289,24 +297,24 @@ fn what_is_under_way_to_a_machine_that_is_switched_off_ends_when_membership_says
     }
     // The line says nothing more: as with a pulled plug. The kernel there may take a while.
     std::thread::sleep(Duration::from_secs(2));
-    for (node, (handle, there)) in nodes.iter().zip(&handles) {
+    for (node, (handle, remote)) in nodes.iter().zip(&handles) {
         let end = &node.end;
         send_surely(end, 1, b"nobody hears this");
-        until(|| end.write(1, *there, *handle, LEN)).unwrap();
-        until(|| end.read(1, *there, *handle, LEN)).unwrap();
+        retry_until_done(|| end.write(1, *remote, *handle, LEN)).unwrap();
+        retry_until_done(|| end.read(1, *remote, *handle, LEN)).unwrap();
     }
     std::thread::sleep(Duration::from_secs(2));
-    for (node, (handle, there)) in nodes.iter().zip(&handles) {
+    for (node, (handle, remote)) in nodes.iter().zip(&handles) {
         let end = &node.end;
         assert_eq!(end.is_send_done(), Err(Error::Busy), "{}", node.adapter);
         assert_eq!(end.is_write_done(), Err(Error::Busy), "{}", node.adapter);
         node.device.peer_exited(1).unwrap();
-        node.settle();
-        assert_eq!(until(|| end.is_write_done()), Err(Error::Io), "{}", node.adapter);
-        assert_eq!(until(|| end.is_read_done()), Err(Error::Io), "{}", node.adapter);
+        node.wait_send_done();
+        assert_eq!(retry_until_done(|| end.is_write_done()), Err(Error::Io), "{}", node.adapter);
+        assert_eq!(retry_until_done(|| end.is_read_done()), Err(Error::Io), "{}", node.adapter);
         send_surely(end, 1, b"dropped");
-        until(|| end.write(1, *there, *handle, LEN)).unwrap();
-        assert_eq!(until(|| end.is_write_done()), Err(Error::Io), "{}", node.adapter);
-        node.settle();
+        retry_until_done(|| end.write(1, *remote, *handle, LEN)).unwrap();
+        assert_eq!(retry_until_done(|| end.is_write_done()), Err(Error::Io), "{}", node.adapter);
+        node.wait_send_done();
     }
 }

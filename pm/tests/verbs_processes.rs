@@ -4,20 +4,20 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-mod bed;
+mod testbed;
 
-use bed::*;
 use score_pm::*;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use testbed::*;
 
-const ROLE: &str = "PM_TEST_ROLE";
-const FD: &str = "PM_TEST_FD";
+const ROLE_ENV: &str = "PM_TEST_ROLE";
+const FD_ENV: &str = "PM_TEST_FD";
 /// Messages that are sent where many have to be.
-const MANY: u32 = 200;
+const MESSAGE_COUNT: u32 = 200;
 
 /// An owner of contexts; node 0 stays here, each other goes to a process.
 struct Nodes {
@@ -45,8 +45,8 @@ impl Nodes {
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["role", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, role)
-            .env(FD, fd.as_raw_fd().to_string())
+            .env(ROLE_ENV, role)
+            .env(FD_ENV, fd.as_raw_fd().to_string())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -54,7 +54,7 @@ impl Nodes {
     }
 
     /// Until all that was sent is where it goes.
-    fn settle(&self) {
+    fn wait_send_done(&self) {
         let end = Instant::now() + Duration::from_secs(60);
         while self.end.is_send_done() == Err(Error::Busy) {
             assert!(Instant::now() < end, "not there after 60 s");
@@ -67,7 +67,7 @@ impl Nodes {
 struct Process(Child);
 
 impl Process {
-    fn ends_well(mut self) {
+    fn wait_for_success(mut self) {
         assert!(self.0.wait().unwrap().success());
     }
     fn kill(&mut self) {
@@ -86,12 +86,12 @@ impl Drop for Process {
 /// Not a test of its own: what another process does.
 #[test]
 fn role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE_ENV) else { return };
     let _dog = Watchdog::new(300);
     if let Some(adapter) = role.strip_prefix("limited ") {
-        return limited(adapter);
+        return check_limited_adapter(adapter);
     }
-    let fd: i32 = std::env::var(FD).unwrap().parse().unwrap();
+    let fd: i32 = std::env::var(FD_ENV).unwrap().parse().unwrap();
     // SAFETY: inherited for this purpose.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let end = Context::attach("verbs", fd).unwrap();
@@ -99,7 +99,7 @@ fn role() {
         "echo" => echo(&end, receive_surely),
         "blocking echo" => echo(&end, blocking_receive),
         "last words" => {
-            for i in 0..MANY {
+            for i in 0..MESSAGE_COUNT {
                 send_surely(&end, 0, &i.to_le_bytes());
             }
             // As by kill -9: nothing is given up, nothing waits.
@@ -139,42 +139,47 @@ fn processes_exchange_messages_polling_and_sleeping() {
             exchange(&nodes.end, node, 3);
             send_surely(&nodes.end, node, b"end");
             assert_eq!(receive_surely(&nodes.end), b"end");
-            process.ends_well();
+            process.wait_for_success();
         }
     }
 }
 
 #[test]
-fn what_a_process_sent_before_it_died_arrives_whole_and_in_order() {
+fn messages_sent_before_a_process_died_arrive_whole_and_in_order() {
     for adapter in adapters() {
         let _dog = Watchdog::new(120);
         let nodes = Nodes::new(adapter, 2);
         let mut process = nodes.start(1, "last words");
         // Nobody receives for a while: much of it still lies there when its process is gone.
-        let mut got = 0u32;
-        while got < MANY / 2 {
-            assert_eq!(receive_surely(&nodes.end), got.to_le_bytes());
-            got += 1;
+        let mut received = 0u32;
+        while received < MESSAGE_COUNT / 2 {
+            assert_eq!(receive_surely(&nodes.end), received.to_le_bytes());
+            received += 1;
         }
-        let mut left = Vec::new();
+        let mut remaining = Vec::new();
         while process.0.try_wait().unwrap().is_none() {
-            left.extend(receive(&nodes.end));
+            remaining.extend(receive(&nodes.end));
         }
         nodes.device.mark_exited(1).unwrap();
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             nodes.device.serve().unwrap();
-            left.extend(receive(&nodes.end));
-            if left.len() == (MANY - got) as usize {
+            remaining.extend(receive(&nodes.end));
+            if remaining.len() == (MESSAGE_COUNT - received) as usize {
                 break;
             }
-            assert!(Instant::now() < end, "{} of {} came", left.len(), MANY - got);
+            assert!(
+                Instant::now() < end,
+                "{} of {} came",
+                remaining.len(),
+                MESSAGE_COUNT - received
+            );
         }
-        for message in left {
-            assert_eq!(message, got.to_le_bytes());
-            got += 1;
+        for message in remaining {
+            assert_eq!(message, received.to_le_bytes());
+            received += 1;
         }
-        while !nodes.device.is_quiet().unwrap() {
+        while !nodes.device.is_idle().unwrap() {
             nodes.device.serve().unwrap();
             assert!(Instant::now() < end, "never quiet");
         }
@@ -183,7 +188,7 @@ fn what_a_process_sent_before_it_died_arrives_whole_and_in_order() {
 }
 
 #[test]
-fn messages_to_a_process_that_was_killed_wait_until_it_is_said_to_be_gone_and_are_dropped() {
+fn messages_to_a_killed_process_wait_until_its_exit_is_reported_and_are_dropped() {
     for adapter in adapters() {
         let _dog = Watchdog::new(120);
         let nodes = Nodes::new(adapter, 3);
@@ -205,18 +210,22 @@ fn messages_to_a_process_that_was_killed_wait_until_it_is_said_to_be_gone_and_ar
         exchange(&nodes.end, 2, 3);
         sent += 3;
         nodes.device.mark_exited(1).unwrap();
-        nodes.settle();
+        nodes.wait_send_done();
         send_surely(&nodes.end, 1, b"dropped");
         sent += 1;
-        let here = nodes.device.counters(0).unwrap();
-        assert_eq!(here.sent, sent);
-        let (there, beyond) =
+        let local = nodes.device.counters(0).unwrap();
+        assert_eq!(local.sent, sent);
+        let (victim_counters, other_counters) =
             (nodes.device.counters(1).unwrap(), nodes.device.counters(2).unwrap());
-        let received = here.received + there.received + beyond.received;
-        assert_eq!(received, here.sent + there.sent + beyond.sent, "each is counted once");
+        let received = local.received + victim_counters.received + other_counters.received;
+        assert_eq!(
+            received,
+            local.sent + victim_counters.sent + other_counters.sent,
+            "each is counted once"
+        );
         send_surely(&nodes.end, 2, b"end");
         assert_eq!(receive_surely(&nodes.end), b"end");
-        other.ends_well();
+        other.wait_for_success();
     }
 }
 
@@ -247,7 +256,7 @@ fn traffic_goes_on_after_a_port_was_down_and_nothing_is_lost() {
         exchange(&nodes.end, 1, 5);
         send_surely(&nodes.end, 1, b"end");
         assert_eq!(receive_surely(&nodes.end), b"end");
-        other.ends_well();
+        other.wait_for_success();
     }
 }
 
@@ -257,25 +266,25 @@ struct Limits(PathBuf);
 impl Limits {
     /// With this process in it.
     fn new() -> Limits {
-        let all = PathBuf::from("/tmp/cgroups");
-        fs::create_dir_all(&all).unwrap();
-        if !all.join("cgroup.procs").exists() {
+        let root = PathBuf::from("/tmp/cgroups");
+        fs::create_dir_all(&root).unwrap();
+        if !root.join("cgroup.procs").exists() {
             let words = ["-t", "cgroup2", "cgroup"];
-            assert!(Command::new("mount").args(words).arg(&all).status().unwrap().success());
+            assert!(Command::new("mount").args(words).arg(&root).status().unwrap().success());
         }
-        fs::write(all.join("cgroup.subtree_control"), "+rdma").unwrap();
-        let own = all.join(format!("limited-{}", std::process::id()));
-        fs::create_dir(&own).unwrap();
-        fs::write(own.join("cgroup.procs"), "0").unwrap();
-        Limits(own)
+        fs::write(root.join("cgroup.subtree_control"), "+rdma").unwrap();
+        let group = root.join(format!("limited-{}", std::process::id()));
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join("cgroup.procs"), "0").unwrap();
+        Limits(group)
     }
 
     /// So many objects more than there are: queues, queue pairs, registrations.
-    fn allow(&self, adapter: &str, more: u32) {
+    fn allow(&self, adapter: &str, extra: u32) {
         let now = fs::read_to_string(self.0.join("rdma.current")).unwrap();
         let line = now.lines().find(|line| line.starts_with(adapter)).unwrap();
         let count: u32 = line.split_once("hca_object=").unwrap().1.trim().parse().unwrap();
-        let line = format!("{adapter} hca_object={}", count + more);
+        let line = format!("{adapter} hca_object={}", count + extra);
         fs::write(self.0.join("rdma.max"), line).unwrap();
     }
 }
@@ -293,7 +302,7 @@ impl Drop for Limits {
 }
 
 /// An adapter that gives little: the first peer is met, the second when there is more.
-fn limited(adapter: &str) {
+fn check_limited_adapter(adapter: &str) {
     let limits = Limits::new();
     let options = ["-nodes", "3", "-device", adapter];
     let device = Device::open("verbs", &options).unwrap();
@@ -330,29 +339,29 @@ fn limited(adapter: &str) {
 }
 
 #[test]
-fn an_adapter_that_has_nothing_more_to_give_is_named_and_what_was_sent_waits() {
+fn an_exhausted_adapter_is_named_and_messages_wait_for_it() {
     for adapter in adapters() {
         let _dog = Watchdog::new(120);
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["role", "--exact", "--nocapture", "--test-threads=1"])
-            .env(ROLE, format!("limited {adapter}"))
+            .env(ROLE_ENV, format!("limited {adapter}"))
             .env("PM_DEBUG", "0")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .output()
             .unwrap();
-        let told = String::from_utf8_lossy(&child.stderr);
-        assert!(child.status.success(), "{told}");
-        let lines: Vec<&str> = told.lines().filter(|line| line.contains("cgroup")).collect();
-        let [meeting @ .., opening] = &lines[..] else { panic!("{told}") };
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{stderr}");
+        let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("cgroup")).collect();
+        let [connect_errors @ .., open_error] = &lines[..] else { panic!("{stderr}") };
         // Each end says so at most once.
-        assert!((1..=3).contains(&meeting.len()), "{told}");
+        assert!((1..=3).contains(&connect_errors.len()), "{stderr}");
         let name = format!("RDMA adapter {adapter} ");
-        let why = "(the limit of its cgroup: rdma.max)";
-        for line in meeting {
+        let reason = "(the limit of its cgroup: rdma.max)";
+        for line in connect_errors {
             assert!(line.contains("cannot be met: ") && line.ends_with("; it is tried again"));
-            assert!(line.contains(&name) && line.contains(why), "{told}");
+            assert!(line.contains(&name) && line.contains(reason), "{stderr}");
         }
-        assert!(opening.contains(&name) && opening.ends_with(why), "{told}");
+        assert!(open_error.contains(&name) && open_error.ends_with(reason), "{stderr}");
     }
 }

@@ -3,28 +3,28 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-mod bed;
+mod testbed;
 
-use bed::*;
 use score_pm::*;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testbed::*;
 
 #[test]
 fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
     let _dog = Watchdog::new(120);
     for (adapter, kind) in adapters().iter().zip(["verbs", "iwarp"]) {
-        let bed = Bed::new(kind, 3);
-        let end = &bed.ends[0];
+        let bed = TestBed::new(kind, 3);
+        let end = &bed.contexts[0];
         send_surely(end, 1, b"before");
-        assert_eq!(receive_surely(&bed.ends[1]), b"before");
+        assert_eq!(receive_surely(&bed.contexts[1]), b"before");
         let lock = |end: &Context| {
             let at = end.allocate_memory(64).unwrap();
             end.lock_memory(None, at.addr(), 64).unwrap()
         };
-        let (here, there) = (lock(end), lock(&bed.ends[1]));
+        let (local_handle, remote_handle) = (lock(end), lock(&bed.contexts[1]));
         let remove = Command::new("rdma").args(["link", "delete", adapter]).spawn().unwrap();
-        let limit = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         // Node 2 was never met.
         for node in [1, 2] {
             let refused = || match send(end, node, b"after") {
@@ -33,13 +33,13 @@ fn every_peer_of_an_adapter_that_is_removed_is_an_error_and_nothing_hangs() {
                 other => panic!("{other:?}"),
             };
             while !refused() {
-                assert!(Instant::now() < limit, "{adapter}: node {node} is never refused");
+                assert!(Instant::now() < deadline, "{adapter}: node {node} is never refused");
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
         // Whether the last had arrived is not known; who asks has an answer.
         assert_ne!(end.is_send_done(), Err(Error::Busy));
-        assert_eq!(end.write(1, there, here, 64), Err(Error::Io));
+        assert_eq!(end.write(1, remote_handle, local_handle, 64), Err(Error::Io));
         assert_ne!(end.is_write_done(), Err(Error::Busy));
         assert_eq!(receive(end), Err(Error::NoBuffers));
         // The kernel waits for those who have it open: on iWARP that is also librdmacm, until this

@@ -4,7 +4,7 @@
 //! - the **board**, one per host and job, written by the shepherd alone (sealed against later
 //!   writable mappings) and read by every process;
 //! - the **C-Area**, one per host and parallel process, written by the processes but for one word
-//!   ([`area::BELL`]): one [`AREA_BYTES`] area each, indexed by process number on the host.
+//!   ([`area::IDLE_NOTIFY`]): one [`AREA_BYTES`] area each, indexed by process number on the host.
 //!
 //! All fields are little-endian integers that are only ever read and written as one atomic load
 //! or store. All zero is the valid initial state of an area. A reader takes each word once and
@@ -73,8 +73,8 @@ pub mod area {
     /// ([`BUSY_TRANSITIONS`]). While the shepherd has sent more, somebody is about to go on.
     pub const BARRIERS_LEFT: usize = 200;
     /// u32, own line, written by the shepherd, taken back by the process: which change it wants to
-    /// hear of ([`crate::bell`]).
-    pub const BELL: usize = 256;
+    /// hear of ([`crate::idle_notify`]).
+    pub const IDLE_NOTIFY: usize = 256;
     /// First thread slot.
     pub const SLOTS: usize = 512;
     /// Distance between thread slots.
@@ -110,7 +110,7 @@ pub enum WaitingFor {
     /// A message.
     Message = 1,
     /// Room to send.
-    SendRoom = 2,
+    SendBuffer = 2,
     /// sc_barrier.
     Barrier = 3,
     /// sc_flush (counts as busy).
@@ -129,9 +129,9 @@ impl WaitingFor {
     /// The code's meaning, or `None` for a value that no library writes.
     pub fn from_code(code: u32) -> Option<Self> {
         use WaitingFor::*;
-        [Nothing, Message, SendRoom, Barrier, Flush, Sleep, Start, Select, Pmi]
+        [Nothing, Message, SendBuffer, Barrier, Flush, Sleep, Start, Select, Pmi]
             .into_iter()
-            .find(|known| *known as u32 == code)
+            .find(|candidate| *candidate as u32 == code)
     }
 }
 

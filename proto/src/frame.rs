@@ -25,18 +25,18 @@ pub enum FrameError {
 pub fn encode<M: Serialize>(message: &M, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
-    let taken = std::mem::take(out);
-    let mut filled = match postcard::to_extend(message, taken) {
+    let buffer = std::mem::take(out);
+    let mut filled = match postcard::to_extend(message, buffer) {
         Ok(filled) => filled,
         Err(_) => return Err(FrameError::Malformed),
     };
-    let body = filled.len() - start - 4;
-    if body > MAX_BODY {
+    let body_len = filled.len() - start - 4;
+    if body_len > MAX_BODY {
         filled.truncate(start);
         *out = filled;
-        return Err(FrameError::TooLong(body));
+        return Err(FrameError::TooLong(body_len));
     }
-    filled[start..start + 4].copy_from_slice(&(body as u32).to_le_bytes());
+    filled[start..start + 4].copy_from_slice(&(body_len as u32).to_le_bytes());
     *out = filled;
     Ok(())
 }
@@ -68,8 +68,8 @@ impl Decoder {
     #[expect(clippy::should_implement_trait, reason = "generic over the message")]
     pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
         let rest = &self.bytes[self.start..];
-        let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };
-        let len = u32::from_le_bytes(*head) as usize;
+        let Some(prefix) = rest.first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_le_bytes(*prefix) as usize;
         if len > MAX_BODY {
             return Err(FrameError::TooLong(len));
         }
@@ -112,7 +112,7 @@ pub fn decode_datagram<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError
 /// [`FrameError::TooLong`] when `out` is too short.
 pub fn encode_exit(code: i32, out: &mut [u8]) -> Result<&[u8], FrameError> {
     // An enum travels as its variant's number followed by the fields.
-    encode_slice(&(EXIT, code), out)
+    encode_slice(&(EXIT_VARIANT, code), out)
 }
 
 /// [`crate::message::Call::Inspect`] without touching the heap: `sc_inspectme` is called in signal
@@ -125,17 +125,17 @@ pub fn encode_inspect<'o>(
     display: Option<&str>,
     out: &'o mut [u8],
 ) -> Result<&'o [u8], FrameError> {
-    encode_slice(&(INSPECT, signal, display), out)
+    encode_slice(&(INSPECT_VARIANT, signal, display), out)
 }
 
 /// Number of the variant `Call::Exit`.
-const EXIT: u32 = 4;
+const EXIT_VARIANT: u32 = 4;
 /// Number of the variant `Call::Inspect`.
-const INSPECT: u32 = 5;
+const INSPECT_VARIANT: u32 = 5;
 
 fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o [u8], FrameError> {
-    let room = out.len();
-    postcard::to_slice(message, out).map(|used| &*used).map_err(|_| FrameError::TooLong(room))
+    let capacity = out.len();
+    postcard::to_slice(message, out).map(|used| &*used).map_err(|_| FrameError::TooLong(capacity))
 }
 
 /// Fuzzing entry: any bytes, as they may come from each kind of peer, in one piece and in two.
@@ -143,92 +143,96 @@ fn encode_slice<'o, M: Serialize>(message: &M, out: &'o mut [u8]) -> Result<&'o 
 /// # Panics
 /// When a message that was accepted does not read the same once it is written out again.
 pub fn fuzz(bytes: &[u8]) {
-    stream::<crate::message::Down>(bytes);
-    stream::<crate::message::Up>(bytes);
-    stream::<crate::login::OfJob<crate::message::Down>>(bytes);
-    stream::<crate::login::OfJob<crate::message::Up>>(bytes);
-    stream::<crate::order::Order>(bytes);
-    stream::<crate::order::Report>(bytes);
-    datagram::<crate::message::Call>(bytes);
-    datagram::<crate::message::Reply>(bytes);
+    check_stream::<crate::message::ClientMessage>(bytes);
+    check_stream::<crate::message::ServerMessage>(bytes);
+    check_stream::<crate::client_session::JobMessage<crate::message::ClientMessage>>(bytes);
+    check_stream::<crate::client_session::JobMessage<crate::message::ServerMessage>>(bytes);
+    check_stream::<crate::job_control::Order>(bytes);
+    check_stream::<crate::job_control::Report>(bytes);
+    check_datagram::<crate::message::Call>(bytes);
+    check_datagram::<crate::message::Reply>(bytes);
 }
 
-fn stream<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
-    let read = |pieces: [&[u8]; 2]| {
+fn check_stream<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    let read = |chunks: [&[u8]; 2]| {
         let (mut decoder, mut messages) = (Decoder::default(), Vec::new());
-        for piece in pieces {
-            decoder.push(piece);
+        for chunk in chunks {
+            decoder.push(chunk);
             while let Ok(Some(message)) = decoder.next::<M>() {
                 messages.push(message);
             }
         }
         messages
     };
-    let whole = read([bytes, &[]]);
+    let expected = read([bytes, &[]]);
     let (left, right) = bytes.split_at(bytes.len() / 2);
-    assert_eq!(read([left, right]), whole);
-    for message in whole {
+    assert_eq!(read([left, right]), expected);
+    for message in expected {
         let mut out = Vec::new();
         encode(&message, &mut out).expect("it came in a frame");
         assert_eq!(read([&out, &[]]), [message]);
     }
 }
 
-fn datagram<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+fn check_datagram<M: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     if let Ok(message) = decode_datagram::<M>(bytes) {
-        let again = encode_datagram(&message).expect("it came in a datagram");
-        assert_eq!(decode_datagram::<M>(&again), Ok(message));
+        let encoded = encode_datagram(&message).expect("it came in a datagram");
+        assert_eq!(decode_datagram::<M>(&encoded), Ok(message));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Call, Down, Up};
+    use crate::message::{Call, ClientMessage, ServerMessage};
     use proptest::prelude::*;
 
     #[test]
     fn messages_survive_any_cutting_of_the_stream() {
-        let sent = vec![Down::Signal(2), Down::Stdin(vec![7; 70_000]), Down::StdinEof];
+        let sent = vec![
+            ClientMessage::Signal(2),
+            ClientMessage::Stdin(vec![7; 70_000]),
+            ClientMessage::StdinEof,
+        ];
         let mut stream = Vec::new();
         for message in &sent {
             encode(message, &mut stream).unwrap();
         }
         for step in [1, 3, 4, 5, 1000, stream.len()] {
-            let (mut decoder, mut got) = (Decoder::default(), Vec::new());
-            for piece in stream.chunks(step) {
-                decoder.push(piece);
-                while let Some(message) = decoder.next::<Down>().unwrap() {
-                    got.push(message);
+            let (mut decoder, mut received) = (Decoder::default(), Vec::new());
+            for chunk in stream.chunks(step) {
+                decoder.push(chunk);
+                while let Some(message) = decoder.next::<ClientMessage>().unwrap() {
+                    received.push(message);
                 }
             }
-            assert_eq!(got, sent);
+            assert_eq!(received, sent);
             assert_eq!(decoder.pending(), 0);
         }
     }
 
     #[test]
-    fn an_announced_gigabyte_is_refused_before_it_comes() {
+    fn an_announced_gigabyte_is_refused_before_it_is_received() {
         let mut decoder = Decoder::default();
         decoder.push(&(1u32 << 30).to_le_bytes());
-        assert_eq!(decoder.next::<Down>(), Err(FrameError::TooLong(1 << 30)));
+        assert_eq!(decoder.next::<ClientMessage>(), Err(FrameError::TooLong(1 << 30)));
     }
 
     #[test]
     fn a_message_above_the_limit_is_not_sent_and_leaves_the_stream_whole() {
         let mut stream = vec![1, 2, 3];
-        let long = Down::Stdin(vec![0; MAX_BODY + 1]);
+        let long = ClientMessage::Stdin(vec![0; MAX_BODY + 1]);
         assert!(matches!(encode(&long, &mut stream), Err(FrameError::TooLong(_))));
         assert_eq!(stream, [1, 2, 3]);
     }
 
     #[test]
-    fn calls_of_signal_handlers_are_the_same_bytes_as_the_calls() {
-        let mut room = [0; 64];
+    fn exit_and_inspect_encode_the_same_without_the_heap() {
+        let mut buffer = [0; 64];
         let exit = Call::Exit { code: -7 };
-        assert_eq!(encode_exit(-7, &mut room).unwrap(), encode_datagram(&exit).unwrap());
+        assert_eq!(encode_exit(-7, &mut buffer).unwrap(), encode_datagram(&exit).unwrap());
         for display in [None, Some(":0".to_owned())] {
-            let bytes = encode_inspect(11, display.as_deref(), &mut room).unwrap();
+            let bytes = encode_inspect(11, display.as_deref(), &mut buffer).unwrap();
             let call = Call::Inspect { signal: 11, display };
             assert_eq!(bytes, encode_datagram(&call).unwrap());
         }
@@ -242,8 +246,8 @@ mod tests {
         ) {
             let mut decoder = Decoder::default();
             decoder.push(&bytes);
-            while let Ok(Some(_)) = decoder.next::<Down>() {}
-            let _ = decode_datagram::<Up>(&bytes);
+            while let Ok(Some(_)) = decoder.next::<ClientMessage>() {}
+            let _ = decode_datagram::<ServerMessage>(&bytes);
         }
     }
 }

@@ -3,22 +3,22 @@
 //! everything that is decoded here is treated as hostile until it has been checked.
 #![forbid(unsafe_code)]
 
-pub mod bell;
+pub mod allocation_request;
 pub mod carea;
+pub mod client_session;
+pub mod elf_note;
 pub mod env;
 pub mod frame;
-pub mod listing;
-pub mod login;
+pub mod idle_notify;
+pub mod job_control;
+pub mod job_list;
 pub mod message;
 pub mod network;
 pub mod nodeset;
-pub mod note;
-pub mod order;
-pub mod peer;
-pub mod remote;
-pub mod shape;
-pub mod sight;
-pub mod wire;
+pub mod observation;
+pub mod packet_header;
+pub mod peer_message;
+pub mod rma_frame;
 
 /// Version of everything in this crate. Peers of different versions refuse each other by name.
 pub const PROTOCOL_VERSION: u32 = 9;

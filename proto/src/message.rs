@@ -1,28 +1,28 @@
-//! The control messages between scrun and scored ([`Down`] away from the user, [`Up`] towards the
-//! user; which job one is about, [`crate::login`] says), and between a process and its shepherd
-//! ([`Call`], [`Reply`]). What lies between is in [`crate::order`].
+//! The control messages between scrun and scored ([`ClientMessage`] away from the user, [`ServerMessage`] towards the
+//! user; which job one is about, [`crate::client_session`] says), and between a process and its shepherd
+//! ([`Call`], [`Reply`]). What lies between is in [`crate::job_control`].
 //!
 //! Everything here is data: what a sender may send in which state is told in
 //! docs/ARCHITECTURE.md, "A job's life", and checked by the receivers.
 
-mod spec;
+mod job_spec;
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::listing::JobLine;
+use crate::allocation_request::AllocationRequest;
+use crate::job_control::Limit;
+use crate::job_list::JobEntry;
 use crate::nodeset::NodeSet;
-use crate::order::Limit;
-use crate::shape::Shape;
-use crate::sight::Figures;
-pub use spec::{
-    Content, ContentHash, ElementSpec, EnvVar, FileName, HostKind, HostSpec, Input, JobSpec, Kind,
-    OsBytes, Output, Seat, StageSpec,
+use crate::observation::Metrics;
+pub use job_spec::{
+    ContentHash, ElementSpec, EnvVar, FileDigest, FileName, HostKind, HostSpec, Input, JobSpec,
+    NodeLocation, OsBytes, Output, ProgramKind, StageSpec,
 };
 
 /// Bytes of output or input in one message at most; leaves room for the frame's own fields.
-pub const CHUNK: usize = 64 * 1024;
+pub const MAX_IO_CHUNK: usize = 64 * 1024;
 
 /// Standard input that may be under way to a shepherd without its leave, in bytes.
 pub const STDIN_WINDOW: u64 = 256 * 1024;
@@ -32,7 +32,7 @@ pub const OUTPUT_WINDOW: u64 = 1024 * 1024;
 
 /// Towards the processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Down {
+pub enum ClientMessage {
     /// First on every stream: [`crate::PROTOCOL_VERSION`].
     Hello {
         /// The sender's protocol version.
@@ -41,17 +41,17 @@ pub enum Down {
     /// The job, under a number that no other of the login has.
     Submit(JobSpec),
     /// Of the login, instead of jobs: daemons on these hosts, and a socket where scruns submit jobs
-    /// for them, as long as this connection lives. Answered by [`Up::Opened`] or [`Up::Refused`].
+    /// for them, as long as this connection lives. Answered by [`ServerMessage::ScoutSessionOpened`] or [`ServerMessage::Refused`].
     /// Of the hosts, [`HostSpec::procs`] means nothing.
-    Open(Vec<HostSpec>),
-    /// The next bytes of scrun's standard input, at most [`CHUNK`]; only within the window that
-    /// [`Up::StdinWindow`] has opened.
+    OpenScoutSession(Vec<HostSpec>),
+    /// The next bytes of scrun's standard input, at most [`MAX_IO_CHUNK`]; only within the window that
+    /// [`ServerMessage::StdinWindow`] has opened.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// scrun's standard input has ended.
     StdinEof,
-    /// That many bytes of [`Up::Output`] have been written (or dropped after EPIPE) by scrun.
-    OutputTaken(u64),
-    /// Everything before [`Up::Flush`] with this token has been written by scrun.
+    /// That many bytes of [`ServerMessage::Output`] have been written (or dropped after EPIPE) by scrun.
+    OutputAck(u64),
+    /// Everything before [`ServerMessage::Flush`] with this token has been written by scrun.
     Flushed(u64),
     /// The reader of scrun's stdout (false) or stderr (true) has gone: close that stream at the
     /// processes, so that they see SIGPIPE as in a pipeline.
@@ -62,13 +62,13 @@ pub enum Down {
     Suspend,
     /// Continue them (fg).
     Resume,
-    /// From now on [`Up::Figures`] of the job every so many milliseconds; 0 for never again.
-    Watch(u32),
+    /// From now on [`ServerMessage::Metrics`] of the job every so many milliseconds; 0 for never again.
+    SubscribeMetrics(u32),
     /// End the job at once: every process is killed.
     Kill,
-    /// A piece of a program that [`Up::Want`] has asked for, in order; at most [`CHUNK`] bytes, and
+    /// A piece of a program that [`ServerMessage::FileRequest`] has asked for, in order; at most [`MAX_IO_CHUNK`] bytes, and
     /// none when it cannot be read any more.
-    Content {
+    FileChunk {
         /// Which.
         hash: ContentHash,
         /// Where the piece begins.
@@ -77,18 +77,18 @@ pub enum Down {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Of the login, to a scored that serves several users, after [`Down::Hello`]: who is there.
+    /// Of the login, to a scored that serves several users, after [`ClientMessage::Hello`]: who is there.
     Login(Login),
-    /// To a scored that serves several users, instead of [`Down::Submit`]: it chooses the hosts.
+    /// To a scored that serves several users, instead of [`ClientMessage::Submit`]: it chooses the hosts.
     Request {
         /// How many nodes are wanted, and how they are to lie.
-        shape: Shape,
+        allocation: AllocationRequest,
         /// The job; its list of hosts is replaced.
         spec: JobSpec,
     },
     /// Of the login, to a scored that serves several users, instead of jobs. Answered by what the
-    /// question says, and [`Up::Finished`].
-    Console(Console),
+    /// question says, and [`ServerMessage::Finished`].
+    Console(ConsoleRequest),
 }
 
 /// Who logs in, as scrun says; the uid is held against what the kernel says of the socket.
@@ -106,15 +106,15 @@ pub struct Login {
 
 /// What a user or an operator asks about jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Console {
-    /// Which jobs there are: [`Up::Jobs`], until [`Up::Finished`].
+pub enum ConsoleRequest {
+    /// Which jobs there are: [`ServerMessage::Jobs`], until [`ServerMessage::Finished`].
     List,
-    /// Where the page of the cluster is, for this user: [`Up::Page`].
+    /// Where the page of the cluster is, for this user: [`ServerMessage::Page`].
     Page,
     /// End this one.
     Kill(u32),
-    /// [`Up::Figures`] of this one every so many milliseconds, until it ends.
-    Watch {
+    /// [`ServerMessage::Metrics`] of this one every so many milliseconds, until it ends.
+    SubscribeMetrics {
         /// Its number.
         job: u32,
         /// Milliseconds.
@@ -124,16 +124,16 @@ pub enum Console {
 
 /// Towards the user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Up {
-    /// Answer to [`Down::Hello`].
+pub enum ServerMessage {
+    /// Answer to [`ClientMessage::Hello`].
     Hello {
         /// The sender's protocol version.
         version: u32,
     },
     /// Behind the greeting, where the hosts of jobs are those of a scout session: these.
     Hosts(Vec<HostSpec>),
-    /// Answer to [`Down::Open`]: every host's daemon is up.
-    Opened {
+    /// Answer to [`ClientMessage::OpenScoutSession`]: every host's daemon is up.
+    ScoutSessionOpened {
         /// Path of the socket.
         socket: String,
     },
@@ -163,11 +163,11 @@ pub enum Up {
         host: u32,
         /// Which of the two.
         stream: Stream,
-        /// At most [`CHUNK`] bytes.
+        /// At most [`MAX_IO_CHUNK`] bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Answer with [`Down::Flushed`] once everything before has been written.
+    /// Answer with [`ClientMessage::Flushed`] once everything before has been written.
     Flush(u64),
     /// A line for the user, without newline.
     Notice {
@@ -181,8 +181,8 @@ pub enum Up {
     /// Where the job's directory on this host is about to be made. Written before it is made, so
     /// that scrun can remove it at whatever moment scored dies.
     Directory(String),
-    /// So many bytes of this program are wanted, from there on: [`Down::Content`].
-    Want {
+    /// So many bytes of this program are wanted, from there on: [`ClientMessage::FileChunk`].
+    FileRequest {
         /// Which.
         hash: ContentHash,
         /// From here.
@@ -190,20 +190,20 @@ pub enum Up {
         /// So many.
         length: u64,
     },
-    /// What [`Down::Watch`] wants: not of all hosts and processes at once.
-    Figures(Figures),
-    /// Jobs of the cluster: some of them, at most [`crate::listing::LINES`].
-    Jobs(Vec<JobLine>),
+    /// What [`ClientMessage::SubscribeMetrics`] wants: not of all hosts and processes at once.
+    Metrics(Metrics),
+    /// Jobs of the cluster: some of them, at most [`crate::job_list::MAX_JOBS_PER_MESSAGE`].
+    Jobs(Vec<JobEntry>),
     /// The page of the cluster, for this user.
     Page {
         /// The server, where the page is.
         host: String,
         /// Its address, with the user's token in it.
-        address: String,
+        url: String,
     },
     /// Answer to a message about a job that the login does not have, or has no longer; none to
-    /// [`Down::OutputTaken`] and [`Down::Flushed`].
-    NoJob,
+    /// [`ClientMessage::OutputAck`] and [`ClientMessage::Flushed`].
+    UnknownJob,
 }
 
 /// One of the two output streams.
@@ -358,9 +358,9 @@ pub struct Welcome {
     /// The job's directory.
     pub dir: String,
     /// Abstract name of the datagram socket where the shepherd is rung for
-    /// ([`crate::bell`]).
+    /// ([`crate::idle_notify`]).
     #[serde(with = "serde_bytes")]
-    pub bell: Vec<u8>,
+    pub notify_socket_name: Vec<u8>,
 }
 
 /// One network set (manual 2.1): the PM contexts that together reach every node.
@@ -376,7 +376,7 @@ pub struct NetworkMember {
     /// The type of its device.
     pub device: NetworkDevice,
     /// The nodes that it reaches: each in one range of one member. The own node is among them.
-    pub reach: Vec<Reach>,
+    pub node_ranges: Vec<NodeMapping>,
 }
 
 /// What a process can be given contexts of.
@@ -392,39 +392,46 @@ pub enum NetworkDevice {
 
 /// Consecutive nodes that a context knows by consecutive numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
+pub struct NodeMapping {
     /// The first node.
     pub first: u32,
     /// How many.
     pub count: u32,
     /// What the context calls the first.
-    pub there: u32,
+    pub first_in_context: u32,
 }
 
 impl NetworkSet {
     /// All of `nodes` nodes by shared memory.
-    pub fn one_host(nodes: u32) -> Self {
-        let reach = vec![Reach { first: 0, count: nodes, there: 0 }];
-        Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, reach }] }
+    pub fn one_host(node_count: u32) -> Self {
+        let node_ranges = vec![NodeMapping { first: 0, count: node_count, first_in_context: 0 }];
+        Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, node_ranges }] }
     }
 
     /// The `own` host's nodes by shared memory, where it has more than one; those of others by
     /// devices that know every node by its own number.
-    pub fn many_hosts(own: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
+    pub fn many_hosts(local_nodes: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
         let mut members = Vec::new();
-        if own.len() > 1 {
-            let reach = vec![Reach { first: own.start, count: own.len() as u32, there: 0 }];
-            members.push(NetworkMember { device: NetworkDevice::Shmem, reach });
+        if local_nodes.len() > 1 {
+            let node_ranges = vec![NodeMapping {
+                first: local_nodes.start,
+                count: local_nodes.len() as u32,
+                first_in_context: 0,
+            }];
+            members.push(NetworkMember { device: NetworkDevice::Shmem, node_ranges });
         }
         for (device, nodes) in others {
             let mut nodes = nodes.clone();
             if members.is_empty() {
-                nodes.insert_range(own.clone());
+                nodes.insert_range(local_nodes.clone());
             }
-            let reach =
-                |Range { start, end }| Reach { first: start, count: end - start, there: start };
-            let reach = nodes.ranges().map(reach).collect();
-            members.push(NetworkMember { device: *device, reach });
+            let node_range = |Range { start, end }| NodeMapping {
+                first: start,
+                count: end - start,
+                first_in_context: start,
+            };
+            let node_ranges = nodes.ranges().map(node_range).collect();
+            members.push(NetworkMember { device: *device, node_ranges });
         }
         Self { members }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::message::{HostKind, HostSpec};
-use crate::wire::MAX_LINKS;
+use crate::packet_header::MAX_LINKS;
 
 /// Network sets of one program at most.
 pub const MAX_SETS: usize = 16;
@@ -15,7 +15,7 @@ pub const MAX_SETS: usize = 16;
 /// The network that every host is on: UDP by the address at which its daemon is reached.
 pub const UDP: &str = "agent-udp";
 /// Raw Ethernet on the same link.
-pub const RAW: &str = "ethernet";
+pub const ETHERNET: &str = "ethernet";
 /// Shared memory: for jobs of one host.
 pub const SHMEM: &str = "shmem";
 /// RDMA hardware; UDP to hosts that have none.
@@ -27,7 +27,7 @@ pub const AUTO: &str = "auto";
 pub const ADDRESSING: [&str; 5] = ["device", "port", "gid", "partition", "level"];
 
 /// What every host is on, whether anybody says so or not.
-const BARE: [&str; 4] = [UDP, RAW, VERBS, AUTO];
+const ALWAYS_AVAILABLE: [&str; 4] = [UDP, ETHERNET, VERBS, AUTO];
 
 /// A network as one host is on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub struct HostNetwork {
     /// Its name in `scorehosts.db`.
     pub name: String,
     /// What reaches other hosts by it.
-    pub wire: NetworkWire,
+    pub transport: NetworkTransport,
     /// Its operator trusts everybody on it: raw wires are allowed.
     pub trusted: bool,
     /// The interfaces, or addresses, of this host; several make a trunk. None: that of the address
@@ -47,7 +47,7 @@ pub struct HostNetwork {
 
 /// What reaches other hosts by a network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NetworkWire {
+pub enum NetworkTransport {
     /// UDP.
     Udp,
     /// Ethernet frames of our own where that is allowed, else UDP.
@@ -57,36 +57,36 @@ pub enum NetworkWire {
     /// The same, where that needs no more to be said.
     Auto,
     /// Nothing here: a device of this name is not built.
-    Unbuilt(String),
+    Unsupported(String),
 }
 
 impl HostNetwork {
     /// A network of a device that PM has (manual, table 1.1).
     pub fn new(name: &str, device: &str, trusted: bool, links: Vec<String>) -> Self {
-        let wire = match device {
-            UDP => NetworkWire::Udp,
-            RAW => NetworkWire::Raw,
-            VERBS => NetworkWire::Verbs,
-            AUTO => NetworkWire::Auto,
-            other => NetworkWire::Unbuilt(other.to_owned()),
+        let transport = match device {
+            UDP => NetworkTransport::Udp,
+            ETHERNET => NetworkTransport::Raw,
+            VERBS => NetworkTransport::Verbs,
+            AUTO => NetworkTransport::Auto,
+            other => NetworkTransport::Unsupported(other.to_owned()),
         };
-        Self { name: name.to_owned(), wire, trusted, links, addressing: Vec::new() }
+        Self { name: name.to_owned(), transport, trusted, links, addressing: Vec::new() }
     }
 
     /// The same with an adapter that is addressed so.
     #[must_use]
-    pub fn addressed(self, addressing: Vec<(String, String)>) -> Self {
+    pub fn with_addressing(self, addressing: Vec<(String, String)>) -> Self {
         Self { addressing, ..self }
     }
 
     /// Its device.
     pub fn device(&self) -> &str {
-        match &self.wire {
-            NetworkWire::Udp => UDP,
-            NetworkWire::Raw => RAW,
-            NetworkWire::Verbs => VERBS,
-            NetworkWire::Auto => AUTO,
-            NetworkWire::Unbuilt(device) => device,
+        match &self.transport {
+            NetworkTransport::Udp => UDP,
+            NetworkTransport::Raw => ETHERNET,
+            NetworkTransport::Verbs => VERBS,
+            NetworkTransport::Auto => AUTO,
+            NetworkTransport::Unsupported(device) => device,
         }
     }
 }
@@ -95,17 +95,18 @@ impl HostSpec {
     /// A host's end of a network, whether somebody has described it or it is there everywhere.
     pub fn network(&self, name: &str) -> Option<Cow<'_, HostNetwork>> {
         let described = self.networks.iter().find(|network| network.name == name);
-        let bare = || {
-            BARE.contains(&name)
+        let always_available = || {
+            ALWAYS_AVAILABLE
+                .contains(&name)
                 .then(|| Cow::Owned(HostNetwork::new(name, name, false, Vec::new())))
         };
-        described.map(Cow::Borrowed).or_else(bare)
+        described.map(Cow::Borrowed).or_else(always_available)
     }
 
     /// The networks that it is on, as users may name them.
-    fn names(&self) -> impl Iterator<Item = &str> {
+    fn network_names(&self) -> impl Iterator<Item = &str> {
         let described = self.networks.iter().map(|network| network.name.as_str());
-        described.chain(BARE)
+        described.chain(ALWAYS_AVAILABLE)
     }
 }
 
@@ -114,64 +115,69 @@ impl HostSpec {
 ///
 /// # Errors
 /// One line that names the word at fault and what would be right, or both numbers.
-pub fn choose(hosts: &[HostSpec], named: &[String], least: u32) -> Result<Vec<String>, String> {
-    let sets = (least as usize).max(1);
-    if sets > MAX_SETS || named.len() > MAX_SETS {
-        let count = sets.max(named.len());
+pub fn choose(
+    hosts: &[HostSpec],
+    requested: &[String],
+    min_sets: u32,
+) -> Result<Vec<String>, String> {
+    let sets = (min_sets as usize).max(1);
+    if sets > MAX_SETS || requested.len() > MAX_SETS {
+        let count = sets.max(requested.len());
         return Err(format!("{count} network sets: {MAX_SETS} are the most"));
     }
-    if !named.is_empty() {
-        named.iter().try_for_each(|name| check(hosts, name))?;
-        if named.len() < sets {
-            let count = named.len();
+    if !requested.is_empty() {
+        requested.iter().try_for_each(|name| check_network(hosts, name))?;
+        if requested.len() < sets {
+            let count = requested.len();
             let plural = if count == 1 { "" } else { "s" };
             return Err(format!(
                 "{sets} network sets are wanted (SCORE_RSRC_NUM_NETS({sets})), {count} network\
                  {plural} named; one may be named twice (network={0}+{0})",
-                named[0]
+                requested[0]
             ));
         }
-        return Ok(named.to_vec());
+        return Ok(requested.to_vec());
     }
     if hosts.len() < 2 {
         return Ok(vec![SHMEM.to_owned(); sets]);
     }
-    let common = common(hosts);
+    let shared = common_networks(hosts);
     // Virtual hosts are to show what a network does, and have no hardware of their own.
     if hosts.iter().all(|host| host.kind == HostKind::Virtual) {
         return Ok(vec![UDP.to_owned(); sets]);
     }
     // Where nobody has described the networks, UDP gets everywhere, as often as it is wanted; and
     // who has bought faster hardware wants it to be used.
-    if common.is_empty() {
+    if shared.is_empty() {
         return Ok(vec![AUTO.to_owned(); sets]);
     }
-    if common.len() < sets {
-        let (count, list) = (common.len(), common.join(", "));
+    if shared.len() < sets {
+        let (count, list) = (shared.len(), shared.join(", "));
         return Err(format!(
             "{sets} network sets are wanted (SCORE_RSRC_NUM_NETS({sets})), the hosts share {count} \
              ({list}); network={0}+{0} uses one for two sets",
-            common[0]
+            shared[0]
         ));
     }
-    let chosen: Vec<String> = common.into_iter().take(sets).collect();
-    chosen.iter().try_for_each(|name| check(hosts, name))?;
+    let chosen: Vec<String> = shared.into_iter().take(sets).collect();
+    chosen.iter().try_for_each(|name| check_network(hosts, name))?;
     Ok(chosen)
 }
 
 /// The described networks that all hosts are on and that are built, in the order of the first host.
-fn common(hosts: &[HostSpec]) -> Vec<String> {
+fn common_networks(hosts: &[HostSpec]) -> Vec<String> {
     let Some((first, others)) = hosts.split_first() else { return Vec::new() };
-    let on = |host: &HostSpec, name: &str| host.networks.iter().any(|one| one.name == name);
+    let is_on =
+        |host: &HostSpec, name: &str| host.networks.iter().any(|network| network.name == name);
     let usable = |network: &&HostNetwork| {
-        !matches!(network.wire, NetworkWire::Unbuilt(_))
-            && others.iter().all(|host| on(host, &network.name))
+        !matches!(network.transport, NetworkTransport::Unsupported(_))
+            && others.iter().all(|host| is_on(host, &network.name))
     };
     first.networks.iter().filter(usable).map(|network| network.name.clone()).collect()
 }
 
 /// Whether all hosts are on a network, and each with as many links.
-fn check(hosts: &[HostSpec], name: &str) -> Result<(), String> {
+fn check_network(hosts: &[HostSpec], name: &str) -> Result<(), String> {
     if name == SHMEM {
         return match hosts.len() {
             0 | 1 => Ok(()),
@@ -184,8 +190,8 @@ fn check(hosts: &[HostSpec], name: &str) -> Result<(), String> {
         let Some(network) = host.network(name) else {
             let known = hosts.iter().any(|host| host.network(name).is_some());
             let mut names: BTreeSet<&str> = match known {
-                true => host.names().collect(),
-                false => hosts.iter().flat_map(HostSpec::names).collect(),
+                true => host.network_names().collect(),
+                false => hosts.iter().flat_map(HostSpec::network_names).collect(),
             };
             if hosts.len() < 2 {
                 names.insert(SHMEM);
@@ -196,12 +202,17 @@ fn check(hosts: &[HostSpec], name: &str) -> Result<(), String> {
                 false => format!("unknown network {name:?}; there are: {list}"),
             });
         };
-        match &network.wire {
-            NetworkWire::Unbuilt(device) if device == SHMEM => return check(hosts, SHMEM),
-            NetworkWire::Unbuilt(device) => {
+        match &network.transport {
+            NetworkTransport::Unsupported(device) if device == SHMEM => {
+                return check_network(hosts, SHMEM);
+            }
+            NetworkTransport::Unsupported(device) => {
                 return Err(format!("network {name}: PM has no device {device} here"));
             }
-            NetworkWire::Udp | NetworkWire::Raw | NetworkWire::Verbs | NetworkWire::Auto => {}
+            NetworkTransport::Udp
+            | NetworkTransport::Raw
+            | NetworkTransport::Verbs
+            | NetworkTransport::Auto => {}
         }
         let count = network.links.len();
         if count > usize::from(MAX_LINKS) {
@@ -210,12 +221,12 @@ fn check(hosts: &[HostSpec], name: &str) -> Result<(), String> {
             ));
         }
         match links {
-            Some((first, other)) if other.max(1) != count.max(1) => {
+            Some((first, first_count)) if first_count.max(1) != count.max(1) => {
                 return Err(format!(
                     "network {name}: host {} has {} links, host {label} {}; a trunk has as many on \
                      every host",
                     first.name,
-                    other.max(1),
+                    first_count.max(1),
                     count.max(1)
                 ));
             }
@@ -236,9 +247,9 @@ mod tests {
         };
         HostSpec {
             name: name.to_owned(),
-            kind: HostKind::Other,
+            kind: HostKind::Remote,
             networks: networks.iter().map(network).collect(),
-            ..HostSpec::this(1)
+            ..HostSpec::local(1)
         }
     }
 
@@ -247,37 +258,37 @@ mod tests {
     }
 
     fn pair() -> [HostSpec; 2] {
-        let all = [("slow", RAW, 1), ("old", "myrinet", 0), ("fast", UDP, 2)];
-        [host("a", &all), host("b", &[("fast", UDP, 2), ("slow", RAW, 1), ("mine", UDP, 1)])]
+        let all = [("slow", ETHERNET, 1), ("old", "myrinet", 0), ("fast", UDP, 2)];
+        [host("a", &all), host("b", &[("fast", UDP, 2), ("slow", ETHERNET, 1), ("mine", UDP, 1)])]
     }
 
     #[test]
     fn the_first_common_networks_are_taken_unless_the_user_names_others() {
-        let of = |words: &str, sets| choose(&pair(), &named(words), sets);
-        assert_eq!(of("", 0), Ok(named("slow")));
-        assert_eq!(of("", 2), Ok(named("slow+fast")));
-        assert_eq!(of("fast+slow+fast", 1), Ok(named("fast+slow+fast")));
-        assert_eq!(of("agent-udp+ethernet", 2), Ok(named("agent-udp+ethernet")));
+        let choose_for = |words: &str, sets| choose(&pair(), &named(words), sets);
+        assert_eq!(choose_for("", 0), Ok(named("slow")));
+        assert_eq!(choose_for("", 2), Ok(named("slow+fast")));
+        assert_eq!(choose_for("fast+slow+fast", 1), Ok(named("fast+slow+fast")));
+        assert_eq!(choose_for("agent-udp+ethernet", 2), Ok(named("agent-udp+ethernet")));
     }
 
     #[test]
-    fn hosts_that_nobody_has_described_have_what_is_there_and_one_host_has_shared_memory() {
+    fn undescribed_hosts_get_the_automatic_network_and_a_single_host_shared_memory() {
         let plain = [host("a", &[]), host("b", &[("x", UDP, 1)])];
         assert_eq!(choose(&plain, &[], 3), Ok(vec![AUTO.to_owned(); 3]));
         assert_eq!(choose(&plain, &named("verbs+auto"), 1), Ok(named("verbs+auto")));
-        let mut of_one_machine = plain.clone();
-        of_one_machine.iter_mut().for_each(|host| host.kind = HostKind::Virtual);
-        assert_eq!(choose(&of_one_machine, &[], 2), Ok(vec![UDP.to_owned(); 2]));
+        let mut virtual_hosts = plain.clone();
+        virtual_hosts.iter_mut().for_each(|host| host.kind = HostKind::Virtual);
+        assert_eq!(choose(&virtual_hosts, &[], 2), Ok(vec![UDP.to_owned(); 2]));
         assert_eq!(choose(&plain[..1], &[], 2), Ok(vec![SHMEM.to_owned(); 2]));
         assert_eq!(choose(&plain[..1], &named("shmem+ethernet"), 2), Ok(named("shmem+ethernet")));
         let links = |name| plain[0].network(name).map(|network| network.links.clone());
-        assert_eq!((links(RAW), links("x")), (Some(Vec::new()), None));
+        assert_eq!((links(ETHERNET), links("x")), (Some(Vec::new()), None));
     }
 
     #[test]
-    fn what_cannot_be_names_the_word_and_what_there_is() {
-        let odd = [host("a", &[("t", RAW, 2)]), host("b", &[("t", RAW, 1)])];
-        let wide = [host("a", &[("t", RAW, 9)]), host("b", &[("t", RAW, 9)])];
+    fn an_impossible_choice_is_refused_with_the_word_and_the_alternatives() {
+        let odd = [host("a", &[("t", ETHERNET, 2)]), host("b", &[("t", ETHERNET, 1)])];
+        let wide = [host("a", &[("t", ETHERNET, 9)]), host("b", &[("t", ETHERNET, 9)])];
         let one = [host("", &[])];
         for (hosts, words, sets, parts) in [
             (

@@ -19,7 +19,7 @@ use crate::MAX_NODES;
 pub const MAX_RANGES: usize = 1 << 16;
 
 /// Ranges that are shown before the rest is only counted.
-const SHOWN: usize = 16;
+const MAX_DISPLAYED_RANGES: usize = 16;
 
 /// A set of numbers below [`MAX_NODES`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -42,11 +42,11 @@ impl NodeSet {
     /// Adds a node; false when it was there.
     pub fn insert(&mut self, node: u32) -> bool {
         let after = self.ranges.partition_point(|range| range.end <= node);
-        let is_there = self.ranges.get(after).is_some_and(|range| range.start <= node);
-        if !is_there {
+        let is_present = self.ranges.get(after).is_some_and(|range| range.start <= node);
+        if !is_present {
             self.insert_range(node..node.saturating_add(1));
         }
-        !is_there
+        !is_present
     }
 
     /// Adds all numbers of `new`.
@@ -67,12 +67,13 @@ impl NodeSet {
 
     /// Takes a node out; false when it was not there.
     pub fn remove(&mut self, node: u32) -> bool {
-        let at = self.ranges.partition_point(|range| range.end <= node);
-        let Some(range) = self.ranges.get(at).filter(|range| range.contains(&node)).cloned() else {
+        let index = self.ranges.partition_point(|range| range.end <= node);
+        let Some(range) = self.ranges.get(index).filter(|range| range.contains(&node)).cloned()
+        else {
             return false;
         };
         let rest = [range.start..node, node + 1..range.end];
-        self.ranges.splice(at..=at, rest.into_iter().filter(|piece| !piece.is_empty()));
+        self.ranges.splice(index..=index, rest.into_iter().filter(|piece| !piece.is_empty()));
         true
     }
 
@@ -99,8 +100,8 @@ impl NodeSet {
 
     /// Whether `node` is in the set.
     pub fn contains(&self, node: u32) -> bool {
-        let at = self.ranges.partition_point(|range| range.end <= node);
-        self.ranges.get(at).is_some_and(|range| range.start <= node)
+        let index = self.ranges.partition_point(|range| range.end <= node);
+        self.ranges.get(index).is_some_and(|range| range.start <= node)
     }
 
     /// Whether a node is in both sets.
@@ -191,14 +192,20 @@ impl Extend<u32> for NodeSet {
 /// `0-3, 7`; a long list ends with the count of what is left out.
 impl fmt::Display for NodeSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, range) in self.ranges.iter().take(SHOWN).enumerate() {
+        for (index, range) in self.ranges.iter().take(MAX_DISPLAYED_RANGES).enumerate() {
             let comma = if index == 0 { "" } else { ", " };
             match range.end - range.start {
                 1 => write!(f, "{comma}{}", range.start)?,
                 _ => write!(f, "{comma}{}-{}", range.start, range.end - 1)?,
             }
         }
-        match self.ranges.iter().skip(SHOWN).map(|range| range.end - range.start).sum::<u32>() {
+        match self
+            .ranges
+            .iter()
+            .skip(MAX_DISPLAYED_RANGES)
+            .map(|range| range.end - range.start)
+            .sum::<u32>()
+        {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }
@@ -211,10 +218,10 @@ impl Serialize for NodeSet {
             return Err(S::Error::custom("a set of nodes beyond the limits of a message"));
         }
         let mut pairs = serializer.serialize_seq(Some(self.ranges.len()))?;
-        let mut least = 0;
+        let mut min_start = 0;
         for range in &self.ranges {
-            pairs.serialize_element(&(range.start - least, range.end - range.start - 1))?;
-            least = range.end + 1;
+            pairs.serialize_element(&(range.start - min_start, range.end - range.start - 1))?;
+            min_start = range.end + 1;
         }
         pairs.end()
     }
@@ -222,13 +229,13 @@ impl Serialize for NodeSet {
 
 impl<'de> Deserialize<'de> for NodeSet {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Pairs)
+        deserializer.deserialize_seq(NodeSetVisitor)
     }
 }
 
-struct Pairs;
+struct NodeSetVisitor;
 
-impl<'de> Visitor<'de> for Pairs {
+impl<'de> Visitor<'de> for NodeSetVisitor {
     type Value = NodeSet;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,15 +243,15 @@ impl<'de> Visitor<'de> for Pairs {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut pairs: A) -> Result<NodeSet, A::Error> {
-        let (mut set, mut least) = (NodeSet::new(), 0u32);
+        let (mut set, mut min_start) = (NodeSet::new(), 0u32);
         // The announced count is not believed: the list grows with the pairs that come.
         while let Some((skipped, more)) = pairs.next_element::<(u32, u32)>()? {
-            let start = least.checked_add(skipped);
+            let start = min_start.checked_add(skipped);
             let end = start.and_then(|start| start.checked_add(more)?.checked_add(1));
             match (start, end) {
                 (Some(start), Some(end)) if end <= MAX_NODES && set.ranges.len() < MAX_RANGES => {
                     set.ranges.push(start..end);
-                    least = end + 1;
+                    min_start = end + 1;
                 }
                 _ => return Err(A::Error::custom("a set of nodes beyond its limits")),
             }
@@ -263,8 +270,8 @@ pub fn fuzz(bytes: &[u8]) {
     assert!(set.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
     assert!(set.ranges.iter().all(|range| !range.is_empty() && range.end <= MAX_NODES));
     assert!(set.ranges.len() <= MAX_RANGES);
-    let again = crate::frame::encode_datagram(&set).expect("it came in a datagram");
-    assert_eq!(crate::frame::decode_datagram(&again), Ok(set));
+    let encoded = crate::frame::encode_datagram(&set).expect("it came in a datagram");
+    assert_eq!(crate::frame::decode_datagram(&encoded), Ok(set));
 }
 
 #[cfg(test)]

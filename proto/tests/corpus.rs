@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-fn replay(folder: &str, least: usize, target: fn(&[u8])) {
+fn replay(folder: &str, min_count: usize, target: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(folder);
     let mut inputs = 0;
     for entry in fs::read_dir(folder).unwrap() {
         target(&fs::read(entry.unwrap().path()).unwrap());
         inputs += 1;
     }
-    assert!(inputs >= least, "{inputs} inputs");
+    assert!(inputs >= min_count, "{inputs} inputs");
 }
 
 #[test]
@@ -29,8 +29,8 @@ fn no_committed_packet_makes_the_parser_panic() {
     let (mut accepted, mut refused) = (0, 0);
     for entry in fs::read_dir(folder).unwrap() {
         let packet = fs::read(entry.unwrap().path()).unwrap();
-        score_proto::wire::fuzz(&packet);
-        let parsed = score_proto::wire::Header::parse(&packet);
+        score_proto::packet_header::fuzz(&packet);
+        let parsed = score_proto::packet_header::Header::parse(&packet);
         *(if parsed.is_ok() { &mut accepted } else { &mut refused }) += 1;
     }
     assert!(accepted >= 8 && refused >= 10, "{accepted} accepted, {refused} refused");

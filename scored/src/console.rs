@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use nix::unistd::{User, getuid};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET};
-use score_proto::listing::{JobLine, JobState};
-use score_proto::login::{self, LOGIN, Ups};
-use score_proto::message::{Console, Down, Login, OsBytes, Up};
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
+use score_proto::job_list::{JobEntry, JobState};
+use score_proto::message::{ClientMessage, ConsoleRequest, Login, OsBytes, ServerMessage};
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is asked, and where.
 #[derive(Debug)]
-pub struct Setting {
+pub struct ConsoleOptions {
     /// The question.
-    pub console: Console,
+    pub console: ConsoleRequest,
     /// `-socket PATH`
     pub socket: Option<PathBuf>,
 }
@@ -29,13 +29,13 @@ pub struct Setting {
 ///
 /// # Errors
 /// One line.
-pub fn run(setting: &Setting) -> Result<(), String> {
-    let variable = std::env::var_os(SCORED_SOCKET).map(PathBuf::from);
-    let path = setting.socket.clone().or(variable).unwrap_or_else(|| DEFAULT_SOCKET.into());
-    let failed =
+pub fn run(options: &ConsoleOptions) -> Result<(), String> {
+    let variable = std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
+    let path = options.socket.clone().or(variable).unwrap_or_else(|| DEFAULT_SOCKET.into());
+    let connection_error =
         |error: std::io::Error| format!("the scored of this host ({}): {error}", path.display());
-    let mut socket = UnixStream::connect(&path).map_err(failed)?;
-    socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    let mut socket = UnixStream::connect(&path).map_err(connection_error)?;
+    socket.set_read_timeout(Some(REPLY_TIMEOUT)).map_err(connection_error)?;
     let name = User::from_uid(getuid()).ok().flatten().map(|user| user.name).unwrap_or_default();
     let login = Login {
         uid: getuid().as_raw(),
@@ -44,32 +44,33 @@ pub fn run(setting: &Setting) -> Result<(), String> {
         limits: Vec::new(),
     };
     let mut out = Vec::new();
-    let words = [
-        Down::Hello { version: PROTOCOL_VERSION },
-        Down::Login(login),
-        Down::Console(setting.console),
+    let messages = [
+        ClientMessage::Hello { version: PROTOCOL_VERSION },
+        ClientMessage::Login(login),
+        ClientMessage::Console(options.console),
     ];
-    for word in &words {
-        login::encode(LOGIN, word, &mut out).map_err(|error| error.to_string())?;
+    for message in &messages {
+        client_session::encode(SESSION_JOB, message, &mut out)
+            .map_err(|error| error.to_string())?;
     }
-    socket.write_all(&out).map_err(failed)?;
-    let mut decoder = Ups::default();
+    socket.write_all(&out).map_err(connection_error)?;
+    let mut decoder = ServerMessageDecoder::default();
     let mut chunk = [0; 4096];
     loop {
-        match decoder.next().map_err(|error| error.to_string())?.map(|heard| heard.message) {
-            Some(Up::Notice { text, .. }) => {
+        match decoder.next().map_err(|error| error.to_string())?.map(|frame| frame.message) {
+            Some(ServerMessage::Notice { text, .. }) => {
                 writeln!(std::io::stdout(), "{text}").map_err(|error| error.to_string())?;
             }
-            Some(Up::Jobs(jobs)) => {
+            Some(ServerMessage::Jobs(jobs)) => {
                 for job in &jobs {
-                    writeln!(std::io::stdout(), "{}", line(job))
+                    writeln!(std::io::stdout(), "{}", job_line(job))
                         .map_err(|error| error.to_string())?;
                 }
             }
-            Some(Up::Refused { reason, .. }) => return Err(reason),
-            Some(Up::Finished(_)) => return Ok(()),
+            Some(ServerMessage::Refused { reason, .. }) => return Err(reason),
+            Some(ServerMessage::Finished(_)) => return Ok(()),
             Some(_) => {}
-            None => match socket.read(&mut chunk).map_err(failed)? {
+            None => match socket.read(&mut chunk).map_err(connection_error)? {
                 0 => return Err("the scored of this host has closed the connection".to_owned()),
                 count => decoder.push(&chunk[..count]),
             },
@@ -78,22 +79,22 @@ pub fn run(setting: &Setting) -> Result<(), String> {
 }
 
 /// A job as `scored -list` shows it.
-fn line(job: &JobLine) -> String {
+fn job_line(job: &JobEntry) -> String {
     let (number, uid) = (job.job, job.uid);
-    let named: Vec<_> = job.names.iter().take(4).map(String::as_str).collect();
+    let named: Vec<_> = job.host_names.iter().take(4).map(String::as_str).collect();
     let more = match (job.hosts as usize).saturating_sub(named.len()) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let place = format!("on {}{more}", named.join(", "));
+    let location = format!("on {}{more}", named.join(", "));
     let what = match &job.detail {
         None if job.hosts == 0 => "waits".to_owned(),
-        None => format!("runs {place}"),
+        None => format!("runs {location}"),
         Some(detail) => match detail.state {
-            JobState::Waiting { ahead } => format!("waits, {ahead} before it"),
-            JobState::Running => format!("runs, {} processes {place}", detail.nodes),
-            JobState::Suspended => format!("is suspended, {} processes {place}", detail.nodes),
-            JobState::Ending => format!("is being ended, {} processes {place}", detail.nodes),
+            JobState::Waiting { jobs_ahead: ahead } => format!("waits, {ahead} before it"),
+            JobState::Running => format!("runs, {} processes {location}", detail.nodes),
+            JobState::Suspended => format!("is suspended, {} processes {location}", detail.nodes),
+            JobState::Ending => format!("is being ended, {} processes {location}", detail.nodes),
         },
     };
     format!("job {number}, uid {uid}: {what}")

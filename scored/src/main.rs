@@ -4,15 +4,15 @@ mod cluster;
 mod console;
 mod daemon;
 mod deadlock;
+mod framed_socket;
 mod gang;
+mod http;
 mod job;
-mod link;
+mod launch;
 mod options;
-mod owner;
-mod page;
-mod raw;
+mod owner_arg;
+mod raw_socket;
 mod shepherd;
-mod start;
 mod sys;
 
 use std::process::ExitCode;
@@ -22,18 +22,20 @@ use options::Command;
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let result = match options::parse(&arguments) {
-        Ok(Command::Single(setting)) => daemon::run(setting),
-        Ok(Command::Daemon(setting)) => daemon::run_host(setting),
-        Ok(Command::Service(setting)) => daemon::service::run(&setting),
-        Ok(Command::Console(setting)) => console::run(&setting).map_err(std::io::Error::other),
-        Ok(Command::Shepherd(setting)) => {
+        Ok(Command::Single(options)) => daemon::run(options),
+        Ok(Command::Daemon(options)) => daemon::run_host(options),
+        Ok(Command::Service(options)) => daemon::service::run(&options),
+        Ok(Command::Console(options)) => console::run(&options).map_err(std::io::Error::other),
+        Ok(Command::Shepherd(options)) => {
             // A fork of a daemon has this from there.
-            sys::process::default_and_block_signals().and_then(|()| shepherd::run(setting))
+            sys::process::default_and_block_signals().and_then(|()| shepherd::run(options))
         }
-        Ok(Command::Opener(opening)) => raw::run(opening),
-        Ok(Command::Try(setting)) => start::trial::run(&setting).map_err(std::io::Error::other),
-        Ok(Command::Greet(greeting)) => {
-            start::trial::greet(&greeting).map_err(std::io::Error::other)
+        Ok(Command::Opener(options)) => raw_socket::run(options),
+        Ok(Command::Preflight(options)) => {
+            launch::preflight::run(&options).map_err(std::io::Error::other)
+        }
+        Ok(Command::PreflightProbe(options)) => {
+            launch::preflight::run_probe(&options).map_err(std::io::Error::other)
         }
         Ok(Command::MakeKey(path)) => score_tree::key::make(&path).map_err(std::io::Error::other),
         Ok(Command::Probe { json }) => {

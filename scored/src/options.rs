@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use score_proto::message::Console;
+use score_proto::message::ConsoleRequest;
 
 use crate::daemon::service::config as service;
-use crate::daemon::{self, Common};
-use crate::start::{Wishes, trial};
+use crate::daemon::{self, CommonOptions};
+use crate::launch::{LaunchOptions, preflight};
 use crate::sys::descriptor;
-use crate::{console, owner, raw, shepherd};
+use crate::{console, owner_arg, raw_socket, shepherd};
 
 /// What `scored -help` prints.
 pub const HELP: &str = "\
@@ -58,7 +58,7 @@ In single-user mode scrun starts scored by itself: see scored(8).
 ";
 
 /// Options of SCore's scored that have no effect: what is said of each. With a value or none.
-const LATER: &[(&str, bool, &str)] = &[
+const IGNORED_OPTIONS: &[(&str, bool, &str)] = &[
     ("-sysmon", true, "the server's page is the monitor of the whole (-page, scps -page)"),
     ("-session", true, "it chooses among checkpoints, which come with checkpoint and restart"),
     (
@@ -70,50 +70,50 @@ const LATER: &[(&str, bool, &str)] = &[
 ];
 
 /// Options that ask for what is always done: nothing is kept of an earlier scored.
-const ALWAYS: [&str; 2] = ["-reset", "-resetall"];
+const NOOP_OPTIONS: [&str; 2] = ["-reset", "-resetall"];
 
 /// What is to be done.
 #[derive(Debug)]
 pub enum Command {
     /// `-single`
-    Single(daemon::Setting),
+    Single(daemon::SingleUserOptions),
     /// `-daemon`: what a server starts on other hosts.
-    Daemon(daemon::HostSetting),
+    Daemon(daemon::HostDaemonOptions),
     /// No mode at all: serve every user.
-    Service(service::Setting),
+    Service(service::ServiceOptions),
     /// `-list`, `-kill JOB`
-    Console(console::Setting),
+    Console(console::ConsoleOptions),
     /// `-shepherd`
-    Shepherd(shepherd::Setting),
+    Shepherd(shepherd::ShepherdOptions),
     /// `-opener`: opens raw sockets for a shepherd.
-    Opener(raw::Opening),
+    Opener(raw_socket::HelperOptions),
     /// `-probe`
     Probe {
         /// `-json`
         json: bool,
     },
     /// `-try HOSTS`
-    Try(trial::Setting),
+    Preflight(preflight::PreflightOptions),
     /// `-makekey FILE`
     MakeKey(PathBuf),
     /// `-greet`: what `-try` starts on other hosts.
-    Greet(trial::Greeting),
+    PreflightProbe(preflight::ProbeOptions),
     /// `-help`
     Help,
 }
 
 #[derive(Debug, Default)]
-struct Words {
+struct Args {
     mode: Option<&'static str>,
     json: bool,
     no_namespace: bool,
     control: Option<OwnedFd>,
-    switch: Option<OwnedFd>,
+    gang_switch: Option<OwnedFd>,
     raw: Option<OwnedFd>,
     proc_dir: Option<OwnedFd>,
     directory: Option<OsString>,
     hosts: Option<String>,
-    wishes: Wishes,
+    launch: LaunchOptions,
     connect: Option<String>,
     host: Option<String>,
     key: Option<OsString>,
@@ -121,8 +121,8 @@ struct Words {
     owner: Option<OsString>,
     cpu_file: Option<PathBuf>,
     oom_file: Option<PathBuf>,
-    service: service::Setting,
-    console: Option<Console>,
+    service: service::ServiceOptions,
+    console: Option<ConsoleRequest>,
 }
 
 /// Reads the command line.
@@ -130,66 +130,71 @@ struct Words {
 /// # Errors
 /// One line that names the word at fault.
 pub fn parse(arguments: &[OsString]) -> Result<Command, String> {
-    let mut words = Words::default();
-    let mut rest = arguments.iter();
-    while let Some(word) = rest.next() {
-        words.take(word, &mut rest)?;
+    let mut args = Args::default();
+    let mut remaining = arguments.iter();
+    while let Some(word) = remaining.next() {
+        args.parse_word(word, &mut remaining)?;
     }
     let control = |found: Option<OwnedFd>| found.ok_or("-control FD is missing (scored -help)");
-    match words.mode {
+    match args.mode {
         Some("-help") => Ok(Command::Help),
-        Some("-probe") => Ok(Command::Probe { json: words.json }),
-        Some("-try") => Ok(Command::Try(trial::Setting {
-            hosts: words.hosts.unwrap_or_default(),
-            wishes: words.wishes,
+        Some("-probe") => Ok(Command::Probe { json: args.json }),
+        Some("-try") => Ok(Command::Preflight(preflight::PreflightOptions {
+            hosts: args.hosts.unwrap_or_default(),
+            launch: args.launch,
         })),
-        Some("-makekey") => Ok(Command::MakeKey(words.new_key)),
-        Some("-greet") => Ok(Command::Greet(trial::Greeting {
-            connect: words.connect.ok_or("-connect is missing")?,
-            host: words.host.ok_or("-host is missing")?,
-            key: words.key.ok_or("-key is missing")?,
+        Some("-makekey") => Ok(Command::MakeKey(args.new_key)),
+        Some("-greet") => Ok(Command::PreflightProbe(preflight::ProbeOptions {
+            connect: args.connect.ok_or("-connect is missing")?,
+            host: args.host.ok_or("-host is missing")?,
+            key: args.key.ok_or("-key is missing")?,
         })),
-        Some("-daemon") => Ok(Command::Daemon(daemon::HostSetting {
-            connect: words.connect.ok_or("-connect is missing")?,
-            host: words.host.ok_or("-host is missing")?,
-            key: words.key.ok_or("-key is missing")?,
-            common: common(words.no_namespace, words.wishes),
+        Some("-daemon") => Ok(Command::Daemon(daemon::HostDaemonOptions {
+            connect: args.connect.ok_or("-connect is missing")?,
+            host: args.host.ok_or("-host is missing")?,
+            key: args.key.ok_or("-key is missing")?,
+            common: common(args.no_namespace, args.launch),
         })),
-        Some("-console") => Ok(Command::Console(console::Setting {
-            console: words.console.unwrap_or(Console::List),
-            socket: words.service.socket,
+        Some("-console") => Ok(Command::Console(console::ConsoleOptions {
+            console: args.console.unwrap_or(ConsoleRequest::List),
+            socket: args.service.socket,
         })),
-        Some("-single") => Ok(Command::Single(daemon::Setting {
-            control: control(words.control)?,
-            common: common(words.no_namespace, words.wishes),
+        Some("-single") => Ok(Command::Single(daemon::SingleUserOptions {
+            control: control(args.control)?,
+            common: common(args.no_namespace, args.launch),
         })),
-        Some("-opener") => Ok(Command::Opener(raw::Opening { control: control(words.control)? })),
-        Some(_) => Ok(Command::Shepherd(shepherd::Setting {
-            control: control(words.control)?,
-            switch: words.switch.ok_or("-switch is missing")?,
-            raw: words.raw,
-            directory: words.directory.ok_or("-directory is missing")?.into(),
-            outer_proc: words.proc_dir,
-            owner: words.owner.as_deref().map(owner::read).transpose()?,
-            counts: shepherd::Counts { cpu: words.cpu_file, oom: words.oom_file },
+        Some("-opener") => {
+            Ok(Command::Opener(raw_socket::HelperOptions { control: control(args.control)? }))
+        }
+        Some(_) => Ok(Command::Shepherd(shepherd::ShepherdOptions {
+            control: control(args.control)?,
+            switch_socket: args.gang_switch.ok_or("-switch is missing")?,
+            raw_socket_helper: args.raw,
+            directory: args.directory.ok_or("-directory is missing")?.into(),
+            outer_proc: args.proc_dir,
+            owner: args.owner.as_deref().map(owner_arg::read).transpose()?,
+            cgroup_counters: shepherd::CgroupCounters {
+                cpu_file: args.cpu_file,
+                oom_file: args.oom_file,
+            },
         })),
-        None => Ok(Command::Service(service::Setting {
-            host: words.host,
-            key: words.key.map(PathBuf::from),
-            no_namespace: words.no_namespace,
-            ..words.service
+        None => Ok(Command::Service(service::ServiceOptions {
+            host: args.host,
+            key: args.key.map(PathBuf::from),
+            no_namespace: args.no_namespace,
+            ..args.service
         })),
     }
 }
 
-impl Words {
-    fn take<'a>(
+impl Args {
+    fn parse_word<'a>(
         &mut self,
         word: &OsStr,
-        rest: &mut impl Iterator<Item = &'a OsString>,
+        remaining: &mut impl Iterator<Item = &'a OsString>,
     ) -> Result<(), String> {
         let shown = word.to_string_lossy();
-        let mut value = || rest.next().ok_or(format!("{shown} needs a value"));
+        let mut value = || remaining.next().ok_or(format!("{shown} needs a value"));
         match shown.as_ref() {
             "-help" | "--help" | "-h" => self.mode = Some("-help"),
             "-probe" => self.mode = Some("-probe"),
@@ -206,15 +211,15 @@ impl Words {
                 self.mode = Some("-makekey");
                 self.new_key = value()?.into();
             }
-            "-start" => self.wishes.way = Some(text(value()?)),
+            "-start" => self.launch.method = Some(text(value()?)),
             "-links" | "-mtu" | "-rate" => {
-                self.wishes.links.push((shown[1..].to_owned(), text(value()?)));
+                self.launch.lan_options.push((shown[1..].to_owned(), text(value()?)));
             }
             "-timeout" => {
                 let word = text(value()?);
                 let seconds = word.parse().ok().filter(|seconds| *seconds > 0);
                 let seconds = seconds.ok_or_else(|| format!("-timeout {word}: not seconds"))?;
-                self.wishes.limit = Some(Duration::from_secs(seconds));
+                self.launch.arrival_timeout = Some(Duration::from_secs(seconds));
             }
             "-connect" => self.connect = Some(text(value()?)),
             "-host" => self.host = Some(text(value()?)),
@@ -222,7 +227,7 @@ impl Words {
             "-json" => self.json = true,
             "-nonamespace" => self.no_namespace = true,
             "-control" => self.control = Some(number(&shown, value()?)?),
-            "-switch" => self.switch = Some(number(&shown, value()?)?),
+            "-switch" => self.gang_switch = Some(number(&shown, value()?)?),
             "-raw" => self.raw = Some(number(&shown, value()?)?),
             "-proc" => self.proc_dir = Some(number(&shown, value()?)?),
             "-directory" => self.directory = Some(value()?.clone()),
@@ -241,30 +246,30 @@ impl Words {
             "-socket" => self.service.socket = Some(value()?.into()),
             "-network" => self.service.network = Some(text(value()?)),
             "-syslog" => self.service.syslog = Some(text(value()?)),
-            name if ALWAYS.contains(&name) => {}
+            name if NOOP_OPTIONS.contains(&name) => {}
             "-operator" => self.service.operators.push(text(value()?)),
             "-ts" => {
                 let slice = within("-ts", value()?, 5..=60_000, "milliseconds")?;
                 self.service.slice = Some(Duration::from_millis(slice.into()));
             }
-            "-page" => self.service.page = service::PageAt::parse(&text(value()?))?,
+            "-page" => self.service.page = service::PageListen::parse(&text(value()?))?,
             "-rows" => {
                 self.service.rows = Some(within("-rows", value()?, 1..=64, "jobs a processor")?);
             }
             "-v" => self.service.verbose = true,
-            "-list" => (self.mode, self.console) = (Some("-console"), Some(Console::List)),
+            "-list" => (self.mode, self.console) = (Some("-console"), Some(ConsoleRequest::List)),
             "-kill" => {
                 let word = text(value()?);
                 let job = word.parse().map_err(|_| format!("-kill {word}: not a job's number"))?;
-                (self.mode, self.console) = (Some("-console"), Some(Console::Kill(job)));
+                (self.mode, self.console) = (Some("-console"), Some(ConsoleRequest::Kill(job)));
             }
-            name if LATER.iter().any(|(later, ..)| *later == name) => {
-                let later = LATER.iter().find(|(later, ..)| *later == name);
-                if let Some((_, takes, why)) = later {
-                    if *takes {
+            name if IGNORED_OPTIONS.iter().any(|(later, ..)| *later == name) => {
+                let later = IGNORED_OPTIONS.iter().find(|(later, ..)| *later == name);
+                if let Some((_, takes_value, explanation)) = later {
+                    if *takes_value {
                         value()?;
                     }
-                    self.service.notices.push(format!("{name} has no effect: {why}"));
+                    self.service.notices.push(format!("{name} has no effect: {explanation}"));
                 }
             }
             _ => return Err(format!("{shown}: no such option (scored -help)")),
@@ -273,8 +278,8 @@ impl Words {
     }
 }
 
-fn common(no_namespace: bool, wishes: Wishes) -> Common {
-    Common { no_namespace, wishes, ..Common::default() }
+fn common(no_namespace: bool, launch: LaunchOptions) -> CommonOptions {
+    CommonOptions { no_namespace, launch_options: launch, ..CommonOptions::default() }
 }
 
 fn within(
@@ -286,8 +291,8 @@ fn within(
     let shown = word.to_string_lossy();
     let digits = !shown.is_empty() && shown.bytes().all(|byte| byte.is_ascii_digit());
     let number = shown.parse().ok().filter(|number| digits && range.contains(number));
-    let (least, most) = (range.start(), range.end());
-    number.ok_or_else(|| format!("{option} {shown}: {least} to {most} {unit} are possible"))
+    let (min, max) = (range.start(), range.end());
+    number.ok_or_else(|| format!("{option} {shown}: {min} to {max} {unit} are possible"))
 }
 
 fn text(word: &OsStr) -> String {

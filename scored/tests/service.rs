@@ -15,11 +15,11 @@ use driver::*;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::login::{self, LOGIN, Ups};
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::message::*;
-use score_proto::shape::Shape;
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
+static NEXT_TEST_ID: AtomicU32 = AtomicU32::new(0);
 
 /// A service of one host, or of two of which the other never comes; ended with its value.
 struct Service {
@@ -34,12 +34,12 @@ impl Service {
         Self::start_with(cores, &[])
     }
 
-    fn start_with(cores: u32, more: &[&str]) -> Option<Self> {
+    fn start_with(cores: u32, extra_args: &[&str]) -> Option<Self> {
         if !geteuid().is_root() {
             eprintln!("SKIPPED multi-user mode: it needs root");
             return None;
         }
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = NEXT_TEST_ID.fetch_add(1, Ordering::Relaxed);
         let folder =
             std::env::temp_dir().join(format!("score-service-{}-{number}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
@@ -50,9 +50,9 @@ impl Service {
         std::fs::write(folder.join("db"), db).unwrap();
         let made = scored(&["-makekey"]).arg(folder.join("key")).status().unwrap();
         assert!(made.success());
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
+        let reserved_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = reserved_port.local_addr().unwrap().port();
+        drop(reserved_port);
         let child = scored(&["-host", "here", "-server", "here", "-port", &port.to_string()])
             .arg("-file")
             .arg(folder.join("db"))
@@ -60,7 +60,7 @@ impl Service {
             .arg(folder.join("key"))
             .arg("-socket")
             .arg(folder.join("socket"))
-            .args(more)
+            .args(extra_args)
             .stderr(std::fs::File::create(folder.join("log")).unwrap())
             .spawn()
             .unwrap();
@@ -74,7 +74,7 @@ impl Service {
     }
 
     fn until_logged(&self, what: &str) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while !self.log().contains(what) {
             assert!(Instant::now() < end, "{what} is not in the log: {}", self.log());
             std::thread::sleep(Duration::from_millis(10));
@@ -113,18 +113,18 @@ fn scored(words: &[&str]) -> Command {
 }
 
 /// Somebody who has called.
-struct Caller {
+struct Client {
     socket: UnixStream,
-    decoder: Ups,
+    decoder: ServerMessageDecoder,
     out: String,
     notices: String,
     /// Exit code, once there is one.
     code: Option<u8>,
 }
 
-fn login(uid: u32) -> Down {
+fn login(uid: u32) -> ClientMessage {
     let (name, cluster) = (bytes(""), String::new());
-    Down::Login(Login { uid, name, cluster, limits: Vec::new() })
+    ClientMessage::Login(Login { uid, name, cluster, limits: Vec::new() })
 }
 
 fn spec(script: &str, options: &[&str]) -> JobSpec {
@@ -132,35 +132,37 @@ fn spec(script: &str, options: &[&str]) -> JobSpec {
     JobSpec { options, environment: vec![bytes("PATH=/bin:/usr/bin")], ..job(1, vec![sh(script)]) }
 }
 
-impl Caller {
-    fn call(path: &Path) -> Self {
+impl Client {
+    fn connect(path: &Path) -> Self {
         let socket = UnixStream::connect(path).unwrap();
         let (out, notices) = (String::new(), String::new());
-        Self { socket, decoder: Ups::default(), out, notices, code: None }
+        Self { socket, decoder: ServerMessageDecoder::default(), out, notices, code: None }
     }
 
     /// Logs in and wants a job of so many nodes.
     fn submit(path: &Path, nodes: u32, spec: JobSpec) -> Self {
-        let mut caller = Self::call(path);
-        let request = Down::Request { shape: Shape::Spread(nodes), spec };
+        let mut client = Self::connect(path);
+        let request =
+            ClientMessage::Request { allocation: AllocationRequest::FewestHosts(nodes), spec };
         let uid = geteuid().as_raw();
-        caller.say(&[Down::Hello { version: PROTOCOL_VERSION }, login(uid), request]);
-        caller
+        client.send(&[ClientMessage::Hello { version: PROTOCOL_VERSION }, login(uid), request]);
+        client
     }
 
-    fn say(&mut self, messages: &[Down]) {
+    fn send(&mut self, messages: &[ClientMessage]) {
         let mut out = Vec::new();
         for message in messages {
-            let of_login = matches!(message, Down::Login(_) | Down::Console(_));
-            let job = if of_login { LOGIN } else { 1 };
-            login::encode(job, message, &mut out).unwrap();
+            let is_login_message =
+                matches!(message, ClientMessage::Login(_) | ClientMessage::Console(_));
+            let job = if is_login_message { SESSION_JOB } else { 1 };
+            client_session::encode(job, message, &mut out).unwrap();
         }
         self.socket.write_all(&out).unwrap();
     }
 
     /// Takes what has come within so long; false when the other side has closed.
-    fn hear(&mut self, limit: Duration) -> bool {
-        self.socket.set_read_timeout(Some(limit)).unwrap();
+    fn receive(&mut self, timeout: Duration) -> bool {
+        self.socket.set_read_timeout(Some(timeout)).unwrap();
         let mut chunk = [0; 8192];
         match self.socket.read(&mut chunk) {
             Ok(0) => return false,
@@ -168,26 +170,26 @@ impl Caller {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock) => {}
             Err(_) => return false,
         }
-        while let Some(heard) = self.decoder.next().unwrap() {
-            match heard.message {
-                Up::Output { bytes, .. } => self.out += &String::from_utf8_lossy(&bytes),
-                Up::Notice { text, .. } => self.notices += &format!("{text}\n"),
-                Up::Refused { reason, code } => {
+        while let Some(frame) = self.decoder.next().unwrap() {
+            match frame.message {
+                ServerMessage::Output { bytes, .. } => self.out += &String::from_utf8_lossy(&bytes),
+                ServerMessage::Notice { text, .. } => self.notices += &format!("{text}\n"),
+                ServerMessage::Refused { reason, code } => {
                     self.notices += &format!("{reason}\n");
                     self.code = Some(code);
                 }
-                Up::Finished(end) => self.code = Some(end.code),
+                ServerMessage::Finished(end) => self.code = Some(end.code),
                 _ => {}
             }
         }
         true
     }
 
-    fn until_over(&mut self) -> u8 {
-        let end = Instant::now() + PATIENCE;
+    fn until_ended(&mut self) -> u8 {
+        let end = Instant::now() + TEST_TIMEOUT;
         while self.code.is_none() {
             assert!(Instant::now() < end, "no end: {}", self.notices);
-            if !self.hear(Duration::from_millis(50)) {
+            if !self.receive(Duration::from_millis(50)) {
                 break;
             }
         }
@@ -195,72 +197,72 @@ impl Caller {
     }
 
     fn until_noticed(&mut self, what: &str) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while !self.notices.contains(what) && !self.out.contains(what) {
             assert!(Instant::now() < end, "no {what}: {}", self.notices);
-            assert!(self.hear(Duration::from_millis(50)), "closed: {}", self.notices);
+            assert!(self.receive(Duration::from_millis(50)), "closed: {}", self.notices);
         }
     }
 }
 
 #[test]
-fn who_claims_another_uid_is_refused_and_logged() {
+fn a_login_with_a_wrong_uid_is_refused_and_logged() {
     let Some(service) = Service::start(2) else { return };
-    let mut liar = Caller::call(&service.socket());
-    liar.say(&[Down::Hello { version: PROTOCOL_VERSION }, login(12_345)]);
-    assert_eq!(liar.until_over(), 2);
-    assert!(liar.notices.contains("you are uid 0"), "{}", liar.notices);
+    let mut wrong_uid = Client::connect(&service.socket());
+    wrong_uid.send(&[ClientMessage::Hello { version: PROTOCOL_VERSION }, login(12_345)]);
+    assert_eq!(wrong_uid.until_ended(), 2);
+    assert!(wrong_uid.notices.contains("you are uid 0"), "{}", wrong_uid.notices);
     service.until_logged("claimed to be uid 12345");
-    let mut honest = Caller::submit(&service.socket(), 1, spec("echo served", &[]));
-    assert_eq!((honest.until_over(), honest.out.as_str()), (0, "served\n"));
+    let mut client = Client::submit(&service.socket(), 1, spec("echo served", &[]));
+    assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"));
 }
 
 #[test]
-fn nothing_is_done_for_who_has_not_logged_in() {
+fn requests_before_login_are_refused() {
     let Some(service) = Service::start(2) else { return };
-    let hello = Down::Hello { version: PROTOCOL_VERSION };
+    let hello = ClientMessage::Hello { version: PROTOCOL_VERSION };
     let spec = || spec("echo no", &[]);
     for message in [
-        Down::Submit(spec()),
-        Down::Request { shape: Shape::Spread(1), spec: spec() },
-        Down::Console(Console::Kill(1)),
+        ClientMessage::Submit(spec()),
+        ClientMessage::Request { allocation: AllocationRequest::FewestHosts(1), spec: spec() },
+        ClientMessage::Console(ConsoleRequest::Kill(1)),
     ] {
-        let mut stranger = Caller::call(&service.socket());
-        stranger.say(&[hello.clone(), message]);
-        assert_eq!(stranger.until_over(), 2);
-        assert!(stranger.notices.contains("log in first"), "{}", stranger.notices);
+        let mut client = Client::connect(&service.socket());
+        client.send(&[hello.clone(), message]);
+        assert_eq!(client.until_ended(), 2);
+        assert!(client.notices.contains("log in first"), "{}", client.notices);
     }
 }
 
 #[test]
-fn callers_that_say_nothing_or_garbage_are_dropped_and_the_service_goes_on() {
+fn clients_that_send_nothing_or_garbage_are_dropped_and_the_service_goes_on() {
     let Some(service) = Service::start(2) else { return };
-    let before = service.memory();
+    let memory_before = service.memory();
     let silent: Vec<_> = (0..200).map(|_| UnixStream::connect(service.socket()).unwrap()).collect();
     for garbage in [&[0xff_u8; 4096][..], &[0; 64], &u32::MAX.to_le_bytes()] {
-        let mut caller = UnixStream::connect(service.socket()).unwrap();
-        let _ = caller.write_all(garbage);
+        let mut client = UnixStream::connect(service.socket()).unwrap();
+        let _ = client.write_all(garbage);
     }
     // On the daemons' port: nothing, garbage, a length that is too long, byte by byte.
     let port = ("127.0.0.1", service.port);
-    let mut slow: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(port).ok()).collect();
+    let mut trickling: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(port).ok()).collect();
     for garbage in [&[0xff_u8; 65536][..], b"GET / HTTP/1.0\r\n\r\n", &[0; 1000]] {
         if let Ok(mut stream) = TcpStream::connect(port) {
             let _ = stream.write_all(garbage);
         }
     }
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(7) {
-        for stream in &mut slow {
+    let started_at = Instant::now();
+    while started_at.elapsed() < Duration::from_secs(7) {
+        for stream in &mut trickling {
             let _ = stream.write(b"s");
         }
         std::thread::sleep(Duration::from_millis(100));
     }
     service.until_logged("has called and not logged in");
     service.until_logged("a connection to the daemons' port was dropped");
-    let mut honest = Caller::submit(&service.socket(), 1, spec("echo served", &[]));
-    assert_eq!((honest.until_over(), honest.out.as_str()), (0, "served\n"));
-    let grown = service.memory().saturating_sub(before);
+    let mut client = Client::submit(&service.socket(), 1, spec("echo served", &[]));
+    assert_eq!((client.until_ended(), client.out.as_str()), (0, "served\n"));
+    let grown = service.memory().saturating_sub(memory_before);
     assert!(grown < 16 * 1024, "{grown} KiB more");
     let lines = service.log().lines().count();
     assert!(lines < 200, "{lines} lines in the log");
@@ -270,7 +272,7 @@ fn callers_that_say_nothing_or_garbage_are_dropped_and_the_service_goes_on() {
 #[test]
 fn the_log_goes_to_a_syslog_receiver_too() {
     let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    receiver.set_read_timeout(Some(PATIENCE)).unwrap();
+    receiver.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let address = receiver.local_addr().unwrap().to_string();
     let Some(service) = Service::start_with(1, &["-syslog", &address, "-restart"]) else {
         return;
@@ -292,18 +294,18 @@ fn the_log_goes_to_a_syslog_receiver_too() {
 #[test]
 fn five_hundred_logins_at_once_are_all_served() {
     let Some(service) = Service::start(8) else { return };
-    let before = service.memory();
-    let mut callers: Vec<Caller> = (0..500)
+    let memory_before = service.memory();
+    let mut clients: Vec<Client> = (0..500)
         .map(|number| {
             let script = format!("echo {number}");
-            Caller::submit(&service.socket(), 1, spec(&script, &["wait"]))
+            Client::submit(&service.socket(), 1, spec(&script, &["wait"]))
         })
         .collect();
-    for (number, caller) in callers.iter_mut().enumerate() {
-        assert_eq!(caller.until_over(), 0, "{}", caller.notices);
-        assert_eq!(caller.out, format!("{number}\n"));
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.until_ended(), 0, "{}", client.notices);
+        assert_eq!(client.out, format!("{number}\n"));
     }
-    let grown = service.status("VmHWM:").saturating_sub(before);
+    let grown = service.status("VmHWM:").saturating_sub(memory_before);
     assert!(grown < 32 * 1024, "{grown} KiB more at most");
 }
 
@@ -316,25 +318,25 @@ fn ten_thousand_queued_jobs_are_kept_within_bounds_and_none_is_lost() {
         return eprintln!("SKIPPED 10,000 queued jobs: a process may have {hard} descriptors");
     }
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    let before = service.memory();
-    let mut holder = Caller::submit(&service.socket(), 1, spec("echo held; sleep 1000", &[]));
+    let memory_before = service.memory();
+    let mut holder = Client::submit(&service.socket(), 1, spec("echo held; sleep 1000", &[]));
     holder.until_noticed("held");
-    let mut callers: Vec<Caller> = (0..JOBS)
-        .map(|_| Caller::submit(&service.socket(), 1, spec("echo ran", &["wait"])))
+    let mut clients: Vec<Client> = (0..JOBS)
+        .map(|_| Client::submit(&service.socket(), 1, spec("echo ran", &["wait"])))
         .collect();
-    let last = callers.last_mut().unwrap();
+    let last = clients.last_mut().unwrap();
     last.until_noticed("waits for room");
     assert!(last.notices.contains(&format!("{} go before it", JOBS - 1)), "{}", last.notices);
-    let grown = service.memory().saturating_sub(before) / JOBS as u64;
+    let grown = service.memory().saturating_sub(memory_before) / JOBS as u64;
     assert!(grown < 32, "{grown} KiB a job");
     // Room: the first ones run, in their order.
-    holder.say(&[Down::Kill]);
-    for caller in &mut callers[..20] {
-        assert_eq!(caller.until_over(), 0, "{}", caller.notices);
-        assert_eq!(caller.out, "ran\n");
+    holder.send(&[ClientMessage::Kill]);
+    for client in &mut clients[..20] {
+        assert_eq!(client.until_ended(), 0, "{}", client.notices);
+        assert_eq!(client.out, "ran\n");
     }
     // All others are given up at once, and the service is free again.
-    drop(callers);
-    let mut next = Caller::submit(&service.socket(), 1, spec("echo next", &["wait"]));
-    assert_eq!((next.until_over(), next.out.as_str()), (0, "next\n"));
+    drop(clients);
+    let mut next = Client::submit(&service.socket(), 1, spec("echo next", &["wait"]));
+    assert_eq!((next.until_ended(), next.out.as_str()), (0, "next\n"));
 }

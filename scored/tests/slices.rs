@@ -18,54 +18,55 @@ write() { while :; do echo x >> $1; sleep 0.01; done; }
 (write child & setsid sh -c 'while :; do echo x >> grandchild; sleep 0.01; done') &
 write parent";
 
-fn stand_and_go(name: &str, no_namespace: bool) {
-    let scratch = Scratch::new(name);
+fn stop_and_continue(name: &str, no_namespace: bool) {
+    let scratch = TempDir::new(name);
     let names = ["parent", "child", "grandchild"];
     let script = SCRIPT.replace("FOLDER", &scratch.path("."));
     let size = |name: &&str| fs::metadata(scratch.path(name)).map_or(0, |data| data.len());
     let sizes = || names.each_ref().map(size);
-    let how = How { no_namespace, ..How::default() };
-    let mut driver = Driver::start_as(job(1, vec![sh(&script)]), how);
+    let options = ScoredOptions { no_namespace, ..ScoredOptions::default() };
+    let mut driver = Driver::start_as(job(1, vec![sh(&script)]), options);
     driver.until("all write", |_| sizes().iter().all(|size| *size > 20));
     for _ in 0..3 {
-        driver.send(&Down::Suspend);
-        let end = Instant::now() + PATIENCE;
+        driver.send(&ClientMessage::Suspend);
+        let end = Instant::now() + TEST_TIMEOUT;
         loop {
-            let before = sizes();
+            let old_sizes = sizes();
             sleep(Duration::from_millis(300));
-            if before == sizes() {
+            if old_sizes == sizes() {
                 break;
             }
             assert!(Instant::now() < end, "somebody writes still: {:?}", sizes());
         }
-        let before = sizes();
-        driver.send(&Down::Resume);
-        let grown = |now: [u64; 3]| now.iter().zip(before).all(|(now, then)| *now > then + 20);
+        let old_sizes = sizes();
+        driver.send(&ClientMessage::Resume);
+        let grown =
+            |now: [u64; 3]| now.iter().zip(old_sizes).all(|(now, earlier)| *now > earlier + 20);
         driver.until("all go on", |_| grown(sizes()));
     }
     assert!(!fs::exists(scratch.path("woken")).unwrap(), "who had stopped itself was continued");
-    driver.send(&Down::Kill);
+    driver.send(&ClientMessage::Kill);
     assert_eq!(driver.finish().code(), 137);
 }
 
 #[test]
-fn every_descendant_stands_still_and_goes_on() {
-    stand_and_go("slices", false);
+fn every_descendant_is_stopped_and_continued() {
+    stop_and_continue("slices", false);
 }
 
 #[test]
-fn every_descendant_stands_still_and_goes_on_without_a_namespace() {
-    stand_and_go("slices-bare", true);
+fn every_descendant_is_stopped_and_continued_without_a_namespace() {
+    stop_and_continue("slices-bare", true);
 }
 
 #[test]
-fn a_job_that_is_killed_while_it_stands_still_ends() {
+fn a_job_that_is_killed_while_it_is_stopped_ends() {
     let mut driver = Driver::start(job(2, vec![sh("echo up; while :; do :; done")]));
     driver.until("both are up", |driver| driver.outcome.lines().len() == 2);
-    driver.send(&Down::Suspend);
+    driver.send(&ClientMessage::Suspend);
     for _ in 0..10 {
         driver.step();
     }
-    driver.send(&Down::Kill);
+    driver.send(&ClientMessage::Kill);
     assert_eq!(driver.finish().code(), 137);
 }

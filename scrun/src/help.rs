@@ -1,6 +1,6 @@
 //! What `-help` and `-version` print.
 
-use crate::options::table::{Effect, KNOWN};
+use crate::options::table::{OPTIONS, Support};
 use std::fmt::Write;
 
 const HEAD: &str = "\
@@ -19,11 +19,11 @@ SCORE_OPTIONS holds more options, without the minus. Options:
 /// The text of `-help`.
 pub fn text() -> String {
     let mut out = String::from(HEAD);
-    for known in KNOWN {
-        let name = format!("-{}{}", known.name, known.form);
-        let effect = if known.effect == Effect::NotYet { " (no effect yet)" } else { "" };
+    for spec in OPTIONS {
+        let name = format!("-{}{}", spec.name, spec.value_syntax);
+        let note = if spec.support == Support::NotImplemented { " (no effect yet)" } else { "" };
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "  {name:<28}{}{effect}", known.about);
+        let _ = writeln!(out, "  {name:<28}{}{note}", spec.summary);
     }
     out
 }

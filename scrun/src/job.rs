@@ -1,76 +1,80 @@
 //! From what the user typed to the job that scored gets.
 
-use crate::elf::Loader;
-use crate::nodes::Chosen;
-use crate::options::{Options, Statistics};
+use crate::elf::LibrarySearchPath;
+use crate::nodes::HostAssignment;
+use crate::options::{ScrunOptions, Statistics};
 use crate::pipeline::{Element, Stages};
-use crate::program::{Places, Program, resolve};
-use crate::request::{self, Asked};
-use crate::usage::{Refusal, USAGE, shown};
+use crate::program::{Program, ProgramSearchPath, resolve};
+use crate::request::{self, ProgramRequest};
+use crate::usage::{EXIT_USAGE, StartError, printable};
 use nix::sys::stat::{Mode, umask};
-use score_proto::env::{CONTROL_FD, RESOURCE_FD, SCOUT};
-use score_proto::message::{ElementSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec};
+use score_proto::env::{CONTROL_FD_ENV, RESOURCE_FD_ENV, SCOUT_ENV};
+use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, ProgramKind, StageSpec};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// The programs of a job, found and looked into.
 #[derive(Debug)]
-pub struct Programs {
+pub struct ResolvedPrograms {
     /// Element by element, as scored gets them.
     pub stages: Vec<StageSpec>,
     /// Their requests, `system` left out.
-    pub asked: Vec<Asked>,
+    pub requests: Vec<ProgramRequest>,
 }
 
 /// Finds every program and reads what it asks for.
 ///
 /// # Errors
 /// The first program that cannot be run.
-pub fn find(stages: &Stages, places: &Places) -> Result<Programs, Refusal> {
+pub fn resolve_programs(
+    stages: &Stages,
+    search_path: &ProgramSearchPath,
+) -> Result<ResolvedPrograms, StartError> {
     // All programs are found before any is looked into: a local run comes after every refusal.
     let resolved = stages
         .iter()
-        .map(|stage| stage.iter().map(|element| resolve(element, places)).collect())
-        .collect::<Result<Vec<Vec<Program>>, Refusal>>()?;
-    let mut loader = Loader::of_process();
-    let mut programs = Programs { stages: Vec::new(), asked: Vec::new() };
+        .map(|stage| stage.iter().map(|element| resolve(element, search_path)).collect())
+        .collect::<Result<Vec<Vec<Program>>, StartError>>()?;
+    let mut loader = LibrarySearchPath::from_env();
+    let mut programs = ResolvedPrograms { stages: Vec::new(), requests: Vec::new() };
     for (stage, found) in stages.iter().zip(resolved) {
         let mut elements = Vec::new();
         for (element, program) in stage.iter().zip(found) {
-            elements.push(spec(element, program, &mut loader, &mut programs.asked)?);
+            elements.push(element_spec(element, program, &mut loader, &mut programs.requests)?);
         }
         programs.stages.push(StageSpec { elements });
     }
     Ok(programs)
 }
 
-fn spec(
+fn element_spec(
     element: &Element,
     program: Program,
-    loader: &mut Loader,
-    asked: &mut Vec<Asked>,
-) -> Result<ElementSpec, Refusal> {
-    let words = |skip: usize| -> Vec<OsBytes> {
+    loader: &mut LibrarySearchPath,
+    requests: &mut Vec<ProgramRequest>,
+) -> Result<ElementSpec, StartError> {
+    let args_from = |skip: usize| -> Vec<OsBytes> {
         element.words[skip..].iter().map(|word| OsBytes(word.text.clone())).collect()
     };
     let (path, args, kind) = match program {
         Program::System { per_host, skip } => {
-            let args = words(skip);
-            (args[0].clone(), args, Kind::System { per_host })
+            let args = args_from(skip);
+            (args[0].clone(), args, ProgramKind::System { per_host })
         }
         Program::File(path) => {
-            let known = asked.iter().find(|asked| asked.path == path).cloned();
-            let found = match known {
-                Some(known) => known,
-                None => request::of_program(&path, loader)?,
+            let existing = requests.iter().find(|request| request.path == path).cloned();
+            let found = match existing {
+                Some(existing) => existing,
+                None => request::program_request(&path, loader)?,
             };
-            let kind = if found.request.library { Kind::Score } else { Kind::Plain };
-            asked.push(found);
-            (OsBytes(path.into_os_string().into_vec()), words(0), kind)
+            let kind =
+                if found.request.uses_libscore { ProgramKind::Score } else { ProgramKind::Plain };
+            requests.push(found);
+            (OsBytes(path.into_os_string().into_vec()), args_from(0), kind)
         }
     };
     let (input, output) = (element.input.clone(), element.output.clone());
-    Ok(ElementSpec { path, args, input, output, kind, content: None })
+    Ok(ElementSpec { path, args, input, output, kind, digest: None })
 }
 
 /// The job for scored.
@@ -78,26 +82,26 @@ fn spec(
 /// # Errors
 /// A working directory that is gone.
 pub fn build(
-    options: &Options,
-    programs: Programs,
-    chosen: Chosen,
-    places: &Places,
-) -> Result<JobSpec, Refusal> {
-    let Programs { stages, .. } = programs;
+    options: &ScrunOptions,
+    programs: ResolvedPrograms,
+    assignment: HostAssignment,
+    search_path: &ProgramSearchPath,
+) -> Result<JobSpec, StartError> {
+    let ResolvedPrograms { stages, .. } = programs;
     let first = stages.first().and_then(|stage| stage.elements.first());
     let stdin = first.is_some_and(|element| element.input == Input::Default);
     Ok(JobSpec {
-        hosts: chosen.hosts,
+        hosts: assignment.hosts,
         stages,
         environment: environment(),
-        directory: OsBytes(places.directory.as_os_str().as_bytes().to_vec()),
+        directory: OsBytes(search_path.directory.as_os_str().as_bytes().to_vec()),
         umask: current_umask(),
         options: options.pairs(),
         statistics: options.statistics() != Statistics::Off,
-        stdin,
-        separate: false,
+        reads_stdin: stdin,
+        independent_nodes: false,
         networks: Vec::new(),
-        sets: 0,
+        network_sets: 0,
     })
 }
 
@@ -105,7 +109,7 @@ pub fn build(
 pub fn file_in_job_directory(stages: &[StageSpec]) -> Option<String> {
     stages.iter().flat_map(|stage| &stage.elements).find_map(|element| match &element.output {
         Output::File { name, .. } if !name.is_absolute() => {
-            Some(shown(OsStr::from_bytes(&name.0.0)))
+            Some(printable(OsStr::from_bytes(&name.0.0)))
         }
         _ => None,
     })
@@ -113,14 +117,14 @@ pub fn file_in_job_directory(stages: &[StageSpec]) -> Option<String> {
 
 /// The names of the programs by stage, for the user.
 pub fn names(stages: &[StageSpec]) -> Vec<Vec<String>> {
-    let name = |element: &ElementSpec| shown(OsStr::from_bytes(&element.args[0].0));
+    let name = |element: &ElementSpec| printable(OsStr::from_bytes(&element.args[0].0));
     stages.iter().map(|stage| stage.elements.iter().map(name).collect()).collect()
 }
 
 /// The environment for the processes of a job.
 pub(crate) fn environment() -> Vec<OsBytes> {
     std::env::vars_os()
-        .filter(|(name, _)| name != CONTROL_FD && name != RESOURCE_FD && name != SCOUT)
+        .filter(|(name, _)| name != CONTROL_FD_ENV && name != RESOURCE_FD_ENV && name != SCOUT_ENV)
         .map(|(name, value)| OsBytes([name.as_bytes(), b"=", value.as_bytes()].concat()))
         .collect()
 }
@@ -136,7 +140,7 @@ pub(crate) fn current_umask() -> u32 {
 ///
 /// # Errors
 /// A working directory that is gone.
-pub fn places() -> Result<Places, Refusal> {
-    Places::of_process()
-        .map_err(|error| Refusal::plain(USAGE, format!("the working directory: {error}")))
+pub fn search_path() -> Result<ProgramSearchPath, StartError> {
+    ProgramSearchPath::from_env()
+        .map_err(|error| StartError::plain(EXIT_USAGE, format!("the working directory: {error}")))
 }

@@ -1,130 +1,150 @@
 //! The front end of SCore: a parallel job is typed like a shell pipeline (manual, scrun(1)).
 //!
 //! From the command line to the job: [`options`] -> [`pipeline`] -> [`program`] -> [`elf`] and
-//! [`request`] -> [`site`] and [`nodes`] -> [`job`] -> [`session`]. All but the last decide, and
-//! start nothing; a library only for tests and fuzzing.
+//! [`request`] -> [`local_environment`] and [`nodes`] -> [`job`] -> [`session`]. All but the
+//! last decide, and start nothing; a library only for tests and fuzzing.
 #![forbid(unsafe_code)]
 
-mod content;
+pub mod diagnostics;
 pub mod elf;
 mod help;
-pub mod inside;
 pub mod job;
-mod local;
+pub mod local_environment;
 mod monitor;
+pub mod multi_user;
 pub mod networks;
 pub mod nodes;
-pub mod notice;
 pub mod options;
 pub mod pipeline;
 pub mod program;
+mod program_store;
 pub mod request;
 pub mod scout;
+pub mod scout_login;
 pub mod session;
-pub mod shared;
-pub mod site;
 pub mod statistics;
+mod trial_run;
 pub mod usage;
 
-use content::Contents;
-use notice::Reporter;
-use options::Options;
+use diagnostics::Reporter;
+use local_environment::LocalEnvironment;
+use options::ScrunOptions;
+use program_store::ProgramStore;
 use score_proto::message::Level;
-use session::{Call, Settings};
-use site::Site;
+use session::{DaemonSource, SessionConfig};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use usage::Refusal;
+use usage::StartError;
 
 /// Does what the command line says; gives scrun's exit code.
 pub fn main(words: &[OsString], environment: &OsStr) -> u8 {
     match run(words, environment) {
         Ok(code) => code,
-        Err(refusal) => {
+        Err(error) => {
             let reporter = Reporter::new("scrun", Level::Error);
-            let text = match refusal.context(words, environment) {
-                Some(context) => format!("{}\n{context}", refusal.line),
-                None => refusal.line,
+            let text = match error.context(words, environment) {
+                Some(context) => format!("{}\n{context}", error.line),
+                None => error.line,
             };
-            reporter.say(Level::Error, &text);
-            refusal.code
+            reporter.report(Level::Error, &text);
+            error.code
         }
     }
 }
 
-fn run(words: &[OsString], environment: &OsStr) -> Result<u8, Refusal> {
-    let (options, taken) = Options::parse(words, environment)?;
+fn run(words: &[OsString], environment: &OsStr) -> Result<u8, StartError> {
+    let (options, word_count) = ScrunOptions::parse(words, environment)?;
     if options.has("help") {
         return print(&help::text());
     }
     if options.has("version") {
         return print(&help::version());
     }
-    let stages = pipeline::parse(words, taken)?;
+    let stages = pipeline::parse(words, word_count)?;
     let reporter = Reporter::new("scrun", options.level());
-    let places = job::places()?;
-    let programs = job::find(&stages, &places)?;
-    let request = request::intersect(&programs.asked)?;
-    request::check(&programs.asked, &options, &mut |level, text| reporter.say(level, text))?;
-    let mut say = |line: &str| reporter.say(Level::Warning, line);
+    let search_path = job::search_path()?;
+    let programs = job::resolve_programs(&stages, &search_path)?;
+    let request = request::intersect(&programs.requests)?;
+    request::check(&programs.requests, &options, &mut |level, text| reporter.report(level, text))?;
+    let mut warn = |line: &str| reporter.report(Level::Warning, line);
     // What the command line says comes before a scout session, and that before the environment.
-    let login = if options.chooses_hosts() { None } else { inside::login_if_inside()? };
-    let shared = if login.is_some() { None } else { shared::of(&options, &request)? };
-    let mut site = Site::of_process();
-    site.session = login.as_ref().map(|login| site.hosts_of(&login.hosts));
-    let chosen = match &shared {
+    let connection =
+        if options.chooses_hosts() { None } else { scout_login::login_if_in_session()? };
+    let cluster_request =
+        if connection.is_some() { None } else { multi_user::from_options(&options, &request)? };
+    let mut local_env = LocalEnvironment::current();
+    local_env.session_hosts =
+        connection.as_ref().map(|connection| local_env.hosts_of_session(&connection.hosts));
+    let assignment = match &cluster_request {
         // Which hosts it gets is decided there.
-        Some(shared) => shared.unplaced(),
-        None => nodes::settle(&options, &request, &site, &mut say)?,
+        Some(cluster_request) => cluster_request.provisional_assignment(),
+        None => nodes::assign_hosts(&options, &request, &local_env, &mut warn)?,
     };
-    let networks = match &shared {
-        Some(_) => networks::named(&options),
-        None => networks::settle(&options, &chosen.hosts, request.nets)?,
+    let networks = match &cluster_request {
+        Some(_) => networks::requested_networks(&options),
+        None => networks::select_networks(&options, &assignment.hosts, request.network_sets)?,
     };
     if options.has("resource") {
-        return print(&request::describe(&options, &programs.asked, &request, &chosen, &networks));
+        return print(&request::describe(
+            &options,
+            &programs.requests,
+            &request,
+            &assignment,
+            &networks,
+        ));
     }
-    let idle = options.without_effect(shared.is_some());
-    if !idle.is_empty() {
-        reporter.say(Level::Info, &format!("no effect yet: {}", idle.join(", ")));
+    let ineffective = options.without_effect(cluster_request.is_some());
+    if !ineffective.is_empty() {
+        reporter.report(Level::Info, &format!("no effect yet: {}", ineffective.join(", ")));
     }
     if let Some(file) = job::file_in_job_directory(&programs.stages) {
         let line = format!("{file} is written in the job's directory and gone with the job");
-        reporter.say(Level::Info, &line);
+        reporter.report(Level::Info, &line);
     }
-    let names = job::names(&programs.stages);
-    let mut spec = job::build(&options, programs, chosen, &places)?;
-    (spec.networks, spec.sets) = (networks, request.nets);
-    let contents = Contents::offer(&mut spec, shared.is_some())?;
-    let call = match (login, shared) {
-        (Some(login), _) => Call::Scout(login.stream, login.ups),
-        (None, Some(shared)) => Call::Shared(shared),
-        (None, None) => Call::Own(options.for_scored()),
+    let program_names = job::names(&programs.stages);
+    let mut spec = job::build(&options, programs, assignment, &search_path)?;
+    (spec.networks, spec.network_sets) = (networks, request.network_sets);
+    let program_store = ProgramStore::add_content_hashes(&mut spec, cluster_request.is_some())?;
+    let daemon_source = match (connection, cluster_request) {
+        (Some(connection), _) => DaemonSource::ScoutSession(connection.stream, connection.decoder),
+        (None, Some(cluster_request)) => DaemonSource::MultiUser(cluster_request),
+        (None, None) => DaemonSource::Private(options.scored_args()),
     };
     let statistics = options.statistics();
-    let monitor = options.get("monitor").and_then(|given| match monitor::settle() {
-        Ok(place) => Some(monitor::Plan { place, value: given.value.clone() }),
-        Err(why) => {
-            reporter.say(Level::Warning, &format!("no picture of the job is shown: {why}"));
+    let monitor = options.get("monitor").and_then(|given| match monitor::resolve_target() {
+        Ok(target) => Some(monitor::MonitorRequest { target, value: given.value.clone() }),
+        Err(reason) => {
+            reporter.report(Level::Warning, &format!("no picture of the job is shown: {reason}"));
             None
         }
     });
-    if monitor.as_ref().is_some_and(|plan| spec.stdin && monitor::takes_input(plan.place)) {
-        spec.stdin = false;
-        reporter.say(Level::Info, "the keyboard is the monitor's: the job reads nothing");
+    if monitor.as_ref().is_some_and(|monitor_request| {
+        spec.reads_stdin && monitor::takes_input(monitor_request.target)
+    }) {
+        spec.reads_stdin = false;
+        reporter.report(Level::Info, "the keyboard is the monitor's: the job reads nothing");
     }
-    let show = None;
-    let settings = Settings { reporter, statistics, names, contents, call, show, monitor };
-    session::run(spec, settings)
+    let merger = None;
+    let config = SessionConfig {
+        reporter,
+        statistics,
+        program_names,
+        program_store,
+        daemon_source,
+        merger,
+        monitor,
+    };
+    session::run(spec, config)
 }
 
 /// Prints and ends; a reader that has gone is no failure, a full disk is one.
-fn print(text: &str) -> Result<u8, Refusal> {
+fn print(text: &str) -> Result<u8, StartError> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Refusal::plain(session::state::OUTPUT_FAILED, format!("standard output: {error}")))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(StartError::plain(
+            session::state::EXIT_OUTPUT_FAILED,
+            format!("standard output: {error}"),
+        )),
         _ => Ok(0),
     }
 }
@@ -135,14 +155,21 @@ pub fn fuzz_options(bytes: &[u8]) {
     let words: Vec<OsString> =
         bytes.split(|byte| *byte == b'\n').map(|word| OsStr::from_bytes(word).into()).collect();
     let environment = OsStr::from_bytes(bytes);
-    for result in [Options::parse(&words, OsStr::new("")), Options::parse(&[], environment)] {
+    for result in
+        [ScrunOptions::parse(&words, OsStr::new("")), ScrunOptions::parse(&[], environment)]
+    {
         match result {
             Ok((options, _)) => {
-                let request = score_proto::note::Request::default();
-                let _ = nodes::settle(&options, &request, &Site::nowhere(), &mut |_| ());
+                let request = score_proto::elf_note::Request::default();
+                let _ = nodes::assign_hosts(
+                    &options,
+                    &request,
+                    &LocalEnvironment::for_tests(),
+                    &mut |_| (),
+                );
                 let _ = (options.without_effect(false), options.level(), options.statistics());
             }
-            Err(refusal) => drop(refusal.context(&words, environment)),
+            Err(error) => drop(error.context(&words, environment)),
         }
     }
 }
@@ -165,7 +192,7 @@ pub fn fuzz_pipeline(bytes: &[u8]) {
                 }
             }
         }
-        Err(refusal) => drop(refusal.context(&words, OsStr::new(""))),
+        Err(error) => drop(error.context(&words, OsStr::new(""))),
     }
 }
 

@@ -1,10 +1,10 @@
 //! `monitor` (manual 3.5.3): a picture of what the job does, by `scmon`, in a window of its own or
 //! on this terminal. scrun passes the figures on; where scmon reads slowly it gets fewer.
 
-use crate::session::daemon::beside;
+use crate::session::daemon::sibling_binary;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use score_proto::frame;
-use score_proto::message::{Stream, Up};
+use score_proto::message::{ServerMessage, Stream};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, PipeReader, PipeWriter, Write, stderr, stdin, stdout};
@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 /// Milliseconds between two pictures.
 pub const PERIOD_MS: u32 = 500;
 /// How long scmon may take to give the terminal back.
-const LEAVING: Duration = Duration::from_secs(2);
+const SCMON_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes for the pipe: what a thousand processes say at once.
-const PIPE: i32 = 1 << 20;
+const PIPE_CAPACITY_LEN: i32 = 1 << 20;
 /// Bytes of standard error that wait for scmon at most; more are written over the picture.
-const WAITING: usize = 4 << 20;
+const MAX_BUFFERED_STDERR_BYTES: usize = 4 << 20;
 
 /// What scrun finds where it runs.
 #[derive(Debug, Clone, Copy)]
-struct Surroundings {
+struct DisplayCapabilities {
     /// DISPLAY is set, and there is an xterm.
     display: bool,
     xterm: bool,
@@ -36,21 +36,21 @@ struct Surroundings {
 
 /// Where the picture is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum MonitorTarget {
     /// In an xterm.
     Window,
     /// On scrun's own terminal.
     Terminal,
 }
 
-fn place(found: Surroundings) -> Result<Place, &'static str> {
-    match found {
-        Surroundings { stdout: false, terminal: true, .. } => Ok(Place::Terminal),
-        Surroundings { display: true, xterm: true, .. } => Ok(Place::Window),
-        Surroundings { display: true, .. } => {
+fn choose_target(capabilities: DisplayCapabilities) -> Result<MonitorTarget, &'static str> {
+    match capabilities {
+        DisplayCapabilities { stdout: false, terminal: true, .. } => Ok(MonitorTarget::Terminal),
+        DisplayCapabilities { display: true, xterm: true, .. } => Ok(MonitorTarget::Window),
+        DisplayCapabilities { display: true, .. } => {
             Err("there is no xterm in PATH; with the job's output redirected this terminal will do")
         }
-        Surroundings { stdout: true, .. } => {
+        DisplayCapabilities { stdout: true, .. } => {
             Err("the job's output goes to this terminal and DISPLAY is not set: redirect the one, \
                  or set the other")
         }
@@ -62,10 +62,10 @@ fn place(found: Surroundings) -> Result<Place, &'static str> {
 ///
 /// # Errors
 /// Why there will be none.
-pub fn settle() -> Result<Place, &'static str> {
+pub fn resolve_target() -> Result<MonitorTarget, &'static str> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let xterm = std::env::split_paths(&paths).any(|path| path.join("xterm").is_file());
-    place(Surroundings {
+    choose_target(DisplayCapabilities {
         display: std::env::var_os("DISPLAY").is_some_and(|display| !display.is_empty()),
         xterm,
         stdout: stdout().is_terminal(),
@@ -74,15 +74,15 @@ pub fn settle() -> Result<Place, &'static str> {
 }
 
 /// Whether the picture takes the terminal that the job would read from.
-pub fn takes_input(place: Place) -> bool {
-    place == Place::Terminal && stdin().is_terminal()
+pub fn takes_input(target: MonitorTarget) -> bool {
+    target == MonitorTarget::Terminal && stdin().is_terminal()
 }
 
 /// A picture that is to be shown once the job has a number.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct MonitorRequest {
     /// Where.
-    pub place: Place,
+    pub target: MonitorTarget,
     /// The option's value.
     pub value: Option<String>,
 }
@@ -97,7 +97,7 @@ pub struct Monitor {
     /// What the pipe has not taken yet.
     unsent: Vec<u8>,
     /// Standard error is the terminal that is drawn on: its lines go there, too.
-    shares: bool,
+    shares_terminal: bool,
 }
 
 impl Monitor {
@@ -105,33 +105,33 @@ impl Monitor {
     ///
     /// # Errors
     /// One line.
-    pub fn start(plan: &Plan, job: u32) -> Result<Self, String> {
+    pub fn start(request: &MonitorRequest, job: u32) -> Result<Self, String> {
         let failed = |what: &str, error: std::io::Error| format!("monitor: {what}: {error}");
         let (reader, pipe) = std::io::pipe().map_err(|error| failed("pipe", error))?;
         // A smaller pipe makes a slower picture, no worse.
-        let _ = fcntl(pipe.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE));
+        let _ = fcntl(pipe.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_CAPACITY_LEN));
         fcntl(pipe.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|errno| failed("pipe", errno.into()))?;
-        let scmon = beside("scmon");
-        let show = match plan.value.as_deref() {
+        let scmon = sibling_binary("scmon");
+        let views = match request.value.as_deref() {
             None => vec!["load".to_owned(), "comm".to_owned()],
             Some(value) => vec![value.to_owned()],
         };
         let mut words: Vec<OsString> = vec![job.to_string().into()];
-        for value in show {
+        for value in views {
             words.extend(["-show".into(), value.into()]);
         }
         words.extend(["-period".into(), PERIOD_MS.to_string().into(), "-pipe".into()]);
-        let (mut command, kept) = match plan.place {
-            Place::Terminal => {
+        let (mut command, inherited_reader) = match request.target {
+            MonitorTarget::Terminal => {
                 words.push("-".into());
                 let mut command = Command::new(&scmon);
                 command.stdin(Stdio::from(reader));
                 (command, None)
             }
-            Place::Window => {
-                let end = format!("/proc/{}/fd/{}", std::process::id(), reader.as_raw_fd());
-                words.push(end.into());
+            MonitorTarget::Window => {
+                let pipe_path = format!("/proc/{}/fd/{}", std::process::id(), reader.as_raw_fd());
+                words.push(pipe_path.into());
                 let mut command = Command::new("xterm");
                 let title = format!("SCore job {job}");
                 command.args(["-u8", "-title", &title, "-geometry", "110x36", "-e"]).arg(&scmon);
@@ -142,36 +142,37 @@ impl Monitor {
         let program = command.get_program().to_owned();
         let child = command.args(words).spawn();
         let child = child.map_err(|error| failed(&Path::new(&program).to_string_lossy(), error))?;
-        let shares = plan.place == Place::Terminal && stderr().is_terminal();
-        Ok(Self { child, pipe, _reader: kept, unsent: Vec::new(), shares })
+        let shares_terminal = request.target == MonitorTarget::Terminal && stderr().is_terminal();
+        Ok(Self { child, pipe, _reader: inherited_reader, unsent: Vec::new(), shares_terminal })
     }
 
     /// Passes figures on, or drops them while earlier ones wait. False: the user has closed it.
-    pub fn show(&mut self, up: &Up) -> bool {
+    pub fn send_metrics(&mut self, message: &ServerMessage) -> bool {
         if !self.send() || matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
             return false;
         }
         if self.unsent.is_empty() {
             // What is too long for a frame is not shown.
-            let _ = frame::encode(up, &mut self.unsent);
+            let _ = frame::encode(message, &mut self.unsent);
         }
         self.send()
     }
 
     /// Takes what would be written over the picture. False: write it.
-    pub fn say(&mut self, bytes: &[u8]) -> bool {
-        if !self.shares || self.unsent.len() > WAITING {
+    pub fn send_stderr(&mut self, bytes: &[u8]) -> bool {
+        if !self.shares_terminal || self.unsent.len() > MAX_BUFFERED_STDERR_BYTES {
             return false;
         }
-        let said = Up::Output { host: 0, stream: Stream::Stderr, bytes: bytes.to_vec() };
-        let fits = frame::encode(&said, &mut self.unsent).is_ok();
+        let message =
+            ServerMessage::Output { host: 0, stream: Stream::Stderr, bytes: bytes.to_vec() };
+        let fits = frame::encode(&message, &mut self.unsent).is_ok();
         self.send();
         fits
     }
 
     fn send(&mut self) -> bool {
         let mut sent = 0;
-        let open = loop {
+        let is_open = loop {
             if sent == self.unsent.len() {
                 break true;
             }
@@ -182,37 +183,37 @@ impl Monitor {
             }
         };
         self.unsent.drain(..sent);
-        open
+        is_open
     }
 
     /// The job is over, or the picture: gives the terminal back. What scmon has not taken of
     /// standard error is for the caller to write.
     pub fn close(mut self) -> Vec<u8> {
-        let until = Instant::now() + LEAVING;
-        while !self.unsent.is_empty() && Instant::now() < until && self.send() {
+        let deadline = Instant::now() + SCMON_EXIT_TIMEOUT;
+        while !self.unsent.is_empty() && Instant::now() < deadline && self.send() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let Self { mut child, pipe, _reader, unsent, shares } = self;
+        let Self { mut child, pipe, _reader, unsent, shares_terminal } = self;
         drop((pipe, _reader));
         while let Ok(None) = child.try_wait() {
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 let _ = child.kill();
                 let _ = child.wait();
                 break;
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        if shares { left(&unsent) } else { Vec::new() }
+        if shares_terminal { unread_stderr(&unsent) } else { Vec::new() }
     }
 }
 
 /// The bytes of standard error in frames that nobody has read.
-fn left(frames: &[u8]) -> Vec<u8> {
+fn unread_stderr(frames: &[u8]) -> Vec<u8> {
     let mut decoder = frame::Decoder::default();
     decoder.push(frames);
     let mut bytes = Vec::new();
-    while let Ok(Some(up)) = decoder.next::<Up>() {
-        if let Up::Output { bytes: more, .. } = up {
+    while let Ok(Some(message)) = decoder.next::<ServerMessage>() {
+        if let ServerMessage::Output { bytes: more, .. } = message {
             bytes.extend(more);
         }
     }
@@ -224,28 +225,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_picture_goes_where_it_disturbs_nobody() {
-        let found = |display, xterm, stdout, terminal| {
-            place(Surroundings { display, xterm, stdout, terminal })
+    fn the_monitor_target_follows_display_and_terminals() {
+        let target_for = |display, xterm, stdout, terminal| {
+            choose_target(DisplayCapabilities { display, xterm, stdout, terminal })
         };
-        assert_eq!(found(true, true, true, true), Ok(Place::Window));
-        assert_eq!(found(true, true, false, true), Ok(Place::Terminal));
-        assert_eq!(found(true, true, false, false), Ok(Place::Window));
-        assert_eq!(found(false, true, false, true), Ok(Place::Terminal));
-        assert!(found(false, true, true, true).unwrap_err().contains("DISPLAY is not set"));
-        assert!(found(true, false, true, true).unwrap_err().contains("no xterm"));
-        assert!(found(false, false, false, false).unwrap_err().contains("neither"));
+        assert_eq!(target_for(true, true, true, true), Ok(MonitorTarget::Window));
+        assert_eq!(target_for(true, true, false, true), Ok(MonitorTarget::Terminal));
+        assert_eq!(target_for(true, true, false, false), Ok(MonitorTarget::Window));
+        assert_eq!(target_for(false, true, false, true), Ok(MonitorTarget::Terminal));
+        assert!(target_for(false, true, true, true).unwrap_err().contains("DISPLAY is not set"));
+        assert!(target_for(true, false, true, true).unwrap_err().contains("no xterm"));
+        assert!(target_for(false, false, false, false).unwrap_err().contains("neither"));
     }
 
     #[test]
-    fn what_nobody_has_read_of_standard_error_is_left() {
+    fn unread_standard_error_is_returned() {
         let mut frames = Vec::new();
         for text in ["one\n", "two\n"] {
             let bytes = text.as_bytes().to_vec();
-            let up = Up::Output { host: 0, stream: Stream::Stderr, bytes };
-            frame::encode(&up, &mut frames).unwrap();
+            let message = ServerMessage::Output { host: 0, stream: Stream::Stderr, bytes };
+            frame::encode(&message, &mut frames).unwrap();
         }
-        frame::encode(&Up::StdinClosed, &mut frames).unwrap();
-        assert_eq!(left(&frames), b"one\ntwo\n");
+        frame::encode(&ServerMessage::StdinClosed, &mut frames).unwrap();
+        assert_eq!(unread_stderr(&frames), b"one\ntwo\n");
     }
 }

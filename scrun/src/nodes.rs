@@ -1,22 +1,22 @@
 //! How many nodes a job gets, and on which hosts (manual, scrun(1), `nodes`; 4.1).
 
+use crate::local_environment::{LocalEnvironment, bintype};
 use crate::networks;
-use crate::options::Options;
-use crate::site::{Site, bintype};
-use crate::usage::{Place, Refusal};
-use score_hosts::request::parse_hosts;
-use score_hosts::{Host, Shape, Wanted, parse_nodes, place};
+use crate::options::ScrunOptions;
+use crate::usage::{ErrorPosition, StartError};
+use score_hosts::node_request::parse_hosts;
+use score_hosts::{Host, PlacementRequest, Shape, parse_nodes, place};
+use score_proto::elf_note::Request;
 use score_proto::message::{HostKind, HostSpec};
-use score_proto::note::Request;
 
 /// The decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Chosen {
+pub struct HostAssignment {
     /// The hosts, with the number of nodes on each.
     pub hosts: Vec<HostSpec>,
 }
 
-impl Chosen {
+impl HostAssignment {
     /// Nodes of every parallel process.
     pub fn nodes(&self) -> u32 {
         self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
@@ -38,76 +38,86 @@ impl Chosen {
 ///
 /// # Errors
 /// Hosts that are not there, or a number that the requests do not allow; both numbers are named.
-pub fn settle(
-    options: &Options,
+pub fn assign_hosts(
+    options: &ScrunOptions,
     request: &Request,
-    site: &Site<'_>,
-    say: &mut dyn FnMut(&str),
-) -> Result<Chosen, Refusal> {
+    local_env: &LocalEnvironment<'_>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<HostAssignment, StartError> {
     let given = options.nodes();
-    let option = given.map_or(Place::Nowhere, |given| given.place);
+    let option = given.map_or(ErrorPosition::Unspecified, |given| given.position);
     let value = given.and_then(|given| given.value.as_deref());
     let parsed = match (given, value) {
         (Some(given), Some(value)) => {
             let parse = if given.key == "hosts" { parse_hosts } else { parse_nodes };
-            let refuse = |line| Refusal::usage(option, format!("{}={value}: {line}", given.key));
+            let refuse = |line| StartError::usage(option, format!("{}={value}: {line}", given.key));
             Some(parse(value).map_err(refuse)?)
         }
         _ => None,
     };
-    let wanted = Wanted {
+    let requirements = PlacementRequest {
         shape: parsed.as_ref().map(|nodes| nodes.shape),
         kind: parsed.and_then(|nodes| nodes.kind),
         nodes: request.nodes,
         procs: request.procs,
-        hetero: options.hetero().is_some(),
+        allows_hetero: options.hetero().is_some(),
     };
-    let named = site.at_hand(options, say)?;
-    let alone = named.is_none();
-    let hosts = complete(named, &wanted, site);
-    let placement = place(&hosts, &wanted).map_err(|line| {
-        let lead = given.zip(value).map(|(given, value)| format!("{}={value}: ", given.key));
-        let more = matches!(wanted.shape, Some(Shape::Hosts(..) | Shape::WholeHosts(_)));
+    let available = local_env.available_hosts(options, warn)?;
+    let is_local_only = available.is_none();
+    let hosts = fill_in_local_host(available, &requirements, local_env);
+    let placement = place(&hosts, &requirements).map_err(|line| {
+        let prefix = given.zip(value).map(|(given, value)| format!("{}={value}: ", given.key));
+        let needs_more_hosts =
+            matches!(requirements.shape, Some(Shape::Hosts(..) | Shape::WholeHosts(_)));
         let hint = "; group=NAME takes those of scorehosts.db, group=local:N virtual ones";
-        let hint = if alone && more && line.contains("needed") { hint } else { "" };
-        Refusal::usage(option, format!("{}{line}{hint}", lead.unwrap_or_default()))
+        let hint =
+            if is_local_only && needs_more_hosts && line.contains("needed") { hint } else { "" };
+        StartError::usage(option, format!("{}{line}{hint}", prefix.unwrap_or_default()))
     })?;
-    if alone {
-        let networks = site.networks_here(options)?;
-        let here = HostSpec { networks, ..HostSpec::this(placement.nodes()) };
-        return Ok(Chosen { hosts: vec![here] });
+    if is_local_only {
+        let networks = local_env.local_networks(options)?;
+        let local_host = HostSpec { networks, ..HostSpec::local(placement.nodes()) };
+        return Ok(HostAssignment { hosts: vec![local_host] });
     }
     let links = networks::links(options);
-    let spec = |(index, procs): (usize, u32)| spec(&hosts[index], (procs, links), site);
-    Ok(Chosen { hosts: placement.hosts.into_iter().map(spec).collect() })
+    let spec = |(index, procs): (usize, u32)| host_spec(&hosts[index], (procs, links), local_env);
+    Ok(HostAssignment { hosts: placement.hosts.into_iter().map(spec).collect() })
 }
 
 /// The hosts at hand, with what is known of this machine among them.
-fn complete(named: Option<Vec<Host>>, wanted: &Wanted, site: &Site<'_>) -> Vec<Host> {
-    let Some(mut hosts) = named else {
+fn fill_in_local_host(
+    available: Option<Vec<Host>>,
+    requirements: &PlacementRequest,
+    local_env: &LocalEnvironment<'_>,
+) -> Vec<Host> {
+    let Some(mut hosts) = available else {
         // The processors of one host matter only when nobody says how many nodes there are.
-        let counted = wanted.shape.is_none() && wanted.procs.is_none()
-            || matches!(wanted.shape, Some(Shape::WholeHosts(_)));
-        let processors = counted.then(|| (site.processors)());
+        let processors_matter = requirements.shape.is_none() && requirements.procs.is_none()
+            || matches!(requirements.shape, Some(Shape::WholeHosts(_)));
+        let processors = processors_matter.then(|| (local_env.count_processors)());
         return vec![Host { processors, bintype: Some(bintype()), ..Host::default() }];
     };
-    for host in hosts.iter_mut().filter(|host| site.is_this(host)) {
-        host.processors.get_or_insert_with(|| (site.processors)());
+    for host in hosts.iter_mut().filter(|host| local_env.is_local(host)) {
+        host.processors.get_or_insert_with(|| (local_env.count_processors)());
         host.bintype.get_or_insert_with(bintype);
     }
     hosts
 }
 
 /// A host as a job has it; `links`: of each virtual one.
-pub fn spec(host: &Host, (procs, links): (u32, u32), site: &Site<'_>) -> HostSpec {
+pub fn host_spec(
+    host: &Host,
+    (procs, links): (u32, u32),
+    local_env: &LocalEnvironment<'_>,
+) -> HostSpec {
     let kind = match host.is_virtual {
         true => HostKind::Virtual,
-        false if site.is_this(host) => HostKind::This,
-        false => HostKind::Other,
+        false if local_env.is_local(host) => HostKind::Local,
+        false => HostKind::Remote,
     };
-    let address = if kind == HostKind::Other { host.dial().to_owned() } else { String::new() };
+    let address = if kind == HostKind::Remote { host.dial().to_owned() } else { String::new() };
     let processors = host.processors.unwrap_or(0);
-    let networks = networks::of_host(host, links);
+    let networks = networks::host_networks(host, links);
     HostSpec { name: host.name.clone(), address, kind, processors, procs, networks }
 }
 
@@ -131,80 +141,90 @@ mod tests {
         }
     }
 
-    fn site() -> Site<'static> {
+    fn local_env() -> LocalEnvironment<'static> {
         let variable: &dyn Fn(&str) -> Option<OsString> =
             &|name| (name == "SCBDSERV").then(|| "/etc/db".into());
-        Site {
-            processors: &|| 8,
-            name: &|| "here.org".into(),
-            variable,
-            read: &read,
-            session: None,
+        LocalEnvironment {
+            count_processors: &|| 8,
+            machine_name: &|| "here.org".into(),
+            env_var: variable,
+            read_file: &read,
+            session_hosts: None,
         }
     }
 
-    fn chosen(line: &str, request: Request) -> Result<(Chosen, Vec<String>), Refusal> {
+    fn assign(line: &str, request: Request) -> Result<(HostAssignment, Vec<String>), StartError> {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        let (options, _) = Options::parse(&words, OsStr::new(""))?;
-        let mut said = Vec::new();
-        let chosen = settle(&options, &request, &site(), &mut |line| said.push(line.to_owned()))?;
-        Ok((chosen, said))
+        let (options, _) = ScrunOptions::parse(&words, OsStr::new(""))?;
+        let mut warnings = Vec::new();
+        let assignment = assign_hosts(&options, &request, &local_env(), &mut |line| {
+            warnings.push(line.to_owned())
+        })?;
+        Ok((assignment, warnings))
     }
 
-    fn with(option: &str, request: Request) -> Result<u32, String> {
-        chosen(option, request).map(|(chosen, _)| chosen.nodes()).map_err(|refusal| refusal.line)
+    fn node_count(option: &str, request: Request) -> Result<u32, String> {
+        assign(option, request).map(|(chosen, _)| chosen.nodes()).map_err(|error| error.line)
     }
 
     fn layout(option: &str) -> String {
-        let (chosen, _) = chosen(option, Request::default()).unwrap();
-        let hosts = chosen.hosts.iter().map(|host| format!("{}:{}", host.name, host.procs));
+        let (assignment, _) = assign(option, Request::default()).unwrap();
+        let hosts = assignment.hosts.iter().map(|host| format!("{}:{}", host.name, host.procs));
         hosts.collect::<Vec<_>>().join(" ")
     }
 
-    fn asking(nodes: (u32, u32), procs: Option<u32>) -> Request {
+    fn request_for(nodes: (u32, u32), procs: Option<u32>) -> Request {
         Request { nodes, procs, ..Request::default() }
     }
 
     #[test]
-    fn hosts_and_protocol_know_the_same_limit() {
+    fn hosts_and_protocol_have_the_same_node_limit() {
         assert_eq!(score_hosts::MAX_NODES, MAX_NODES);
     }
 
     #[test]
     fn without_the_option_there_is_one_node_per_processor_within_the_request() {
-        assert_eq!(with("", asking((1, MAX_NODES), None)), Ok(8));
-        assert_eq!(with("", asking((1, 4), None)), Ok(4));
-        assert_eq!(with("", asking((16, 64), None)), Ok(16));
-        assert_eq!(with("", asking((1, MAX_NODES), Some(3))), Ok(3));
+        assert_eq!(node_count("", request_for((1, MAX_NODES), None)), Ok(8));
+        assert_eq!(node_count("", request_for((1, 4), None)), Ok(4));
+        assert_eq!(node_count("", request_for((16, 64), None)), Ok(16));
+        assert_eq!(node_count("", request_for((1, MAX_NODES), Some(3))), Ok(3));
     }
 
     #[test]
-    fn numbers_that_are_allowed_are_taken() {
+    fn allowed_node_counts_are_accepted() {
         let any = Request::default();
-        assert_eq!(with("-nodes=5", any), Ok(5));
-        assert_eq!(with("-nodes=1x6", any), Ok(6));
-        assert_eq!(with("-nodes=x6", any), Ok(6));
-        assert_eq!(with("-nodes=6/6", any), Ok(6));
-        assert_eq!(with("-hosts=1", any), Ok(8));
-        assert_eq!(with("-nodes=100", any), Ok(100));
-        assert_eq!(with("-nodes=2,nodes=3", any), Ok(2));
-        assert_eq!(with("-hosts=1x2,nodes=3", any), Ok(2));
-        assert_eq!(with("-nodes=4", asking((1, 9), Some(4))), Ok(4));
+        assert_eq!(node_count("-nodes=5", any), Ok(5));
+        assert_eq!(node_count("-nodes=1x6", any), Ok(6));
+        assert_eq!(node_count("-nodes=x6", any), Ok(6));
+        assert_eq!(node_count("-nodes=6/6", any), Ok(6));
+        assert_eq!(node_count("-hosts=1", any), Ok(8));
+        assert_eq!(node_count("-nodes=100", any), Ok(100));
+        assert_eq!(node_count("-nodes=2,nodes=3", any), Ok(2));
+        assert_eq!(node_count("-hosts=1x2,nodes=3", any), Ok(2));
+        assert_eq!(node_count("-nodes=4", request_for((1, 9), Some(4))), Ok(4));
     }
 
     #[test]
-    fn numbers_that_are_not_allowed_are_named_with_their_limit() {
+    fn disallowed_node_counts_are_reported_with_their_limit() {
         for (option, request, parts) in [
-            ("-nodes=5", asking((1, 4), None), ["5 nodes", "1 to 4"]),
-            ("-nodes=1", asking((2, 4), None), ["1 nodes", "2 to 4"]),
-            ("-nodes=2x4", asking((1, 99), None), ["2 hosts are needed, 1 is", "group=local:N"]),
-            ("-nodes=5", asking((1, 99), Some(2)), ["5 nodes", "2 of SCORE_RSRC_NUM_PROCS(2)"]),
-            ("-nodes=8", asking((1, 99), Some(2)), ["4 hosts are needed", "1 is at hand"]),
-            ("-nodes=1x3", asking((1, 99), Some(2)), ["3 per host", "NUM_PROCS(2)"]),
-            ("", asking((1, 2), Some(3)), ["3 nodes", "1 to 2"]),
-            ("-nodes=1.vax", asking((1, 9), None), ["bintype 'vax'", std::env::consts::ARCH]),
+            ("-nodes=5", request_for((1, 4), None), ["5 nodes", "1 to 4"]),
+            ("-nodes=1", request_for((2, 4), None), ["1 nodes", "2 to 4"]),
+            (
+                "-nodes=2x4",
+                request_for((1, 99), None),
+                ["2 hosts are needed, 1 is", "group=local:N"],
+            ),
+            (
+                "-nodes=5",
+                request_for((1, 99), Some(2)),
+                ["5 nodes", "2 of SCORE_RSRC_NUM_PROCS(2)"],
+            ),
+            ("-nodes=8", request_for((1, 99), Some(2)), ["4 hosts are needed", "1 is at hand"]),
+            ("-nodes=1x3", request_for((1, 99), Some(2)), ["3 per host", "NUM_PROCS(2)"]),
+            ("", request_for((1, 2), Some(3)), ["3 nodes", "1 to 2"]),
+            ("-nodes=1.vax", request_for((1, 9), None), ["bintype 'vax'", std::env::consts::ARCH]),
         ] {
-            let error = with(option, request).unwrap_err();
+            let error = node_count(option, request).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{option}: {error}");
         }
     }
@@ -223,46 +243,54 @@ mod tests {
     }
 
     #[test]
-    fn hosts_say_what_they_are_and_where() {
+    fn assigned_hosts_have_their_kind_and_address() {
         let request = Request::default();
-        let (chosen, said) = chosen("-group=home+c3+c4,nodes=3x1", request).unwrap();
-        let of = |index: usize| (chosen.hosts[index].kind, chosen.hosts[index].address.as_str());
-        assert_eq!(of(0), (HostKind::This, ""));
-        assert_eq!(of(1), (HostKind::Other, "10.0.0.3"));
-        assert_eq!((of(2), chosen.hosts[2].processors), ((HostKind::Other, "s.org"), 2));
-        assert_eq!(said, ["c4.org is out of order: s.org stands in for it"]);
-        let (chosen, _) = self::chosen("-group=local:2,nodes=3", request).unwrap();
-        assert!(chosen.hosts.iter().all(|host| host.kind == HostKind::Virtual));
-        assert_eq!((chosen.nodes(), chosen.layout().as_str()), (3, "1x3"));
-        let (chosen, _) = self::chosen("-group=local:2,nodes=9", request).unwrap();
-        assert_eq!(chosen.layout(), "5+4");
+        let (assignment, warnings) = assign("-group=home+c3+c4,nodes=3x1", request).unwrap();
+        let kind_and_address =
+            |index: usize| (assignment.hosts[index].kind, assignment.hosts[index].address.as_str());
+        assert_eq!(kind_and_address(0), (HostKind::Local, ""));
+        assert_eq!(kind_and_address(1), (HostKind::Remote, "10.0.0.3"));
+        assert_eq!(
+            (kind_and_address(2), assignment.hosts[2].processors),
+            ((HostKind::Remote, "s.org"), 2)
+        );
+        assert_eq!(warnings, ["c4.org is out of order: s.org stands in for it"]);
+        let (assignment, _) = self::assign("-group=local:2,nodes=3", request).unwrap();
+        assert!(assignment.hosts.iter().all(|host| host.kind == HostKind::Virtual));
+        assert_eq!((assignment.nodes(), assignment.layout().as_str()), (3, "1x3"));
+        let (assignment, _) = self::assign("-group=local:2,nodes=9", request).unwrap();
+        assert_eq!(assignment.layout(), "5+4");
     }
 
     #[test]
-    fn inside_a_batch_job_its_hosts_are_at_hand() {
+    fn the_hosts_of_a_batch_job_are_available_inside_it() {
         let slurm = |name: &str| match name {
             "SLURM_JOB_ID" => Some(OsString::from("7")),
             "SLURM_JOB_NODELIST" => Some("here,n[1-2]".into()),
             "SLURM_JOB_CPUS_PER_NODE" => Some("2,4(x2)".into()),
             _ => None,
         };
-        let site = Site { variable: &slurm, ..site() };
-        let settled = |line: &str| {
-            let (options, _) = Options::parse(&[line.into()], OsStr::new("")).unwrap();
-            settle(&options, &Request::default(), &site, &mut |_| ())
+        let local_env = LocalEnvironment { env_var: &slurm, ..local_env() };
+        let assigned = |line: &str| {
+            let (options, _) = ScrunOptions::parse(&[line.into()], OsStr::new("")).unwrap();
+            assign_hosts(&options, &Request::default(), &local_env, &mut |_| ())
         };
-        let chosen = settled("-stat").unwrap();
-        assert_eq!((chosen.layout().as_str(), chosen.hosts[2].name.as_str()), ("2+4+4", "n2"));
-        let kinds: Vec<HostKind> = chosen.hosts.iter().map(|host| host.kind).collect();
-        assert_eq!(kinds, [HostKind::This, HostKind::Other, HostKind::Other]);
-        assert_eq!(settled("-nodes=4").unwrap().hosts[0].name, "n1");
-        let refusal = settled("-nodes=11").unwrap_err();
-        assert!(refusal.line.contains("3 hosts with 10 processors at hand"), "{}", refusal.line);
-        assert!(settled("-group=local:2").unwrap().hosts[0].kind == HostKind::Virtual);
-        let odd = |name: &str| slurm(name).map(|_| OsString::from("n[1-"));
-        let site = Site { variable: &odd, ..self::site() };
-        let refusal = settle(&Options::default(), &Request::default(), &site, &mut |_| ());
-        assert!(refusal.unwrap_err().line.starts_with("SLURM_JOB_NODELIST: n[1-: "));
+        let assignment = assigned("-stat").unwrap();
+        assert_eq!(
+            (assignment.layout().as_str(), assignment.hosts[2].name.as_str()),
+            ("2+4+4", "n2")
+        );
+        let kinds: Vec<HostKind> = assignment.hosts.iter().map(|host| host.kind).collect();
+        assert_eq!(kinds, [HostKind::Local, HostKind::Remote, HostKind::Remote]);
+        assert_eq!(assigned("-nodes=4").unwrap().hosts[0].name, "n1");
+        let error = assigned("-nodes=11").unwrap_err();
+        assert!(error.line.contains("3 hosts with 10 processors at hand"), "{}", error.line);
+        assert!(assigned("-group=local:2").unwrap().hosts[0].kind == HostKind::Virtual);
+        let malformed = |name: &str| slurm(name).map(|_| OsString::from("n[1-"));
+        let local_env = LocalEnvironment { env_var: &malformed, ..self::local_env() };
+        let error =
+            assign_hosts(&ScrunOptions::default(), &Request::default(), &local_env, &mut |_| ());
+        assert!(error.unwrap_err().line.starts_with("SLURM_JOB_NODELIST: n[1-: "));
     }
 
     #[test]
@@ -284,17 +312,14 @@ mod tests {
                  scrun -group=pcc,file=wrong a\n                        ^",
             ),
         ] {
-            let refusal = chosen(line, Request::default()).unwrap_err();
+            let error = assign(line, Request::default()).unwrap_err();
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            let context = refusal.context(&words, OsStr::new("")).unwrap();
-            assert_eq!(
-                (refusal.code, format!("{}\n{context}", refusal.line)),
-                (2, expected.into())
-            );
+            let context = error.context(&words, OsStr::new("")).unwrap();
+            assert_eq!((error.code, format!("{}\n{context}", error.line)), (2, expected.into()));
         }
-        let error = with("-group=pcc,nodes=5x1", Request::default()).unwrap();
+        let error = node_count("-group=pcc,nodes=5x1", Request::default()).unwrap();
         assert_eq!(error, 5, "four hosts and a spare");
-        let error = with("-group=pcc,nodes=6x1", Request::default()).unwrap_err();
+        let error = node_count("-group=pcc,nodes=6x1", Request::default()).unwrap_err();
         assert_eq!(error, "nodes=6x1: 6 hosts are needed, 5 are at hand");
     }
 }

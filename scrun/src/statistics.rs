@@ -5,12 +5,13 @@ use score_proto::message::{JobEnd, NodeUsage};
 use std::fmt::Write;
 
 /// The lines, with their newlines; empty when nothing was asked for.
-pub fn report(wanted: Statistics, job: u32, names: &[Vec<String>], end: &JobEnd) -> String {
+pub fn report(mode: Statistics, job: u32, names: &[Vec<String>], end: &JobEnd) -> String {
     let mut out = String::new();
-    if wanted == Statistics::Off {
+    if mode == Statistics::Off {
         return out;
     }
-    let sum = |part: fn(&NodeUsage) -> u64| end.usage.iter().map(part).fold(0, u64::saturating_add);
+    let sum =
+        |field: fn(&NodeUsage) -> u64| end.usage.iter().map(field).fold(0, u64::saturating_add);
     let peak = end.usage.iter().map(|usage| usage.max_rss_kib).max().unwrap_or(0);
     // Writing to a String cannot fail.
     let _ = writeln!(
@@ -32,7 +33,7 @@ pub fn report(wanted: Statistics, job: u32, names: &[Vec<String>], end: &JobEnd)
             sum(|usage| usage.received_bytes)
         );
     }
-    if wanted == Statistics::Detail {
+    if mode == Statistics::Detail {
         let _ = writeln!(
             out,
             "scrun: node      user s    system s   busy    peak KiB        sent      bytes sent    \
@@ -106,13 +107,14 @@ mod tests {
         let lines: Vec<&str> = detail.lines().collect();
         assert_eq!(lines.len(), 5);
         let words: Vec<&str> = lines[3].split_whitespace().collect();
-        let all = ["scrun:", "0", "1.500", "0.250", "-", "100", "2", "16", "1", "8", "3", "prog"];
-        assert_eq!(words, all);
+        let expected =
+            ["scrun:", "0", "1.500", "0.250", "-", "100", "2", "16", "1", "8", "3", "prog"];
+        assert_eq!(words, expected);
         assert!(lines[4].starts_with("scrun:    1") && lines[4].contains(" 42.1% "));
-        let ends = |line: &str, word: &str| line.find(word).map(|at| at + word.len());
+        let end_of = |line: &str, word: &str| line.find(word).map(|index| index + word.len());
         for (title, value) in [("system s", "0.250"), ("peak KiB", "100"), ("program", "prog")] {
             let shift = if title == "program" { 3 } else { 0 };
-            assert_eq!(ends(lines[2], title), ends(lines[3], value).map(|end| end + shift));
+            assert_eq!(end_of(lines[2], title), end_of(lines[3], value).map(|end| end + shift));
         }
     }
 }

@@ -4,66 +4,66 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 /// Exit code for everything that the user typed wrong (as shells use it).
-pub const USAGE: u8 = 2;
+pub const EXIT_USAGE: u8 = 2;
 /// Exit code for a program that is there but cannot be executed.
-pub const NOT_EXECUTABLE: u8 = 126;
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
 /// Exit code for a program that is not there.
-pub const NOT_FOUND: u8 = 127;
+pub const EXIT_NOT_FOUND: u8 = 127;
 
 /// Where the fault stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ErrorPosition {
     /// In this word of the command line (0 is the first after `scrun`), from this byte on.
-    Word(usize, usize),
+    Argument(usize, usize),
     /// In the value of SCORE_OPTIONS, from this byte on.
-    Environment(usize),
+    ScoreOptions(usize),
     /// Nowhere in particular.
-    Nowhere,
+    Unspecified,
 }
 
 /// Something that keeps a job from being started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct StartError {
     /// One line, without `scrun: ` and without newline.
     pub line: String,
     /// Where the fault stands.
-    pub place: Place,
+    pub position: ErrorPosition,
     /// Exit code of scrun.
     pub code: u8,
 }
 
-impl Refusal {
+impl StartError {
     /// A wrong word: exit code 2.
-    pub fn usage(place: Place, line: impl Into<String>) -> Self {
-        Self { line: line.into(), place, code: USAGE }
+    pub fn usage(position: ErrorPosition, line: impl Into<String>) -> Self {
+        Self { line: line.into(), position, code: EXIT_USAGE }
     }
 
     /// A fault without a place.
     pub fn plain(code: u8, line: impl Into<String>) -> Self {
-        Self { line: line.into(), place: Place::Nowhere, code }
+        Self { line: line.into(), position: ErrorPosition::Unspecified, code }
     }
 
     /// The lines under the first one: the words around the fault, and the caret. `words` is the
     /// command line without `scrun` itself, `environment` the value of SCORE_OPTIONS.
     pub fn context(&self, words: &[OsString], environment: &OsStr) -> Option<String> {
-        match self.place {
-            Place::Nowhere => None,
-            Place::Environment(at) => {
-                let before = format!("SCORE_OPTIONS={}", shown(prefix(environment, at)));
-                let line = format!("SCORE_OPTIONS={}", shown(environment));
+        match self.position {
+            ErrorPosition::Unspecified => None,
+            ErrorPosition::ScoreOptions(offset) => {
+                let before = format!("SCORE_OPTIONS={}", printable(prefix(environment, offset)));
+                let line = format!("SCORE_OPTIONS={}", printable(environment));
                 Some(underlined(&line, width(&before)))
             }
-            Place::Word(word, at) => {
-                let first = word.saturating_sub(AROUND).min(words.len());
-                let last = (word + AROUND + 1).min(words.len());
+            ErrorPosition::Argument(word, offset) => {
+                let first = word.saturating_sub(CONTEXT_WORDS).min(words.len());
+                let last = (word + CONTEXT_WORDS + 1).min(words.len());
                 let mut line = String::from(if first > 0 { "scrun ..." } else { "scrun" });
                 let mut column = 0;
                 for (index, text) in words.iter().enumerate().take(last).skip(first) {
                     line.push(' ');
                     if index == word {
-                        column = width(&line) + width(&shown(prefix(text, at)));
+                        column = width(&line) + width(&printable(prefix(text, offset)));
                     }
-                    line.push_str(&shown(text));
+                    line.push_str(&printable(text));
                 }
                 if word >= words.len() {
                     column = width(&line) + 1;
@@ -77,15 +77,15 @@ impl Refusal {
 }
 
 /// So many words are shown on each side of the one at fault.
-const AROUND: usize = 6;
+const CONTEXT_WORDS: usize = 6;
 
-fn prefix(text: &OsStr, at: usize) -> &OsStr {
+fn prefix(text: &OsStr, offset: usize) -> &OsStr {
     let bytes = text.as_bytes();
-    OsStr::from_bytes(&bytes[..at.min(bytes.len())])
+    OsStr::from_bytes(&bytes[..offset.min(bytes.len())])
 }
 
 /// Makes a word fit for a terminal: what is not printable appears as `?`, so that columns count.
-pub fn shown(text: &OsStr) -> String {
+pub fn printable(text: &OsStr) -> String {
     text.to_string_lossy()
         .chars()
         .map(|c| if c.is_control() || c == char::REPLACEMENT_CHARACTER { '?' } else { c })
@@ -110,23 +110,23 @@ mod tests {
 
     #[test]
     fn the_caret_stands_under_the_byte_at_fault() {
-        let refusal = Refusal::usage(Place::Word(1, 2), "x");
-        let text = refusal.context(&words("-a b=c d"), OsStr::new("")).unwrap();
+        let error = StartError::usage(ErrorPosition::Argument(1, 2), "x");
+        let text = error.context(&words("-a b=c d"), OsStr::new("")).unwrap();
         assert_eq!(text, "  scrun -a b=c d\n             ^");
     }
 
     #[test]
-    fn a_place_behind_the_last_word_is_shown_after_it() {
-        let refusal = Refusal::usage(Place::Word(1, 0), "x");
-        let text = refusal.context(&words("=="), OsStr::new("")).unwrap();
+    fn a_position_behind_the_last_word_is_shown_after_it() {
+        let error = StartError::usage(ErrorPosition::Argument(1, 0), "x");
+        let text = error.context(&words("=="), OsStr::new("")).unwrap();
         assert_eq!(text, "  scrun ==\n           ^");
     }
 
     #[test]
-    fn far_words_are_left_out() {
+    fn distant_words_are_left_out() {
         let line = (0..30).map(|n| format!("w{n}")).collect::<Vec<_>>().join(" ");
-        let refusal = Refusal::usage(Place::Word(15, 0), "x");
-        let text = refusal.context(&words(&line), OsStr::new("")).unwrap();
+        let error = StartError::usage(ErrorPosition::Argument(15, 0), "x");
+        let text = error.context(&words(&line), OsStr::new("")).unwrap();
         assert!(text.starts_with("  scrun ... w9 w10 "), "{text}");
         assert!(text.contains(" w21 ...\n"), "{text}");
         let (first, second) = text.split_once('\n').unwrap();
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn control_characters_and_bytes_that_are_no_text_do_not_reach_the_terminal() {
         let word = OsString::from("a\u{1b}[31m");
-        let refusal = Refusal::usage(Place::Word(0, 0), "x");
-        let text = refusal.context(&[word], OsStr::new("")).unwrap();
+        let error = StartError::usage(ErrorPosition::Argument(0, 0), "x");
+        let text = error.context(&[word], OsStr::new("")).unwrap();
         assert!(!text.contains('\u{1b}'));
     }
 }

@@ -32,7 +32,7 @@ impl Files {
             .unwrap()
     }
 
-    fn shows(&self, option: &str) -> String {
+    fn layout_of(&self, option: &str) -> String {
         let output = self.scrun(&["-resource", option]);
         assert!(output.status.success(), "{option}: {output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
@@ -41,7 +41,7 @@ impl Files {
         lines.collect::<Vec<_>>().join("; ")
     }
 
-    fn refuses(&self, option: &str) -> String {
+    fn error_of(&self, option: &str) -> String {
         let output = self.scrun(&[option]);
         assert_eq!(output.status.code(), Some(2), "{option}: {output:?}");
         assert!(output.stdout.is_empty() && !self.0.join("witness").exists(), "{option}");
@@ -59,26 +59,26 @@ impl Drop for Files {
 fn four_virtual_hosts_get_two_nodes_each() {
     let files = Files::new("virtual");
     assert_eq!(
-        files.shows("-group=local:4,nodes=4x2"),
+        files.layout_of("-group=local:4,nodes=4x2"),
         "nodes: 8 (4x2); host: local0 2; host: local1 2; host: local2 2; host: local3 2"
     );
-    assert!(files.shows("-group=local:3,nodes=8").starts_with("nodes: 8 (3+3+2)"));
+    assert!(files.layout_of("-group=local:3,nodes=8").starts_with("nodes: 8 (3+3+2)"));
 }
 
 #[test]
 fn groups_expressions_and_lists_give_the_hosts_of_the_database() {
     let files = Files::new("groups");
     assert_eq!(
-        files.shows("-group=pcc:2+comp3,nodes=6"),
+        files.layout_of("-group=pcc:2+comp3,nodes=6"),
         "nodes: 6 (2x3); host: comp0 3; host: comp1 3"
     );
-    assert_eq!(files.shows("-group=comp[1-2]"), "nodes: 8 (2x4); host: comp1 4; host: comp2 4");
-    assert_eq!(files.shows("-file=list"), "nodes: 8 (2x4); host: comp1 4; host: comp3 4");
-    assert_eq!(files.shows("-group=pcc,hosts=1"), "nodes: 4 (1x4); host: comp0 4");
+    assert_eq!(files.layout_of("-group=comp[1-2]"), "nodes: 8 (2x4); host: comp1 4; host: comp2 4");
+    assert_eq!(files.layout_of("-file=list"), "nodes: 8 (2x4); host: comp1 4; host: comp3 4");
+    assert_eq!(files.layout_of("-group=pcc,hosts=1"), "nodes: 4 (1x4); host: comp0 4");
 }
 
 #[test]
-fn a_spare_stands_in_and_the_user_is_told() {
+fn a_spare_replaces_a_defective_host_and_the_user_is_notified() {
     let files = Files::new("spare");
     let output = files.scrun(&["-resource", "-group=odd"]);
     let (out, err) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
@@ -87,7 +87,7 @@ fn a_spare_stands_in_and_the_user_is_told() {
 }
 
 #[test]
-fn what_is_wrong_with_hosts_is_named_and_nothing_is_started() {
+fn invalid_hosts_are_reported_and_nothing_is_started() {
     let files = Files::new("wrong");
     for (option, parts) in [
         ("-group=pc", &["'pc'", "did you mean 'pcc'", "scrun -group=pc system"][..]),
@@ -103,8 +103,8 @@ fn what_is_wrong_with_hosts_is_named_and_nothing_is_started() {
         ("-nodes=2x2", &["2 hosts are needed, 1 is at hand", "group=local:N"]),
         ("-nodes=1.vax", &["bintype 'vax'"]),
     ] {
-        let text = files.refuses(option);
-        let there = parts.iter().all(|part| text.contains(part));
-        assert!(there && text.contains('^'), "{option}: {text}");
+        let text = files.error_of(option);
+        let has_all_parts = parts.iter().all(|part| text.contains(part));
+        assert!(has_all_parts && text.contains('^'), "{option}: {text}");
     }
 }

@@ -56,10 +56,10 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn what_the_program_says_when_it_is_run_here_is_added() {
+fn a_request_written_by_a_local_run_is_added() {
     let scratch = Scratch::new("said");
-    let words = "unsigned w[] = {2, 2, 3, 12}; if (write(fd, w, sizeof w) != sizeof w) return 1;";
-    let output = resource(&scratch.program("said", words));
+    let body = "unsigned w[] = {2, 2, 3, 12}; if (write(fd, w, sizeof w) != sizeof w) return 1;";
+    let output = resource(&scratch.program("said", body));
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("nodes 3..12"), "{}", text(&output.stdout));
 }
@@ -76,7 +76,7 @@ fn the_local_run_sees_no_input_and_its_output_goes_nowhere() {
 }
 
 #[test]
-fn a_program_that_says_nothing_or_nonsense_is_refused_by_name() {
+fn a_program_without_a_valid_request_is_refused_by_name() {
     let scratch = Scratch::new("nonsense");
     for (name, body) in [
         ("silent", ""),

@@ -1,11 +1,11 @@
 //! Sessions with a real scored: what a user sees who types `scrun ...`.
 
 mod built;
-mod running;
+mod harness;
 
 use built::text;
+use harness::Scrun;
 use nix::sys::signal::Signal;
-use running::Scrun;
 use std::fs::File;
 use std::process::Stdio;
 use std::time::Duration;
@@ -73,14 +73,14 @@ fn standard_input_may_be_a_file_or_closed_or_nothing() {
 }
 
 #[test]
-fn input_that_nobody_reads_keeps_nothing_waiting() {
+fn unread_input_does_not_keep_the_job_waiting() {
     let mut running =
         Scrun::new().args(&["-nodes=1", "system", "true"]).stdin(Stdio::piped()).start();
     assert_eq!(running.wait_for(Duration::from_secs(10)), Some(0));
 }
 
 #[test]
-fn a_job_that_reads_only_a_little_ends_and_lets_the_writer_go() {
+fn a_job_that_reads_little_ends_and_its_writer_gets_sigpipe() {
     let output = Scrun::shell("yes | \"$0\" -nodes=1 system head -1; echo ${PIPESTATUS[@]}").run();
     assert_eq!(text(&output.stdout), "y\n141 0\n", "{}", text(&output.stderr));
 }
@@ -102,12 +102,13 @@ fn a_killed_scrun_leaves_no_process_and_no_file() {
     let directory = directory.unwrap();
     let scored = running.child_named("scored");
     running.signal(Signal::SIGKILL);
-    let gone = || !std::path::Path::new(&directory).exists() && running::is_gone(scored);
-    let until = std::time::Instant::now() + Duration::from_secs(3);
-    while !gone() && std::time::Instant::now() < until {
+    let is_cleaned_up =
+        || !std::path::Path::new(&directory).exists() && harness::has_exited(scored);
+    let deadline = std::time::Instant::now() + Duration::from_secs(3);
+    while !is_cleaned_up() && std::time::Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(gone(), "{directory}");
+    assert!(is_cleaned_up(), "{directory}");
 }
 
 #[test]
@@ -124,7 +125,7 @@ fn the_users_descriptors_stay_blocking() {
 }
 
 #[test]
-fn a_reader_that_goes_ends_the_writers_as_in_a_pipeline() {
+fn a_reader_that_closes_ends_the_writers_as_in_a_pipeline() {
     let script = "\"$0\" -nodes=2,message=concise system yes | head -1";
     let output = Scrun::shell(script).run();
     assert_eq!((output.code, text(&output.stdout)), (Some(0), "y\n".into()));
@@ -189,7 +190,7 @@ fn three_interrupts_kill_a_job_that_ignores_them() {
 }
 
 #[test]
-fn sigquit_says_one_line_and_the_job_goes_on() {
+fn sigquit_prints_one_line_and_the_job_continues() {
     let mut running = Scrun::new()
         .args(&["-nodes=1", "system", "sh", "-c", "echo go; read x"])
         .stdin(Stdio::piped())
@@ -202,7 +203,7 @@ fn sigquit_says_one_line_and_the_job_goes_on() {
 }
 
 #[test]
-fn a_stopped_job_stands_still_and_goes_on_when_continued() {
+fn a_stopped_job_makes_no_progress_until_it_is_continued() {
     let script = "while :; do echo tick; sleep 0.02; done";
     let mut running = Scrun::new().args(&["-nodes=2", "system", "sh", "-c", script]).start();
     running.wait_for_output("tick\ntick\n");
@@ -233,7 +234,7 @@ fn a_hangup_that_was_ignored_at_the_start_stays_ignored() {
 }
 
 #[test]
-fn a_killed_scored_is_told_and_cleaned_up_after() {
+fn a_killed_scored_is_reported_and_its_directory_removed() {
     let mut running =
         Scrun::new().args(&["-nodes=2", "system", "sh", "-c", "pwd; exec sleep 60"]).start();
     running.wait_for_lines(2);
@@ -267,8 +268,8 @@ fn redirects_write_to_the_job_directory_and_later_stages_read_it() {
         .args(&["-nodes=1", "system", "echo", "kept", "=:", "f", "::", "system", "cat", ":=", "f"])
         .run();
     assert_eq!((output.code, text(&output.stdout)), (Some(0), "kept\n".into()));
-    let said = text(&output.stderr);
-    assert_eq!(said.matches("gone with the job").count(), 1, "{said}");
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.matches("gone with the job").count(), 1, "{stderr}");
 }
 
 #[test]

@@ -10,10 +10,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use score_tests::browser::{Browser, complaints};
-use score_tests::http::Address;
+use score_tests::browser::{Browser, console_messages};
+use score_tests::http::PageUrl;
 use score_tests::service::{ALICE, BOB, Cluster, OPERATOR};
-use score_tests::{Outcome, Running, Scene, binaries};
+use score_tests::{Outcome, Running, TestEnv, binaries};
 use serde_json::{Value, json};
 
 fn sum(column: &Value) -> u64 {
@@ -21,54 +21,59 @@ fn sum(column: &Value) -> u64 {
 }
 
 /// What all processes together show: how busy they are, and what they say.
-fn shown(data: &Value) -> (usize, u64, u64) {
+fn page_totals(data: &Value) -> (usize, u64, u64) {
     let jobs = data["jobs"].as_array().unwrap().iter().map(|job| &job["processes"]);
-    let of = |all: &Value| {
+    let totals_of = |all: &Value| {
         let count = all["node"].as_array().unwrap().len();
         (count, sum(&all["shares"][0]), sum(&all["messages"]))
     };
-    jobs.map(of).fold((0, 0, 0), |one, two| (one.0 + two.0, one.1 + two.1, one.2 + two.2))
+    jobs.map(totals_of).fold((0, 0, 0), |first, second| {
+        (first.0 + second.0, first.1 + second.1, first.2 + second.2)
+    })
 }
 
 /// Asks once a second, as the page does, for so many seconds and until something is to be seen.
-fn look(address: &Address, processes: usize, seconds: u64) {
-    let begin = Instant::now();
+fn poll_until_visible(address: &PageUrl, processes: usize, seconds: u64) {
+    let started_at = Instant::now();
     loop {
-        let data = address.data();
-        let (count, busy, messages) = shown(&data);
-        let there = count == processes && busy > 0 && messages > 0;
-        if there && begin.elapsed() > Duration::from_secs(seconds) {
+        let data = address.get_data();
+        let (count, busy, messages) = page_totals(&data);
+        let is_active = count == processes && busy > 0 && messages > 0;
+        if is_active && started_at.elapsed() > Duration::from_secs(seconds) {
             return;
         }
-        assert!(begin.elapsed() < Duration::from_secs(60 + seconds), "nothing to be seen: {data}");
+        assert!(
+            started_at.elapsed() < Duration::from_secs(60 + seconds),
+            "nothing to be seen: {data}"
+        );
         sleep(Duration::from_secs(1));
     }
 }
 
 /// Opens the page while it is asked for elsewhere, too: what has been seen is kept meanwhile,
 /// however long the browser takes to begin.
-fn open(browser: &Browser<'_>, address: &Address, picture: &Path, window: &str) -> Outcome {
-    let over = AtomicBool::new(false);
+fn open_page(browser: &Browser<'_>, address: &PageUrl, screenshot: &Path, window: &str) -> Outcome {
+    let finished = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+            while !finished.load(Ordering::Relaxed) {
                 let _ = address.get("data");
                 sleep(Duration::from_millis(500));
             }
         });
-        let outcome = browser.open(&address.url(), picture, &[window]);
-        over.store(true, Ordering::Relaxed);
+        let outcome = browser.open(&address.url(), screenshot, &[window]);
+        finished.store(true, Ordering::Relaxed);
         outcome
     })
 }
 
-fn end(job: Running) {
+fn terminate(job: Running) {
     job.signal(Signal::SIGTERM);
     assert_ne!(job.wait().code, 0);
 }
 
 /// The value of an attribute of the document's body.
-fn attribute(document: &str, name: &str) -> usize {
+fn data_attribute(document: &str, name: &str) -> usize {
     let found = document.split(&format!("data-{name}=\"")).nth(1).and_then(|rest| {
         let (value, _) = rest.split_once('"')?;
         value.parse().ok()
@@ -77,65 +82,73 @@ fn attribute(document: &str, name: &str) -> usize {
 }
 
 #[test]
-fn a_browser_shows_processes_hosts_and_slices_and_complains_about_nothing() {
-    let scene = Scene::new();
-    let Some(browser) = Browser::find(&scene) else { return };
+fn a_browser_shows_processes_hosts_and_slices_and_reports_no_error() {
+    let env = TestEnv::new();
+    let Some(browser) = Browser::find(&env) else { return };
     let names = ["comp0", "comp1", "comp2", "comp3"];
-    let record =
-        |(name, at): (&&str, i32)| format!("{name} address=127.0.0.{at} cores=4 group=all\n");
+    let record = |(name, number): (&&str, i32)| {
+        format!("{name} address=127.0.0.{number} cores=4 group=all\n")
+    };
     let database: String = names.iter().zip(1..).map(record).collect();
     let options = ["-ts", "100"];
-    let Some(cluster) = Cluster::start_as(&scene, &names, &database, &options) else { return };
-    let Some(built) = scene.program("waves") else { return };
+    let Some(cluster) = Cluster::start_with_options(&env, &names, &database, &options) else {
+        return;
+    };
+    let Some(built) = env.test_program("waves") else { return };
     // Where every user may run it, wherever the build is.
-    let program = scene.dir().join("waves");
+    let program = env.dir().join("waves");
     std::fs::copy(built, &program).unwrap();
     let program = program.to_str().unwrap();
     let start = |uid: u32, shape: &str| {
         let options = format!("-scored=all,noidle,nodes={shape}");
         let job = cluster.command(uid, "scrun", "comp0").args(&[&options, program, "600"]);
-        let mut job = job.watchdog(Duration::from_secs(240)).start();
+        let mut job = job.timeout(Duration::from_secs(240)).start();
         job.wait_for("up", 1);
         job
     };
     let jobs = [start(ALICE, "4x4"), start(BOB, "2x4"), start(ALICE, "2x2")];
-    let kept = std::env::var_os("HARNESS_PICTURE");
-    let address = Address::of(&cluster, OPERATOR, "comp0");
-    look(&address, 28, if kept.is_some() { 60 } else { 3 });
-    let picture = scene.dir().join("page.png");
-    let outcome = open(&browser, &address, &picture, "--window-size=1200,1060");
+    let screenshot_copy = std::env::var_os("HARNESS_PICTURE");
+    let address = PageUrl::for_cluster(&cluster, OPERATOR, "comp0");
+    poll_until_visible(&address, 28, if screenshot_copy.is_some() { 60 } else { 3 });
+    let screenshot = env.dir().join("page.png");
+    let outcome = open_page(&browser, &address, &screenshot, "--window-size=1200,1060");
     assert_eq!(outcome.code, 0, "{outcome}");
     let document = outcome.text();
-    assert_eq!(complaints(&outcome), Vec::<String>::new());
-    assert_eq!((attribute(&document, "processes"), attribute(&document, "jobs")), (28, 3));
+    assert_eq!(console_messages(&outcome), Vec::<String>::new());
+    assert_eq!(
+        (data_attribute(&document, "processes"), data_attribute(&document, "jobs")),
+        (28, 3)
+    );
     assert!(document.contains("server comp3 · 4 of 4 hosts · 3 running, 0 waiting"), "{document}");
-    let bytes = std::fs::metadata(&picture).unwrap().len();
+    let bytes = std::fs::metadata(&screenshot).unwrap().len();
     assert!(bytes > 10_000, "the picture has {bytes} bytes");
-    kept.into_iter().for_each(|file| _ = std::fs::copy(&picture, PathBuf::from(file)).unwrap());
+    screenshot_copy
+        .into_iter()
+        .for_each(|file| _ = std::fs::copy(&screenshot, PathBuf::from(file)).unwrap());
 
     // Bob sees his own processes; a token that is none shows nothing at all.
-    let bob = Address::of(&cluster, BOB, "comp0");
-    look(&bob, 8, 0);
-    let outcome = open(&browser, &bob, &picture, "--window-size=500,800");
-    assert_eq!(complaints(&outcome), Vec::<String>::new());
-    assert_eq!(attribute(&outcome.text(), "processes"), 8);
-    let nobody = format!("http://{}/{}/", bob.place, "0".repeat(32));
-    let document = browser.open(&nobody, &picture, &[]).text();
+    let bob_page = PageUrl::for_cluster(&cluster, BOB, "comp0");
+    poll_until_visible(&bob_page, 8, 0);
+    let outcome = open_page(&browser, &bob_page, &screenshot, "--window-size=500,800");
+    assert_eq!(console_messages(&outcome), Vec::<String>::new());
+    assert_eq!(data_attribute(&outcome.text(), "processes"), 8);
+    let wrong_token_url = format!("http://{}/{}/", bob_page.addr, "0".repeat(32));
+    let document = browser.open(&wrong_token_url, &screenshot, &[]).text();
     assert!(document.contains("no valid token") && !document.contains("script"), "{document}");
-    jobs.into_iter().for_each(end);
+    jobs.into_iter().for_each(terminate);
 }
 
 /// What scored would tell of a job with so many processes on so many hosts.
-fn large(processes: usize, hosts: usize) -> Value {
+fn large_data(processes: usize, hosts: usize) -> Value {
     let column = |of: &dyn Fn(usize) -> usize| (0..processes).map(of).collect::<Vec<_>>();
     let shares = (0..6).map(|kind| column(&|at| at * (kind + 7) % 1001)).collect::<Vec<_>>();
     let names = (0..hosts).map(|at| json!([format!("comp{at}"), 16, at != 3]));
-    let places: Vec<_> = (0..hosts).map(|at| [at, processes / hosts]).collect();
+    let processes_by_host: Vec<_> = (0..hosts).map(|at| [at, processes / hosts]).collect();
     let rows: Vec<_> = (0..50).map(|at| json!([at * 500_000, [7 + at % 2]])).collect();
     let trend = (0..6).map(|kind| (0..60).map(|at| at * kind * 2).collect::<Vec<_>>());
     let job = json!({
         "job": 7, "uid": 1000, "state": "running", "ahead": null, "priority": 8,
-        "nodes": processes, "since_ms": 1000, "share_permille": 500, "hosts": places,
+        "nodes": processes, "since_ms": 1000, "share_permille": 500, "hosts": processes_by_host,
         "processes": {
             "element": column(&|_| 0),
             "node": column(&|at| at),
@@ -158,11 +171,11 @@ fn large(processes: usize, hosts: usize) -> Value {
 fn serve(data: Value) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let answer = move |mut stream: TcpStream| {
-        let mut head = [0; 4096];
-        let count = stream.read(&mut head).unwrap_or(0);
-        let head = String::from_utf8_lossy(&head[..count]).into_owned();
-        let (file, kind) = match head.split(' ').nth(1).unwrap_or_default() {
+    let respond = move |mut stream: TcpStream| {
+        let mut request = [0; 4096];
+        let count = stream.read(&mut request).unwrap_or(0);
+        let request = String::from_utf8_lossy(&request[..count]).into_owned();
+        let (file, kind) = match request.split(' ').nth(1).unwrap_or_default() {
             "/" => ("index.html", "text/html"),
             "/page.js" => ("page.js", "text/javascript"),
             "/page.css" => ("page.css", "text/css"),
@@ -172,34 +185,41 @@ fn serve(data: Value) -> String {
         let body =
             if file.is_empty() { data.to_string() } else { std::fs::read_to_string(path).unwrap() };
         let length = body.len();
-        let head = format!("Content-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close");
+        let headers =
+            format!("Content-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close");
         // The browser may have gone.
-        let _ = write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}");
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\n{headers}\r\n\r\n{body}");
     };
-    std::thread::spawn(move || listener.incoming().flatten().for_each(answer));
+    std::thread::spawn(move || listener.incoming().flatten().for_each(respond));
     format!("http://{address}/")
 }
 
 #[test]
-fn a_thousand_processes_and_nobody_at_all_are_shown() {
-    let scene = Scene::new();
-    let Some(browser) = Browser::find(&scene) else { return };
-    let picture = scene.dir().join("page.png");
-    let outcome = browser.open(&serve(large(1024, 64)), &picture, &["--window-size=1200,1000"]);
-    assert_eq!(complaints(&outcome), Vec::<String>::new());
+fn a_thousand_processes_and_an_empty_cluster_are_shown() {
+    let env = TestEnv::new();
+    let Some(browser) = Browser::find(&env) else { return };
+    let screenshot = env.dir().join("page.png");
+    let outcome =
+        browser.open(&serve(large_data(1024, 64)), &screenshot, &["--window-size=1200,1000"]);
+    assert_eq!(console_messages(&outcome), Vec::<String>::new());
     let document = outcome.text();
-    assert_eq!((attribute(&document, "processes"), attribute(&document, "jobs")), (1024, 1));
+    assert_eq!(
+        (data_attribute(&document, "processes"), data_attribute(&document, "jobs")),
+        (1024, 1)
+    );
     assert!(document.contains("63 of 64 hosts"), "{document}");
     // Text is text, whoever has named a host.
     assert!(document.contains("&lt;b&gt;comp0") && !document.contains("<b>"), "{document}");
-    let kept = std::env::var_os("HARNESS_LARGE_PICTURE");
-    kept.into_iter().for_each(|file| _ = std::fs::copy(&picture, PathBuf::from(file)).unwrap());
+    let screenshot_copy = std::env::var_os("HARNESS_LARGE_PICTURE");
+    screenshot_copy
+        .into_iter()
+        .for_each(|file| _ = std::fs::copy(&screenshot, PathBuf::from(file)).unwrap());
 
-    let mut nobody = large(1, 1);
-    (nobody["jobs"], nobody["rows"]) = (json!([]), json!([]));
-    let outcome = browser.open(&serve(nobody), &picture, &["--window-size=400,700"]);
-    assert_eq!(complaints(&outcome), Vec::<String>::new());
+    let mut empty = large_data(1, 1);
+    (empty["jobs"], empty["rows"]) = (json!([]), json!([]));
+    let outcome = browser.open(&serve(empty), &screenshot, &["--window-size=400,700"]);
+    assert_eq!(console_messages(&outcome), Vec::<String>::new());
     let document = outcome.text();
-    assert_eq!((attribute(&document, "processes"), attribute(&document, "jobs")), (0, 0));
+    assert_eq!((data_attribute(&document, "processes"), data_attribute(&document, "jobs")), (0, 0));
     assert!(document.contains("Nobody has had a time slice yet."), "{document}");
 }

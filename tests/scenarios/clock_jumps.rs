@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
-use score_tests::{Job, Scene, binaries, place, scene, skip};
+use score_tests::{Job, TestEnv, binaries, netns, skip, test_env};
 
 /// scrun with these words, where the clock jumps.
-fn scrun(scene: &Scene, words: &[&str]) -> Option<Job> {
-    if !scene::have("gcc") {
+fn scrun_with_jumping_clock(env: &TestEnv, args: &[&str]) -> Option<Job> {
+    if !test_env::is_installed("gcc") {
         skip("clock_jumps", "gcc is not installed");
         return None;
     }
-    let library = scene.dir().join("clock.so");
-    let made = Command::new("gcc")
+    let library = env.dir().join("clock.so");
+    let status = Command::new("gcc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
         .arg(&library)
         .arg(binaries::root().join("tests/programs/clock.c"))
         .status();
-    assert!(made.is_ok_and(|status| status.success()), "gcc");
-    Some(scene.scrun(words).env("LD_PRELOAD", library.to_str().unwrap()))
+    assert!(status.is_ok_and(|status| status.success()), "gcc");
+    Some(env.scrun(args).env("LD_PRELOAD", library.to_str().unwrap()))
 }
 
 /// The scenario would prove nothing if they looked at another clock.
-fn jumps(process: &Process) -> bool {
+fn has_jumping_clock(process: &Process) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.pid));
     maps.is_ok_and(|maps| maps.contains("clock.so"))
 }
@@ -36,13 +36,13 @@ const DATES: &str = "a=$(date +%Y); for n in 1 2 3 4 5 6; do sleep 1; date +%Y; 
 
 #[test]
 fn a_clock_that_jumps_changes_nothing() {
-    let scene = Scene::new();
-    let words = ["-group=local:3,nodes=3x1,statistics", "system", "sh", "-c", DATES];
-    let Some(job) = scrun(&scene, &words) else { return };
+    let env = TestEnv::new();
+    let args = ["-group=local:3,nodes=3x1,statistics", "system", "sh", "-c", DATES];
+    let Some(job) = scrun_with_jumping_clock(&env, &args) else { return };
     let job = job.start();
-    let daemon = place::daemon(&scene, "local2");
-    assert!(jumps(&daemon), "{daemon:?} has the machine's own clock");
-    let outcome = job.wait().expect(0);
+    let daemon = netns::wait_for_daemon(&env, "local2");
+    assert!(has_jumping_clock(&daemon), "{daemon:?} has the machine's own clock");
+    let outcome = job.wait().expect_code(0);
     let text = outcome.text();
     assert_eq!(text.matches("over").count(), 3, "{outcome}");
     let mut years: Vec<&str> = text.lines().filter(|line| *line != "over").collect();
@@ -54,18 +54,18 @@ fn a_clock_that_jumps_changes_nothing() {
 
 #[test]
 fn a_host_that_hangs_is_named_in_time_though_the_clock_jumps() {
-    let scene = Scene::new();
-    let words = ["-group=local:2,nodes=2x1", "system", "sh", "-c", "echo up; exec sleep 300"];
-    let Some(job) = scrun(&scene, &words) else { return };
+    let env = TestEnv::new();
+    let args = ["-group=local:2,nodes=2x1", "system", "sh", "-c", "echo up; exec sleep 300"];
+    let Some(job) = scrun_with_jumping_clock(&env, &args) else { return };
     let mut job = job.start();
     job.wait_for("up", 2);
-    let daemon = place::daemon(&scene, "local1");
-    assert!(jumps(&daemon), "{daemon:?} has the machine's own clock");
-    let begin = std::time::Instant::now();
+    let daemon = netns::wait_for_daemon(&env, "local1");
+    assert!(has_jumping_clock(&daemon), "{daemon:?} has the machine's own clock");
+    let started_at = std::time::Instant::now();
     daemon.signal(Signal::SIGSTOP);
-    let outcome = job.wait().says(&["host local1 is lost"]);
+    let outcome = job.wait().assert_stderr(&["host local1 is lost"]);
     assert_ne!(outcome.code, 0);
-    let took = begin.elapsed();
+    let elapsed = started_at.elapsed();
     let limits = Duration::from_secs(10)..Duration::from_secs(30);
-    assert!(limits.contains(&took), "it took {took:?}");
+    assert!(limits.contains(&elapsed), "it took {elapsed:?}");
 }

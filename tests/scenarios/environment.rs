@@ -1,29 +1,29 @@
 //! Every process has scrun's environment and the six variables that tell it who it is; plain
 //! programs start in the job's directory, which is gone with the job.
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
 #[test]
 fn the_six_variables_are_right_on_every_node() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "scrun -nodes=3 system sh -c 'echo $SCORE_SELF_NODE $SCORE_NUM_NODE \
                 $SCORE_SELF_PROC $SCORE_NUM_PROC $SCORE_SELF_HOST $SCORE_NUM_HOST'";
-    let outcome = scene.sh(line).run().expect(0);
-    assert_eq!(outcome.sorted(), ["0 3 0 3 0 1", "1 3 1 3 0 1", "2 3 2 3 0 1"]);
+    let outcome = env.sh(line).run().expect_code(0);
+    assert_eq!(outcome.sorted_lines(), ["0 3 0 3 0 1", "1 3 1 3 0 1", "2 3 2 3 0 1"]);
 }
 
 #[test]
 fn scruns_environment_arrives_whole() {
-    let scene = Scene::new();
-    let job = scene.scrun(&["-nodes=1", "system", "sh", "-c", "printf '%s' \"$GREETING\""]);
-    let outcome = job.env("GREETING", "several words\nand lines = äöü").run().expect(0);
+    let env = TestEnv::new();
+    let job = env.scrun(&["-nodes=1", "system", "sh", "-c", "printf '%s' \"$GREETING\""]);
+    let outcome = job.env("GREETING", "several words\nand lines = äöü").run().expect_code(0);
     assert_eq!(outcome.text(), "several words\nand lines = äöü");
 }
 
 #[test]
 fn the_jobs_directory_is_private_and_gone_afterwards() {
-    let scene = Scene::new();
-    let outcome = scene.sh("scrun -nodes=1 system sh -c 'pwd; stat -c %a .'").run().expect(0);
+    let env = TestEnv::new();
+    let outcome = env.sh("scrun -nodes=1 system sh -c 'pwd; stat -c %a .'").run().expect_code(0);
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[1], "700");
@@ -32,20 +32,20 @@ fn the_jobs_directory_is_private_and_gone_afterwards() {
 
 #[test]
 fn arguments_pass_unchanged() {
-    let scene = Scene::new();
-    let odd = ["", " two  blanks ", "*", "$HOME", "-nodes=9", "ä\n'\"\\"];
-    let mut words = vec!["-nodes=1", "system", "printf", "<%s>"];
-    words.extend(odd);
-    let outcome = scene.scrun(&words).run().expect(0);
-    let expected: String = odd.iter().map(|word| format!("<{word}>")).collect();
+    let env = TestEnv::new();
+    let odd_args = ["", " two  blanks ", "*", "$HOME", "-nodes=9", "ä\n'\"\\"];
+    let mut args = vec!["-nodes=1", "system", "printf", "<%s>"];
+    args.extend(odd_args);
+    let outcome = env.scrun(&args).run().expect_code(0);
+    let expected: String = odd_args.iter().map(|word| format!("<{word}>")).collect();
     assert_eq!(outcome.text(), expected);
 }
 
 #[test]
 fn processes_start_with_default_signals_and_clean_descriptors() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ls /proc/self/fd";
-    let outcome = scene.scrun(&["-nodes=1", "system", "sh", "-c", script]).run().expect(0);
+    let outcome = env.scrun(&["-nodes=1", "system", "sh", "-c", script]).run().expect_code(0);
     let text = outcome.text();
     for line in text.lines().filter_map(|line| line.strip_prefix("Sig")) {
         let digits = line.split_whitespace().last().unwrap();

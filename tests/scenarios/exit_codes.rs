@@ -1,58 +1,65 @@
 //! scrun's exit code tells what happened: node 0's code, 128 + signal, sc_exit's value, and in a
 //! pipeline the rightmost element that failed.
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
-fn code(line: &str) -> i32 {
-    Scene::new().sh(line).run().code
+fn exit_code_of(line: &str) -> i32 {
+    TestEnv::new().sh(line).run().code
 }
 
 #[test]
-fn node_zero_decides() {
-    assert_eq!(code("scrun -nodes=3 system true"), 0);
-    assert_eq!(code("scrun -nodes=3 system sh -c 'exit 7'"), 7);
-    assert_eq!(code("scrun -nodes=3 system sh -c 'exit $((SCORE_SELF_NODE + 40))'"), 40);
+fn node_zero_sets_the_exit_code() {
+    assert_eq!(exit_code_of("scrun -nodes=3 system true"), 0);
+    assert_eq!(exit_code_of("scrun -nodes=3 system sh -c 'exit 7'"), 7);
+    assert_eq!(exit_code_of("scrun -nodes=3 system sh -c 'exit $((SCORE_SELF_NODE + 40))'"), 40);
 }
 
 #[test]
-fn another_nodes_code_is_told_and_changes_nothing() {
-    let scene = Scene::new();
-    let outcome = scene.sh("scrun -nodes=3 system sh -c 'exit $SCORE_SELF_NODE'").run().expect(0);
-    let _ = outcome.says(&["node 1", "node 2"]);
+fn the_code_of_another_node_is_reported_and_changes_nothing() {
+    let env = TestEnv::new();
+    let outcome =
+        env.sh("scrun -nodes=3 system sh -c 'exit $SCORE_SELF_NODE'").run().expect_code(0);
+    let _ = outcome.assert_stderr(&["node 1", "node 2"]);
 }
 
 #[test]
-fn the_rightmost_failed_element_of_a_pipeline_decides() {
-    assert_eq!(code("scrun -nodes=2 system sh -c 'exit 3' == system cat"), 3);
-    assert_eq!(code("scrun -nodes=2 system sh -c 'exit 3' == system sh -c 'cat; exit 4'"), 4);
-    assert_eq!(code("scrun -nodes=2 system true == system sh -c 'exit 5' == system cat"), 5);
+fn the_rightmost_failed_element_of_a_pipeline_sets_the_exit_code() {
+    assert_eq!(exit_code_of("scrun -nodes=2 system sh -c 'exit 3' == system cat"), 3);
+    assert_eq!(
+        exit_code_of("scrun -nodes=2 system sh -c 'exit 3' == system sh -c 'cat; exit 4'"),
+        4
+    );
+    assert_eq!(
+        exit_code_of("scrun -nodes=2 system true == system sh -c 'exit 5' == system cat"),
+        5
+    );
 }
 
 #[test]
 fn a_failed_stage_stops_the_sequence() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "scrun -nodes=2 system sh -c 'echo a; exit 6' :: system echo b";
-    let outcome = scene.sh(line).run().expect(6);
+    let outcome = env.sh(line).run().expect_code(6);
     assert_eq!(outcome.text(), "a\na\n");
 }
 
 #[test]
 fn a_signal_gives_128_plus_its_number() {
-    assert_eq!(code("scrun -nodes=2 system sh -c 'kill -TERM $$'"), 143);
-    assert_eq!(code("scrun -nodes=2 system sh -c 'kill -KILL $$'"), 137);
+    assert_eq!(exit_code_of("scrun -nodes=2 system sh -c 'kill -TERM $$'"), 143);
+    assert_eq!(exit_code_of("scrun -nodes=2 system sh -c 'kill -KILL $$'"), 137);
 }
 
 #[test]
 fn sigpipe_after_the_right_neighbour_has_closed_is_no_failure() {
-    assert_eq!(code("scrun -nodes=2 system yes == system head -1"), 0);
+    assert_eq!(exit_code_of("scrun -nodes=2 system yes == system head -1"), 0);
 }
 
 #[test]
 fn sc_exit_sets_the_code_from_any_node() {
-    let scene = Scene::new();
-    let Some(program) = scene.program("faults") else { return };
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("faults") else { return };
     let program = program.to_str().unwrap();
-    let outcome = scene.scrun(&["-nodes=4", program, "sc_exit", "2"]).run();
+    let outcome = env.scrun(&["-nodes=4", program, "sc_exit", "2"]).run();
     assert_eq!(outcome.code, 42, "{outcome}");
     assert_eq!(outcome.text(), "before sc_exit\n", "what was written before is not lost");
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
-use score_tests::place::{self, Place};
-use score_tests::{Outcome, Running, Scene};
+use score_tests::netns::{self, NetNs};
+use score_tests::{Outcome, Running, TestEnv};
 
 /// docs/ethernet.md: the UDP wire puts two bytes of length before each header.
 const HEADER: usize = 2;
@@ -19,62 +19,67 @@ const SECRET: usize = HEADER + 8;
 const INCARNATION: usize = HEADER + 16;
 const DESTINATION: usize = HEADER + 24;
 /// Of an IPv4 and an UDP header, without options.
-const BELOW: usize = 20 + 8;
+const IP_UDP_HEADER_LEN: usize = 20 + 8;
 /// How often each packet is sent.
-const TIMES: usize = 50;
+const REPEATS: usize = 50;
 
 /// A game between nodes 0 and 1 on two of three hosts.
-struct Game {
-    scene: Scene,
+struct PingPongJob {
+    env: TestEnv,
     job: Running,
 }
 
-impl Game {
+impl PingPongJob {
     fn start() -> Option<Self> {
-        let scene = Scene::new();
-        let program = scene.program("pingpong")?;
-        let file = scene.dir().join("over");
+        let env = TestEnv::new();
+        let program = env.test_program("pingpong")?;
+        let file = env.dir().join("over");
         let words = ["-group=local:3,nodes=3x1", program.to_str()?, file.to_str()?];
-        let mut job = scene.scrun(&words).start();
+        let mut job = env.scrun(&words).start();
         job.wait_for("round ", 2);
-        Some(Self { scene, job })
+        Some(Self { env, job })
     }
 
     /// The network of a host other than the first.
-    fn host(&self, number: u32) -> Place {
-        Place::of(&place::daemon(&self.scene, &format!("local{number}")))
+    fn host_netns(&self, number: u32) -> NetNs {
+        NetNs::for_process(&netns::wait_for_daemon(&self.env, &format!("local{number}")))
     }
 
-    fn gets_on(&mut self) {
+    fn assert_progress(&mut self) {
         let times = self.job.stdout().matches("round ").count();
         self.job.wait_for("round ", times + 5);
     }
 
-    fn end(self) -> Outcome {
-        self.scene.file("over", "");
-        let outcome = self.job.wait().expect(0);
+    fn finish(self) -> Outcome {
+        self.env.write_file("over", "");
+        let outcome = self.job.wait().expect_code(0);
         assert!(outcome.text().contains("played "), "{outcome}");
         outcome
     }
 }
 
 /// Datagrams of PM that come to a port, as they are on the wire.
-fn overheard(place: &Place, port: u16, wanted: usize) -> Vec<Vec<u8>> {
+fn capture_packets(netns: &NetNs, port: u16, packet_count: usize) -> Vec<Vec<u8>> {
     let open = || {
         let kind = SockType::Datagram;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         socket(AddressFamily::Packet, kind, flags, SockProtocol::EthAll)
     };
-    let tap: OwnedFd = place.act(open).expect("root may listen");
-    let (begin, mut found, mut bytes) = (Instant::now(), Vec::new(), vec![0; 1 << 16]);
-    while found.len() < wanted {
-        assert!(begin.elapsed() < Duration::from_secs(10), "{} packets to {port}", found.len());
+    let tap: OwnedFd = netns.run_inside(open).expect("root may listen");
+    let (started_at, mut found, mut bytes) = (Instant::now(), Vec::new(), vec![0; 1 << 16]);
+    while found.len() < packet_count {
+        assert!(
+            started_at.elapsed() < Duration::from_secs(10),
+            "{} packets to {port}",
+            found.len()
+        );
         match recv(tap.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
             Ok(count) => {
                 let packet = &bytes[..count];
-                let is_udp = count > BELOW + HEADER + 64 && packet[0] == 0x45 && packet[9] == 17;
+                let is_udp =
+                    count > IP_UDP_HEADER_LEN + HEADER + 64 && packet[0] == 0x45 && packet[9] == 17;
                 if is_udp && packet[22..24] == port.to_be_bytes() {
-                    found.push(packet[BELOW..].to_vec());
+                    found.push(packet[IP_UDP_HEADER_LEN..].to_vec());
                 }
             }
             Err(Errno::EAGAIN) => sleep(Duration::from_millis(1)),
@@ -84,30 +89,30 @@ fn overheard(place: &Place, port: u16, wanted: usize) -> Vec<Vec<u8>> {
     found
 }
 
-fn changed(packet: &[u8], at: usize) -> Vec<u8> {
+fn with_flipped_bit(packet: &[u8], offset: usize) -> Vec<u8> {
     let mut packet = packet.to_vec();
-    packet[at] ^= 0x40;
+    packet[offset] ^= 0x40;
     packet
 }
 
 /// The place of the process to be attacked: node 1, on host 1.
-struct Target {
-    place: Place,
+struct Victim {
+    netns: NetNs,
     address: SocketAddr,
 }
 
-impl Target {
-    fn of(game: &Game) -> Self {
-        let place = game.host(1);
+impl Victim {
+    fn for_job(pingpong: &PingPongJob) -> Self {
+        let netns = pingpong.host_netns(1);
         let ip = Ipv4Addr::new(10, 77, 0, 2);
-        let ports = place.open_ports(ip);
+        let ports = netns.open_ports(ip);
         assert_eq!(ports.len(), 1, "{ports:?}");
-        Self { place, address: SocketAddr::new(IpAddr::V4(ip), ports[0]) }
+        Self { netns, address: SocketAddr::new(IpAddr::V4(ip), ports[0]) }
     }
 
-    fn attack(&self, from: &Place, packets: &[Vec<u8>]) {
-        let socket = from.act(|| UdpSocket::bind("0.0.0.0:0")).expect("a port");
-        for _ in 0..TIMES {
+    fn attack(&self, sender: &NetNs, packets: &[Vec<u8>]) {
+        let socket = sender.run_inside(|| UdpSocket::bind("0.0.0.0:0")).expect("a port");
+        for _ in 0..REPEATS {
             for packet in packets {
                 let _ = socket.send_to(packet, self.address);
             }
@@ -117,58 +122,61 @@ impl Target {
 }
 
 /// What node 1 has counted under these words.
-fn counted(outcome: &Outcome, words: &str) -> u64 {
+fn counter_value(outcome: &Outcome, name: &str) -> u64 {
     // Each node's comes whole, in any order.
     let mut dumps = outcome.stderr.split("composite context");
-    let own = dumps.find(|dump| dump.contains("channel 0 node 1 of ")).unwrap_or_default();
-    let line = own.lines().find_map(|line| line.trim().strip_prefix(words)?.strip_prefix(": "));
+    let node_dump = dumps.find(|dump| dump.contains("channel 0 node 1 of ")).unwrap_or_default();
+    let line =
+        node_dump.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
 }
 
 #[test]
-fn what_a_stranger_forges_or_repeats_is_dropped_and_counted() {
-    if !place::can_enter("forged_packets") {
+fn forged_and_repeated_packets_are_dropped_and_counted() {
+    if !netns::can_enter("forged_packets") {
         return;
     }
-    let Some(mut game) = Game::start() else { return };
-    let target = Target::of(&game);
-    let real = overheard(&target.place, target.address.port(), 20);
+    let Some(mut pingpong) = PingPongJob::start() else { return };
+    let victim = Victim::for_job(&pingpong);
+    let captured = capture_packets(&victim.netns, victim.address.port(), 20);
     let noise: Vec<Vec<u8>> = [1, 65, 66, 1400].iter().map(|length| vec![0xa5; *length]).collect();
-    let change = |at: usize| real.iter().map(|one| changed(one, at)).collect::<Vec<_>>();
-    let outside = game.host(2);
-    target.attack(&outside, &noise);
-    target.attack(&outside, &change(SECRET));
-    target.attack(&outside, &change(INCARNATION));
-    target.attack(&outside, &change(DESTINATION));
-    target.attack(&outside, &real);
-    game.gets_on();
-    let outcome = game.end();
+    let flip_in_all = |offset: usize| {
+        captured.iter().map(|packet| with_flipped_bit(packet, offset)).collect::<Vec<_>>()
+    };
+    let attacker = pingpong.host_netns(2);
+    victim.attack(&attacker, &noise);
+    victim.attack(&attacker, &flip_in_all(SECRET));
+    victim.attack(&attacker, &flip_in_all(INCARNATION));
+    victim.attack(&attacker, &flip_in_all(DESTINATION));
+    victim.attack(&attacker, &captured);
+    pingpong.assert_progress();
+    let outcome = pingpong.finish();
     // What the socket's buffer had no room for was dropped by the kernel: at least some of each.
-    for words in [
+    for counter in [
         "refused: wrong secret",
         "refused: wrong incarnation",
         "refused: misdirected",
         "refused: duplicate",
     ] {
-        let count = counted(&outcome, words);
-        assert!(count > 0, "no {words:?}: {outcome}");
+        let count = counter_value(&outcome, counter);
+        assert!(count > 0, "no {counter:?}: {outcome}");
     }
 }
 
 #[test]
 fn packets_of_an_earlier_job_are_dropped_and_counted() {
-    if !place::can_enter("packets_of_an_earlier_job") {
+    if !netns::can_enter("packets_of_an_earlier_job") {
         return;
     }
-    let Some(first) = Game::start() else { return };
-    let target = Target::of(&first);
-    let old = overheard(&target.place, target.address.port(), 50);
-    let _ = first.end();
-    let Some(mut second) = Game::start() else { return };
-    let target = Target::of(&second);
-    target.attack(&second.host(2), &old);
-    second.gets_on();
-    let outcome = second.end();
-    let count = counted(&outcome, "refused: wrong secret");
+    let Some(first) = PingPongJob::start() else { return };
+    let victim = Victim::for_job(&first);
+    let captured = capture_packets(&victim.netns, victim.address.port(), 50);
+    let _ = first.finish();
+    let Some(mut second) = PingPongJob::start() else { return };
+    let victim = Victim::for_job(&second);
+    victim.attack(&second.host_netns(2), &captured);
+    second.assert_progress();
+    let outcome = second.finish();
+    let count = counter_value(&outcome, "refused: wrong secret");
     assert!(count > 0, "none counted: {outcome}");
 }

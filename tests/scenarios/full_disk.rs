@@ -2,10 +2,10 @@
 //! reads where and why, the job ends with a failure, and nothing is left.
 
 use nix::unistd::geteuid;
-use score_tests::{Outcome, Scene, skip};
+use score_tests::{Outcome, TestEnv, skip};
 
 /// A command line whose jobs have their directories on a disk of so many KiB.
-fn on_small_disk(scene: &Scene, test: &str, kib: u32, line: &str) -> Option<Outcome> {
+fn run_on_small_disk(env: &TestEnv, test: &str, kib: u32, line: &str) -> Option<Outcome> {
     if !geteuid().is_root() {
         skip(test, "mounting a small disk is for root");
         return None;
@@ -14,58 +14,63 @@ fn on_small_disk(scene: &Scene, test: &str, kib: u32, line: &str) -> Option<Outc
         "mkdir -p /var/scored && mount -t tmpfs -o size={kib}k,mode=755 none /var/scored && {line}; \
          code=$?; ls -A /var/scored | sed 's/^/left: /'; exit $code"
     );
-    Some(scene.command("unshare").args(&["-m", "sh", "-c", &line]).run())
+    Some(env.command("unshare").args(&["-m", "sh", "-c", &line]).run())
 }
 
-fn fails(test: &str, kib: u32, line: &str, words: &[&str]) {
-    let scene = Scene::new();
-    scene.file("data", vec![b'x'; 4 << 20]);
-    let Some(outcome) = on_small_disk(&scene, test, kib, line) else { return };
+fn assert_fails(test: &str, kib: u32, line: &str, expected: &[&str]) {
+    let env = TestEnv::new();
+    env.write_file("data", vec![b'x'; 4 << 20]);
+    let Some(outcome) = run_on_small_disk(&env, test, kib, line) else { return };
     assert_ne!(outcome.code, 0, "{outcome}");
     assert!(!outcome.text().contains("left: job-"), "{outcome}");
-    let _ = outcome.says(words);
+    let _ = outcome.assert_stderr(expected);
 }
 
 /// Room for the program, and 1 MiB: the hosts share a disk, and with it the program.
-fn room_for_scatter() -> u32 {
+fn disk_kib_for_scatter() -> u32 {
     let program =
         std::fs::metadata(score_tests::binaries::program("scatter")).expect("it is built").len();
     u32::try_from(program.div_ceil(1024)).expect("no such program") + 1024
 }
 
 #[test]
-fn a_disk_that_fills_while_a_file_is_scattered_is_said_with_node_and_file() {
+fn a_disk_that_fills_while_a_file_is_scattered_is_reported_with_node_and_file() {
     let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data";
-    let words = &["scatter", "copy", "No space left"];
-    fails("full_disk_and_scatter", room_for_scatter(), line, words);
+    let expected = &["scatter", "copy", "No space left"];
+    assert_fails("full_disk_and_scatter", disk_kib_for_scatter(), line, expected);
 }
 
 #[test]
-fn a_disk_without_room_for_the_program_is_said_with_host_and_file() {
+fn a_disk_without_space_for_the_program_is_reported_with_host_and_file() {
     let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data";
-    fails("full_disk_and_program", 1024, line, &["host local", "bin/scatter", "No space left"]);
+    assert_fails(
+        "full_disk_and_program",
+        1024,
+        line,
+        &["host local", "bin/scatter", "No space left"],
+    );
 }
 
 #[test]
-fn a_disk_that_fills_while_output_is_redirected_is_said() {
+fn a_disk_that_fills_while_output_is_redirected_is_reported() {
     let line = "scrun -group=local:3,nodes=3x1 system dd if=/dev/zero bs=64k count=64 =: out";
-    fails("full_disk_and_redirect", 1024, line, &["No space left"]);
+    assert_fails("full_disk_and_redirect", 1024, line, &["No space left"]);
 }
 
 #[test]
-fn a_disk_that_is_full_from_the_start_is_said_with_its_place() {
+fn a_disk_that_is_full_from_the_start_is_reported() {
     let line = "head -c 10000000 /dev/zero > /var/scored/ballast; \
                 scrun -group=local:3,nodes=3x1 scatter -file copy < data";
-    fails("full_disk_at_start", 64, line, &["No space left"]);
+    assert_fails("full_disk_at_start", 64, line, &["No space left"]);
 }
 
 #[test]
 fn other_jobs_run_after_the_disk_was_full() {
-    let scene = Scene::new();
-    scene.file("data", vec![b'x'; 4 << 20]);
+    let env = TestEnv::new();
+    env.write_file("data", vec![b'x'; 4 << 20]);
     let line = "scrun -group=local:3,nodes=3x1 scatter -file copy < data; \
                 scrun -group=local:3,nodes=3x1 system true";
-    if let Some(outcome) = on_small_disk(&scene, "full_disk_and_after", 1024, line) {
-        let _ = outcome.expect(0);
+    if let Some(outcome) = run_on_small_disk(&env, "full_disk_and_after", 1024, line) {
+        let _ = outcome.expect_code(0);
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
-use score_tests::{Outcome, Running, Scene};
+use score_tests::{Outcome, Running, TestEnv};
 
 /// On four hosts; its descendants have left their sessions, as daemons do.
-const ESCAPE: &str = "scrun -group=local:4,nodes=4x2 system sh -c '\
+const DAEMONISING_JOB: &str = "scrun -group=local:4,nodes=4x2 system sh -c '\
     setsid sleep 300 & (setsid sh -c \"sleep 301 & sleep 302\" &) ; echo up; exec sleep 303'";
 
-fn start(scene: &Scene) -> Running {
-    let mut job = scene.sh(ESCAPE).start();
+fn start(env: &TestEnv) -> Running {
+    let mut job = env.sh(DAEMONISING_JOB).start();
     job.wait_for("up", 8);
     job
 }
@@ -22,74 +22,90 @@ fn is_daemon_of(process: &Process, host: &str) -> bool {
 }
 
 /// Sends a signal to one process and waits until everything has gone.
-fn strike(signal: Signal, within: Duration, wanted: impl Fn(&Scene, &Process) -> bool) -> Outcome {
-    let scene = Scene::new();
-    let job = start(&scene);
-    let victim = scene.wait_for_process("the victim", |process| wanted(&scene, process));
+fn signal_and_wait_until_clean(
+    signal: Signal,
+    timeout: Duration,
+    predicate: impl Fn(&TestEnv, &Process) -> bool,
+) -> Outcome {
+    let env = TestEnv::new();
+    let job = start(&env);
+    let victim = env.wait_for_process("the victim", |process| predicate(&env, process));
     victim.signal(signal);
-    let clean = scene.wait_until_clean(within);
-    let took = clean.unwrap_or_else(|left| panic!("after {signal} of {victim:?}: {left:#?}"));
-    eprintln!("everything gone {took:?} after {signal} of {}", victim.command);
+    let clean = env.wait_until_clean(timeout);
+    let elapsed = clean.unwrap_or_else(|left| panic!("after {signal} of {victim:?}: {left:#?}"));
+    eprintln!("everything gone {elapsed:?} after {signal} of {}", victim.command);
     job.wait()
 }
 
-const SOON: Duration = Duration::from_secs(3);
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_daemon_is_killed() {
-    let outcome = strike(Signal::SIGKILL, SOON, |_, process| is_daemon_of(process, "local2"));
-    assert_ne!(outcome.says(&["host local2 is lost"]).code, 0);
+    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |_, process| {
+        is_daemon_of(process, "local2")
+    });
+    assert_ne!(outcome.assert_stderr(&["host local2 is lost"]).code, 0);
 }
 
 #[test]
 fn a_daemon_that_hangs_is_named_within_the_limit() {
     let limit = Duration::from_secs(25);
-    let outcome = strike(Signal::SIGSTOP, limit, |_, process| is_daemon_of(process, "local1"));
-    assert_ne!(outcome.says(&["host local1 is lost", "nothing was heard"]).code, 0);
+    let outcome = signal_and_wait_until_clean(Signal::SIGSTOP, limit, |_, process| {
+        is_daemon_of(process, "local1")
+    });
+    assert_ne!(outcome.assert_stderr(&["host local1 is lost", "nothing was heard"]).code, 0);
 }
 
 #[test]
 fn the_server_is_killed() {
-    let outcome = strike(Signal::SIGKILL, SOON, |_, process| {
+    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |_, process| {
         process.is_scored() && process.command.contains("-single")
     });
-    assert_ne!(outcome.says(&["scored was killed by signal 9"]).code, 0);
+    assert_ne!(outcome.assert_stderr(&["scored was killed by signal 9"]).code, 0);
 }
 
 #[test]
 fn a_shepherd_of_another_host_is_killed() {
-    let outcome = strike(Signal::SIGKILL, SOON, |scene, process| {
-        let all = scene.processes();
-        let parent = all.iter().find(|one| one.pid == process.parent);
-        process.is_shepherd() && parent.is_some_and(|one| is_daemon_of(one, "local3"))
+    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |env, process| {
+        let all = env.processes();
+        let parent = all.iter().find(|candidate| candidate.pid == process.parent);
+        process.is_shepherd() && parent.is_some_and(|daemon| is_daemon_of(daemon, "local3"))
     });
-    let _ = outcome.expect(137).says(&["host local3", "shepherd has died (killed by SIGKILL)"]);
+    let _ = outcome
+        .expect_code(137)
+        .assert_stderr(&["host local3", "shepherd has died (killed by SIGKILL)"]);
 }
 
 #[test]
 fn scrun_is_killed() {
-    assert_eq!(strike(Signal::SIGKILL, SOON, |_, process| process.is_scrun()).code, 137);
+    assert_eq!(
+        signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |_, process| process
+            .is_scrun())
+        .code,
+        137
+    );
 }
 
 #[test]
 fn a_process_on_another_host_is_killed() {
-    let outcome = strike(Signal::SIGKILL, SOON, |scene, process| {
-        let all = scene.processes();
-        let parent = |pid| all.iter().find(|one| one.pid == pid);
+    let outcome = signal_and_wait_until_clean(Signal::SIGKILL, EFFECT_TIMEOUT, |env, process| {
+        let all = env.processes();
+        let parent = |pid| all.iter().find(|candidate| candidate.pid == pid);
         let daemon = parent(process.parent).and_then(|shepherd| parent(shepherd.parent));
-        process.command == "sleep 303" && daemon.is_some_and(|one| is_daemon_of(one, "local1"))
+        process.command == "sleep 303"
+            && daemon.is_some_and(|process| is_daemon_of(process, "local1"))
     });
-    let _ = outcome.expect(137).says(&["of sh was killed by SIGKILL"]);
+    let _ = outcome.expect_code(137).assert_stderr(&["of sh was killed by SIGKILL"]);
 }
 
 #[test]
-fn a_job_can_be_cut_off_while_its_hosts_come_up() {
+fn a_job_can_be_terminated_while_its_hosts_come_up() {
     for pause in [0, 5, 10, 20, 30, 40, 60, 80] {
-        let scene = Scene::new();
-        let job = scene.sh(ESCAPE).start();
+        let env = TestEnv::new();
+        let job = env.sh(DAEMONISING_JOB).start();
         std::thread::sleep(Duration::from_millis(pause));
         job.signal(Signal::SIGTERM);
-        if let Some(scrun) = scene.processes().into_iter().find(Process::is_scrun) {
+        if let Some(scrun) = env.processes().into_iter().find(Process::is_scrun) {
             scrun.signal(Signal::SIGTERM);
         }
         assert_ne!(job.wait().code, 0);

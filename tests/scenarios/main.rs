@@ -1,61 +1,61 @@
 //! Whole-system scenarios, one file each: real programs, started as a user starts them. The first
 //! paragraph of a file is what the user sees. Run one by its name:
-//! `cargo test -p score-tests killed::`.
+//! `cargo test -p score-tests kill_components::`.
 #![forbid(unsafe_code)]
 
 mod batch_systems;
-mod between_hosts;
 mod browser;
-mod cables;
 mod clock_jumps;
 mod compilers;
+mod corrupt_shared_memory;
 mod deadlock;
-mod early_reader;
 mod environment;
 mod exit_codes;
 mod forged_packets;
 mod full_disk;
 mod harness;
-mod held_screen;
-mod hostile;
+mod hostile_connections;
+mod inter_host_messages;
 mod job_control;
-mod killed;
-mod last_words;
+mod kill_components;
 mod limits;
+mod link_failure;
 mod local_execution;
 mod lost_hosts;
 mod main_job;
-mod many_hosts;
 mod many_lines;
 mod many_processes;
 mod monitors;
+mod multi_host_jobs;
 mod multi_user;
-mod networks;
-mod odd_hosts;
+mod network_selection;
 mod options;
+mod output_errors;
+mod oversubscription;
 mod page;
 mod pm_misuse;
 mod pmtest;
 mod probe;
 mod program_errors;
-mod programs_travel;
+mod program_staging;
 mod rdma_jobs;
 mod redirects;
 mod remote_hosts;
 mod remote_jobs;
-mod rows;
 mod scout;
 mod scps;
+mod send_then_exit;
 mod sequences;
 mod service_unit;
 mod signals;
 mod standard_input;
-mod strangers;
 mod system_calls;
+mod terminal_flow_control;
 mod time_sharing;
 mod traffic;
 mod trusted_networks;
 mod two_machines;
+mod uneven_hosts;
 mod unprivileged;
 mod usage_errors;
 mod virtual_hosts;

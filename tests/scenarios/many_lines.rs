@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
 /// The soak counts to a million, as the promise says; here a tenth of it does.
-fn lines() -> usize {
+fn line_count() -> usize {
     let count = std::env::var("HARNESS_LINES").ok().and_then(|text| text.parse().ok());
     count.unwrap_or(100_000)
 }
 
 #[test]
 fn no_line_of_four_writers_is_lost_or_split() {
-    let scene = Scene::new();
-    let count = lines();
+    let env = TestEnv::new();
+    let count = line_count();
     let line = format!("scrun -nodes=4 system sh -c 'seq -f \"$SCORE_SELF_NODE:%.0f\" {count}'");
-    let outcome = scene.sh(&line).run().expect(0);
+    let outcome = env.sh(&line).run().expect_code(0);
     let text = outcome.text();
     let mut next: BTreeMap<&str, usize> = BTreeMap::new();
     for line in text.lines() {
@@ -30,17 +30,16 @@ fn no_line_of_four_writers_is_lost_or_split() {
 
 #[test]
 fn a_line_of_64_kib_is_never_split() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     // dd writes each block by one write(): a block is one line of 65,536 bytes.
-    scene
-        .sh("for n in 0 1 2 3; do yes $n | tr -d '\\n' | head -c 65535 > l$n; echo >> l$n; done")
+    env.sh("for n in 0 1 2 3; do yes $n | tr -d '\\n' | head -c 65535 > l$n; echo >> l$n; done")
         .run();
-    let dir = scene.dir().display();
+    let dir = env.dir().display();
     let line = format!(
         "scrun -nodes=4 system sh -c 'for i in $(seq 40); do \
          dd if={dir}/l$SCORE_SELF_NODE bs=64k count=1 status=none; done'"
     );
-    let outcome = scene.sh(&line).run().expect(0);
+    let outcome = env.sh(&line).run().expect_code(0);
     let text = outcome.text();
     let mut counts = BTreeMap::new();
     for line in text.lines() {
@@ -55,19 +54,19 @@ fn a_line_of_64_kib_is_never_split() {
 
 #[test]
 fn standard_error_is_kept_apart_and_whole() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "scrun -nodes=4,message=quiet system sh -c \
                 'seq 5000; seq 5000 | sed s/^/e/ >&2' 2> errors | sort | uniq -c | wc -l";
-    let outcome = scene.sh(line).run().expect(0);
+    let outcome = env.sh(line).run().expect_code(0);
     assert_eq!(outcome.text().trim(), "5000");
-    let errors = std::fs::read_to_string(scene.dir().join("errors")).unwrap();
+    let errors = std::fs::read_to_string(env.dir().join("errors")).unwrap();
     assert_eq!(errors.lines().count(), 20_000);
     assert!(errors.lines().all(|line| line.starts_with('e')));
 }
 
 #[test]
 fn a_last_line_without_newline_arrives() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["-nodes=1", "system", "printf", "no newline"]).run().expect(0);
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["-nodes=1", "system", "printf", "no newline"]).run().expect_code(0);
     assert_eq!(outcome.text(), "no newline");
 }

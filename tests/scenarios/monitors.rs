@@ -7,150 +7,157 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use score_tests::Scene;
-use score_tests::screen::Screen;
+use score_tests::TestEnv;
 use score_tests::service::{ALICE, BOB, Cluster, OPERATOR};
 use score_tests::terminal::Terminal;
+use score_tests::virtual_display::VirtualDisplay;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The bytes of 100 messages of 1 to 100 bytes, as `figures` sends them.
 const BYTES: u64 = 5050;
 
 #[test]
-fn a_picture_is_drawn_on_the_terminal_and_the_terminal_is_given_back() {
-    let scene = Scene::new();
-    let Some(program) = scene.program("figures") else { return };
+fn the_monitor_draws_on_the_terminal_and_restores_it() {
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("figures") else { return };
     let line = format!(
         "stty rows 20 cols 100; scrun -nodes=2,monitor=ALL {} 60 > out; echo code $?",
         program.display()
     );
-    let mut terminal = Terminal::open(&scene, "sh", &["-c", &line]);
+    let mut terminal = Terminal::open(&env, "sh", &["-c", &line]);
     // Processes, numbers of all kinds, bars, and what scrun says under the picture.
     for shown in ["load", "usr1", "100%", "0%", "200", "█", "2 nodes on 1 host"] {
-        terminal.wait_for(shown, PATIENCE);
+        terminal.wait_for(shown, EVENT_TIMEOUT);
     }
-    terminal.press("q");
+    terminal.type_keys("q");
     // The alternate screen is left; the job goes on, and ^C is scrun's again.
-    terminal.wait_for("\u{1b}[?1049l", PATIENCE);
-    terminal.press("\u{3}\u{3}\u{3}");
-    let _ = terminal.wait(PATIENCE);
-    assert!(fs::read(scene.dir().join("out")).unwrap().is_empty());
+    terminal.wait_for("\u{1b}[?1049l", EVENT_TIMEOUT);
+    terminal.type_keys("\u{3}\u{3}\u{3}");
+    let _ = terminal.wait(EVENT_TIMEOUT);
+    assert!(fs::read(env.dir().join("out")).unwrap().is_empty());
 }
 
 #[test]
-fn where_the_job_has_the_terminal_an_xterm_is_opened_or_one_line_says_why_not() {
-    let scene = Scene::new();
-    let Some(program) = scene.program("figures") else { return };
-    let folder = scene.dir().join("bin");
+fn a_job_that_uses_the_terminal_gets_an_xterm_or_one_line_says_why_not() {
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("figures") else { return };
+    let folder = env.dir().join("bin");
     fs::create_dir(&folder).unwrap();
     // An xterm that needs no display: it keeps what its command prints.
-    let xterm = scene.file("bin/xterm", "#!/bin/sh\nshift 5\nshift\nexec \"$@\" -json > seen\n");
+    let xterm =
+        env.write_file("bin/xterm", "#!/bin/sh\nshift 5\nshift\nexec \"$@\" -json > seen\n");
     fs::set_permissions(&xterm, fs::Permissions::from_mode(0o755)).unwrap();
     let run = format!("scrun -nodes=2,monitor=load {} 4", program.display());
     let line = format!("{run}; PATH={}:$PATH DISPLAY=:7 {run}; echo code $?", folder.display());
-    let terminal = Terminal::open(&scene, "sh", &["-c", &line]);
-    terminal.wait_for("no picture of the job is shown", PATIENCE);
-    terminal.wait_for("DISPLAY is not set", PATIENCE);
-    terminal.wait_for("code 0", PATIENCE);
-    let seen = fs::read_to_string(scene.dir().join("seen")).unwrap();
+    let terminal = Terminal::open(&env, "sh", &["-c", &line]);
+    terminal.wait_for("no picture of the job is shown", EVENT_TIMEOUT);
+    terminal.wait_for("DISPLAY is not set", EVENT_TIMEOUT);
+    terminal.wait_for("code 0", EVENT_TIMEOUT);
+    let seen = fs::read_to_string(env.dir().join("seen")).unwrap();
     let last: Value = serde_json::from_str(seen.lines().last().unwrap()).unwrap();
     assert_eq!(last["processes"].as_array().unwrap().len(), 2, "{seen}");
-    let _ = terminal.wait(PATIENCE);
+    let _ = terminal.wait(EVENT_TIMEOUT);
 }
 
 /// Points of this colour, more or less.
-fn count(picture: &[[u8; 3]], colour: impl Fn([i32; 3]) -> bool) -> usize {
-    picture.iter().filter(|point| colour(point.map(i32::from))).count()
+fn count_pixels(pixels: &[[u8; 3]], is_counted: impl Fn([i32; 3]) -> bool) -> usize {
+    pixels.iter().filter(|pixel| is_counted(pixel.map(i32::from))).count()
 }
 
 #[test]
-fn a_real_xterm_shows_who_works_in_red_and_goes_with_the_job() {
-    let Some(screen) = Screen::open("monitor_in_an_xterm") else { return };
-    let scene = Scene::new();
-    let Some(program) = scene.program("figures") else { return };
-    let reds = || count(&screen.picture(), |[red, green, blue]| red - green.max(blue) > 90);
-    let windows = || count(&screen.picture(), |[red, green, blue]| red + green + blue > 0);
-    assert_eq!(windows(), 0, "an empty screen is black");
-    let display = format!("DISPLAY={}", screen.display);
+fn an_xterm_shows_busy_processes_in_red_and_closes_with_the_job() {
+    let Some(virtual_display) = VirtualDisplay::open("monitor_in_an_xterm") else { return };
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("figures") else { return };
+    let count_red = || {
+        count_pixels(&virtual_display.screenshot(), |[red, green, blue]| red - green.max(blue) > 90)
+    };
+    let count_lit =
+        || count_pixels(&virtual_display.screenshot(), |[red, green, blue]| red + green + blue > 0);
+    assert_eq!(count_lit(), 0, "an empty screen is black");
+    let display = format!("DISPLAY={}", virtual_display.display);
     let job = ["scrun", "-nodes=2,monitor=load", program.to_str().unwrap(), "600"];
-    let words = [&[display.as_str()][..], &job].concat();
-    let mut terminal = Terminal::open(&scene, "env", &words);
-    let wait_for = |what: &str, said: &dyn Fn() -> String, seen: &dyn Fn() -> bool| {
-        let end = Instant::now() + PATIENCE;
-        while !seen() {
-            let (reds, windows) = (reds(), windows());
-            assert!(Instant::now() < end, "{what}: {reds} red, {windows} lit, {}", said());
+    let args = [&[display.as_str()][..], &job].concat();
+    let mut terminal = Terminal::open(&env, "env", &args);
+    let wait_for = |what: &str, describe: &dyn Fn() -> String, is_reached: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + EVENT_TIMEOUT;
+        while !is_reached() {
+            let (red, lit) = (count_red(), count_lit());
+            assert!(Instant::now() < deadline, "{what}: {red} red, {lit} lit, {}", describe());
             sleep(Duration::from_millis(200));
         }
     };
     // Node 0 computes all the time: its bar is some hundred columns of nine points each.
-    wait_for("a red bar", &|| terminal.text(), &|| reds() > 1000);
-    terminal.press("\u{3}");
-    assert_eq!(terminal.wait(PATIENCE), -1, "SIGINT is what ends it");
-    wait_for("the window goes", &String::new, &|| windows() == 0);
+    wait_for("a red bar", &|| terminal.text(), &|| count_red() > 1000);
+    terminal.type_keys("\u{3}");
+    assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT is what ends it");
+    wait_for("the window goes", &String::new, &|| count_lit() == 0);
 }
 
 #[test]
-fn a_screen_that_goes_takes_its_picture_along_and_the_job_goes_on() {
-    let Some(screen) = Screen::open("monitor_without_its_screen") else { return };
-    let scene = Scene::new();
-    let Some(program) = scene.program("figures") else { return };
-    let display = format!("DISPLAY={}", screen.display);
+fn a_display_that_closes_ends_the_monitor_and_the_job_goes_on() {
+    let Some(virtual_display) = VirtualDisplay::open("monitor_without_its_screen") else { return };
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("figures") else { return };
+    let display = format!("DISPLAY={}", virtual_display.display);
     let job = ["scrun", "-nodes=2,monitor=load", program.to_str().unwrap(), "600"];
-    let words = [&[display.as_str()][..], &job].concat();
-    let mut terminal = Terminal::open(&scene, "env", &words);
-    let are_there = |name: &str| {
-        let is_it = |program: &str| program.rsplit('/').next() == Some(name);
-        let all = scene.processes();
-        all.iter().filter(|one| one.command.split(' ').next().is_some_and(is_it)).count()
+    let args = [&[display.as_str()][..], &job].concat();
+    let mut terminal = Terminal::open(&env, "env", &args);
+    let count_running = |name: &str| {
+        let is_named = |program: &str| program.rsplit('/').next() == Some(name);
+        let processes = env.processes();
+        processes
+            .iter()
+            .filter(|process| process.command.split(' ').next().is_some_and(is_named))
+            .count()
     };
     let wait_for = |name: &str, count: usize| {
-        let end = Instant::now() + PATIENCE;
-        while are_there(name) != count {
-            assert!(Instant::now() < end, "{} {name}", are_there(name));
+        let deadline = Instant::now() + EVENT_TIMEOUT;
+        while count_running(name) != count {
+            assert!(Instant::now() < deadline, "{} {name}", count_running(name));
             sleep(Duration::from_millis(50));
         }
     };
     wait_for("scmon", 1);
     sleep(Duration::from_secs(1));
-    drop(screen);
+    drop(virtual_display);
     wait_for("scmon", 0);
-    assert_eq!(are_there("figures"), 2);
-    terminal.press("\u{3}");
-    assert_eq!(terminal.wait(PATIENCE), -1, "SIGINT is what ends it");
+    assert_eq!(count_running("figures"), 2);
+    terminal.type_keys("\u{3}");
+    assert_eq!(terminal.wait(EVENT_TIMEOUT), -1, "SIGINT is what ends it");
 }
 
 #[test]
 fn an_unknown_monitor_is_refused_with_the_list() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["-nodes=2,monitor=cpu", "system", "true"]).run();
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["-nodes=2,monitor=cpu", "system", "true"]).run();
     assert_ne!(outcome.code, 0, "{outcome}");
-    let _ = outcome.says(&["load, comm, memory, disk, usr0, usr1, all, ALL"]);
-    let outcome = scene.sh("scmon -show cpu 7").run().expect(2);
-    let _ = outcome.says(&["load, comm, memory, disk, usr0, usr1, all, ALL"]);
-    let outcome = scene.sh("scmon -help").run().expect(0);
+    let _ = outcome.assert_stderr(&["load, comm, memory, disk, usr0, usr1, all, ALL"]);
+    let outcome = env.sh("scmon -show cpu 7").run().expect_code(2);
+    let _ = outcome.assert_stderr(&["load, comm, memory, disk, usr0, usr1, all, ALL"]);
+    let outcome = env.sh("scmon -help").run().expect_code(0);
     assert!(outcome.text().starts_with("usage: scmon"), "{outcome}");
 }
 
 #[test]
 fn without_a_terminal_the_job_runs_and_one_line_says_that_there_is_no_picture() {
-    let scene = Scene::new();
-    let words = ["setsid", "-w", "scrun", "-nodes=2,monitor", "system", "echo", "ran"];
-    let outcome = scene.sh(&words.join(" ")).run().expect(0);
+    let env = TestEnv::new();
+    let args = ["setsid", "-w", "scrun", "-nodes=2,monitor", "system", "echo", "ran"];
+    let outcome = env.sh(&args.join(" ")).run().expect_code(0);
     assert_eq!(outcome.text(), "ran\nran\n");
-    let _ = outcome.says(&["neither a terminal nor a DISPLAY"]);
+    let _ = outcome.assert_stderr(&["neither a terminal nor a DISPLAY"]);
 }
 
 #[test]
-fn what_was_sent_and_received_is_told_at_the_end_to_the_byte() {
-    let scene = Scene::new();
-    let Some(program) = scene.program("figures") else { return };
+fn the_messages_and_bytes_of_a_job_are_reported_exactly_at_its_end() {
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("figures") else { return };
     for (group, nodes) in [(None, 4), (Some("local:2"), 4)] {
         let mut options = format!("-nodes={nodes},stat=detail");
         options.extend(group.map(|group| format!(",group={group}")));
-        let outcome = scene.scrun(&[&options, program.to_str().unwrap(), "3"]).run().expect(0);
+        let outcome = env.scrun(&[&options, program.to_str().unwrap(), "3"]).run().expect_code(0);
         let text = &outcome.stderr;
         let total = format!("200 messages ({} bytes) sent, 200 ({0} bytes) received", 2 * BYTES);
         assert!(text.contains(&total), "{outcome}");
@@ -162,8 +169,8 @@ fn what_was_sent_and_received_is_told_at_the_end_to_the_byte() {
             let words: Vec<&str> = line.unwrap().split_whitespace().collect();
             let (sent, received) = (&words[6..8], &words[8..10]);
             let busy: f64 = words[4].trim_end_matches('%').parse().unwrap();
-            let (mine, other) = if node % 2 == 0 { (sent, received) } else { (received, sent) };
-            assert_eq!((mine, other), (&["100", "5050"][..], &["0", "0"][..]), "{outcome}");
+            let (active, passive) = if node % 2 == 0 { (sent, received) } else { (received, sent) };
+            assert_eq!((active, passive), (&["100", "5050"][..], &["0", "0"][..]), "{outcome}");
             assert!(if node % 2 == 0 { busy > 90.0 } else { busy < 30.0 }, "{outcome}");
         }
     }
@@ -171,40 +178,40 @@ fn what_was_sent_and_received_is_told_at_the_end_to_the_byte() {
 
 #[test]
 fn scmon_shows_a_users_own_jobs_and_an_operator_any() {
-    let scene = Scene::new();
-    let Some(program) = scene.program("figures") else { return };
-    let Some(cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
-    let copy = scene.dir().join("program");
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("figures") else { return };
+    let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
+    let copy = env.dir().join("program");
     fs::copy(program, &copy).unwrap();
     let job = cluster
         .command(ALICE, "scrun", "a")
         .args(&["-scored=all,nodes=2x1", copy.to_str().unwrap(), "120"])
         .start();
-    let number = number_of(&cluster);
-    let scmon = |uid, words: &[&str]| cluster.command(uid, "scmon", "a").args(words).arg(&number);
-    let refused = scmon(BOB, &["-once"]).run().expect(1);
-    let _ = refused.says(&["another user's"]);
-    let none = cluster.command(BOB, "scmon", "b").args(&["-json", "4711"]).run().expect(1);
-    let _ = none.says(&["there is no job 4711"]);
+    let number = wait_for_running_job(&cluster);
+    let scmon = |uid, args: &[&str]| cluster.command(uid, "scmon", "a").args(args).arg(&number);
+    let refused = scmon(BOB, &["-once"]).run().expect_code(1);
+    let _ = refused.assert_stderr(&["another user's"]);
+    let missing = cluster.command(BOB, "scmon", "b").args(&["-json", "4711"]).run().expect_code(1);
+    let _ = missing.assert_stderr(&["there is no job 4711"]);
 
     for uid in [ALICE, OPERATOR] {
-        let mut watch = scmon(uid, &["-json", "-period", "200"]).start();
-        let end = Instant::now() + PATIENCE;
-        let seen = loop {
-            watch.wait_for("\n", watch.stdout().lines().count() + 1);
-            let text = watch.stdout();
+        let mut monitor = scmon(uid, &["-json", "-period", "200"]).start();
+        let deadline = Instant::now() + EVENT_TIMEOUT;
+        let report = loop {
+            monitor.wait_for("\n", monitor.stdout().lines().count() + 1);
+            let text = monitor.stdout();
             let last = text.lines().rfind(|line| line.ends_with('}'));
             let line: Value = serde_json::from_str(last.unwrap_or("{}")).unwrap_or_default();
             if is_settled(&line) {
                 break line;
             }
-            assert!(Instant::now() < end, "{text}");
+            assert!(Instant::now() < deadline, "{text}");
         };
-        check(&seen);
-        watch.signal(Signal::SIGTERM);
-        let _ = watch.wait();
+        assert_report(&report);
+        monitor.signal(Signal::SIGTERM);
+        let _ = monitor.wait();
     }
-    let table = scmon(ALICE, &["-once", "-show", "ALL"]).run().expect(0).text();
+    let table = scmon(ALICE, &["-once", "-show", "ALL"]).run().expect_code(0).text();
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("host/node") && lines[0].ends_with("usr1"), "{table}");
     assert!(lines.len() == 5 && lines[4].trim_start().starts_with('1'), "{table}");
@@ -213,15 +220,15 @@ fn scmon_shows_a_users_own_jobs_and_an_operator_any() {
 }
 
 /// The job that runs, once it does.
-fn number_of(cluster: &Cluster<'_>) -> String {
-    let end = Instant::now() + PATIENCE;
+fn wait_for_running_job(cluster: &Cluster<'_>) -> String {
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
         let outcome = cluster.command(OPERATOR, "scps", "a").arg("-json").run();
-        let all: Value = serde_json::from_slice(&outcome.stdout).unwrap_or_default();
-        if all["jobs"][0]["state"] == "running" {
-            return all["jobs"][0]["job"].to_string();
+        let listing: Value = serde_json::from_slice(&outcome.stdout).unwrap_or_default();
+        if listing["jobs"][0]["state"] == "running" {
+            return listing["jobs"][0]["job"].to_string();
         }
-        assert!(Instant::now() < end, "{outcome}");
+        assert!(Instant::now() < deadline, "{outcome}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -236,7 +243,7 @@ fn is_settled(line: &Value) -> bool {
 }
 
 /// One idle and one busy process, on two hosts.
-fn check(line: &Value) {
+fn assert_report(line: &Value) {
     let (busy, idle) = (&line["processes"][0], &line["processes"][1]);
     assert_eq!((&busy["sent"], &busy["sent_bytes"]), (&100.into(), &BYTES.into()), "{line}");
     assert_eq!((&idle["received"], &idle["received_bytes"]), (&100.into(), &BYTES.into()));

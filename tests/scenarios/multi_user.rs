@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use score_tests::service::{ALICE, BOB, Cluster, OPERATOR};
-use score_tests::{Running, Scene};
+use score_tests::{Running, TestEnv};
 
 /// Ends a job that holds hosts.
-fn end(job: Running) {
+fn terminate(job: Running) {
     job.signal(Signal::SIGTERM);
     assert_ne!(job.wait().code, 0);
 }
 
 #[test]
-fn a_job_is_its_users_alone() {
-    let scene = Scene::new();
-    let Some(cluster) = Cluster::start(&scene, &["a"]) else { return };
+fn a_job_is_isolated_from_other_users() {
+    let env = TestEnv::new();
+    let Some(cluster) = Cluster::start(&env, &["a"]) else { return };
     let script = "id -u; id -g; id -G; pwd; grep CapEff /proc/self/status; stat -c %a:%u .";
     let outcome = cluster.scrun(ALICE, "a", "nodes=1", script).run();
     assert_eq!(outcome.code, 0, "{outcome}");
@@ -39,9 +39,9 @@ fn a_job_is_its_users_alone() {
     let secret = "echo secret > kept; echo $$ $(pwd); exec sleep 300";
     let mut job = cluster.scrun(ALICE, "a", "nodes=1", secret).start();
     job.wait_for("/var/scored/", 1);
-    let shown = job.stdout();
-    let path = shown.split_whitespace().nth(1).unwrap().to_owned();
-    let victim = scene.wait_for_process("alice's sleep", |one| one.command == "sleep 300");
+    let stdout = job.stdout();
+    let path = stdout.split_whitespace().nth(1).unwrap().to_owned();
+    let victim = env.wait_for_process("alice's sleep", |process| process.command == "sleep 300");
     let pid = victim.pid;
     let attack = format!(
         "cat {path}/kept; ls {path}; ls /var/scored; kill -9 {pid}; cat /proc/{pid}/environ; \
@@ -55,13 +55,13 @@ fn a_job_is_its_users_alone() {
     for out in [String::from_utf8_lossy(&outside.stdout).into_owned(), inside.text()] {
         assert_eq!(out, "", "another user has seen something");
     }
-    assert!(scene.processes().iter().any(|one| one.pid == pid), "another user has ended it");
-    let number = cluster.console(BOB, "a", &["-list"]).text();
-    let number = number.split([' ', ',']).nth(1).unwrap().to_owned();
-    let refused = cluster.console(BOB, "a", &["-kill", &number]);
+    assert!(env.processes().iter().any(|process| process.pid == pid), "another user has ended it");
+    let listing = cluster.console(BOB, "a", &["-list"]).text();
+    let job_number = listing.split([' ', ',']).nth(1).unwrap().to_owned();
+    let refused = cluster.console(BOB, "a", &["-kill", &job_number]);
     assert!(refused.code != 0 && refused.stderr.contains("another user's"), "{refused}");
-    cluster.until_logged("a", "uid 61002 wants job");
-    let allowed = cluster.console(OPERATOR, "a", &["-kill", &number]);
+    cluster.wait_for_log("a", "uid 61002 wants job");
+    let allowed = cluster.console(OPERATOR, "a", &["-kill", &job_number]);
     assert_eq!(allowed.code, 0, "{allowed}");
     let outcome = job.wait();
     assert!(outcome.code != 0 && outcome.stderr.contains("an operator has ended it"), "{outcome}");
@@ -69,16 +69,16 @@ fn a_job_is_its_users_alone() {
 
 #[test]
 fn a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on() {
-    let scene = Scene::new();
-    let Some(cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
-    let other = cluster.hold(BOB, "a", "nodes=1");
+    let env = TestEnv::new();
+    let Some(cluster) = Cluster::start(&env, &["a", "b"]) else { return };
+    let other = cluster.start_long_job(BOB, "a", "nodes=1");
     let spin = "while :; do :; done";
     let fill = "i=0; while [ $i -lt 400 ]; do dd if=/dev/zero of=f$i bs=1M count=1 2>/dev/null; \
                 i=$((i+1)); sleep 0.01; done";
     let hide = "exec 3>f; rm f; i=0; while [ $i -lt 400 ]; do head -c 1048576 /dev/zero >&3; \
                 i=$((i+1)); sleep 0.01; done; sleep 300";
     let grow = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); sleep 300";
-    for (options, script, what, code) in [
+    for (options, script, limit, code) in [
         ("nodes=1,cpulimit=1", spin, "cpulimit of 1 s", 152),
         ("nodes=1,memorylimit=50", grow, "memorylimit of 50 MB", 137),
         ("nodes=1,disklimit=10", fill, "disklimit of 10 MB", 153),
@@ -86,52 +86,57 @@ fn a_limit_that_is_exceeded_is_named_with_its_host_and_other_jobs_go_on() {
     ] {
         let outcome = cluster.scrun(ALICE, "a", options, script).run();
         assert_eq!(outcome.code, code, "{outcome}");
-        assert!(outcome.stderr.contains(&format!("{what} exceeded on host ")), "{outcome}");
+        assert!(outcome.stderr.contains(&format!("{limit} exceeded on host ")), "{outcome}");
     }
-    end(other);
+    terminate(other);
 }
 
 #[test]
-fn what_does_not_fit_is_refused_or_waits_its_turn() {
-    let scene = Scene::new();
+fn a_job_that_does_not_fit_is_refused_or_waits_its_turn() {
+    let env = TestEnv::new();
     let (database, space_only) = (Cluster::database(&["a"]), ["-rows", "1"]);
-    let Some(cluster) = Cluster::start_as(&scene, &["a"], &database, &space_only) else { return };
-    let holder = cluster.hold(ALICE, "a", "nodes=2");
+    let Some(cluster) = Cluster::start_with_options(&env, &["a"], &database, &space_only) else {
+        return;
+    };
+    let holder = cluster.start_long_job(ALICE, "a", "nodes=2");
     let refused = cluster.scrun(BOB, "a", "nodes=1", "echo no").run();
     assert_eq!(refused.code, 2, "{refused}");
     assert!(refused.stderr.contains("with the option wait"), "{refused}");
-    let never = cluster.scrun(BOB, "a", "nodes=3,wait", "echo no").run();
-    assert_eq!(never.code, 2, "{never}");
+    let too_large = cluster.scrun(BOB, "a", "nodes=3,wait", "echo no").run();
+    assert_eq!(too_large.code, 2, "{too_large}");
     // Alice queues three jobs before Bob has one: Bob's is the second to run.
-    let order = scene.dir().join("order");
+    let order = env.dir().join("order");
     std::fs::write(&order, "").unwrap();
     std::fs::set_permissions(&order, std::fs::Permissions::from_mode(0o666)).unwrap();
-    let queue = |uid: u32, name: &str| {
+    let start_waiting_job = |uid: u32, name: &str| {
         let script = format!("echo {name} >> {}", order.display());
         let job = cluster.scrun(uid, "a", "nodes=1x2,wait", &script).start();
-        let end = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(20);
         while !job.stderr().contains("waits for room") {
-            assert!(Instant::now() < end, "{}", job.stderr());
+            assert!(Instant::now() < deadline, "{}", job.stderr());
             sleep(Duration::from_millis(5));
         }
         job
     };
     let waiting: Vec<_> = [(ALICE, "a1"), (ALICE, "a2"), (ALICE, "a3"), (BOB, "b1")]
-        .map(|(uid, name)| queue(uid, name))
+        .map(|(uid, name)| start_waiting_job(uid, name))
         .into();
-    end(holder);
+    terminate(holder);
     for job in waiting {
         let outcome = job.wait();
         assert_eq!(outcome.code, 0, "{outcome}");
     }
-    let ran = std::fs::read_to_string(&order).unwrap();
-    assert_eq!(ran.split_whitespace().collect::<Vec<_>>().join(" "), "a1 a1 b1 b1 a2 a2 a3 a3");
+    let start_order = std::fs::read_to_string(&order).unwrap();
+    assert_eq!(
+        start_order.split_whitespace().collect::<Vec<_>>().join(" "),
+        "a1 a1 b1 b1 a2 a2 a3 a3"
+    );
 }
 
 #[test]
 fn a_login_is_routed_to_the_server_or_refused_with_the_reason() {
-    let scene = Scene::new();
-    let Some(cluster) = Cluster::start(&scene, &["a", "b", "c"]) else { return };
+    let env = TestEnv::new();
+    let Some(cluster) = Cluster::start(&env, &["a", "b", "c"]) else { return };
     let outcome = cluster.scrun(ALICE, "a", "nodes=3x2", "id -u").run();
     assert_eq!((outcome.code, outcome.text().as_str()), (0, "61001\n".repeat(6).as_str()));
     for (expression, reason) in [("elsewhere", "elsewhere"), ("local:2", "not of the cluster")] {
@@ -139,89 +144,93 @@ fn a_login_is_routed_to_the_server_or_refused_with_the_reason() {
         let outcome = cluster.command(ALICE, "scrun", "a").args(&[&option, "/bin/true"]).run();
         assert!(outcome.code == 2 && outcome.stderr.contains(reason), "{outcome}");
     }
-    let nobody = cluster.scrun(ALICE, "nowhere", "nodes=1", "true").run();
-    assert!(nobody.code == 2 && nobody.stderr.contains("no scored serves this host"), "{nobody}");
+    let no_daemon = cluster.scrun(ALICE, "nowhere", "nodes=1", "true").run();
+    assert!(
+        no_daemon.code == 2 && no_daemon.stderr.contains("no scored serves this host"),
+        "{no_daemon}"
+    );
 }
 
 #[test]
 fn a_dead_host_ends_its_own_jobs_only_and_can_come_back() {
-    let scene = Scene::new();
-    let Some(mut cluster) = Cluster::start(&scene, &["a", "b", "c"]) else { return };
-    let wide = cluster.hold(ALICE, "c", "nodes=3x1");
-    let narrow = cluster.hold(BOB, "c", "nodes=1");
+    let env = TestEnv::new();
+    let Some(mut cluster) = Cluster::start(&env, &["a", "b", "c"]) else { return };
+    let wide = cluster.start_long_job(ALICE, "c", "nodes=3x1");
+    let narrow = cluster.start_long_job(BOB, "c", "nodes=1");
     let names = cluster.console(BOB, "c", &["-list"]).text();
     let line = names.lines().find(|line| line.contains("uid 61002")).unwrap().to_owned();
     // A host that Bob's job is not on, and that is not the server.
     let victim = if line.ends_with(" a") { "b" } else { "a" };
-    cluster.strike(victim, Signal::SIGKILL);
+    cluster.signal_daemon(victim, Signal::SIGKILL);
     let outcome = wide.wait();
     assert!(outcome.code != 0 && outcome.stderr.contains(&format!("host {victim}")), "{outcome}");
     let listed = cluster.console(BOB, "c", &["-list"]).text();
     assert!(listed.contains("uid 61002: runs"), "{listed}");
     std::fs::write(cluster.log_file("c"), "").unwrap();
     cluster.start_host(victim);
-    cluster.until_logged("c", &format!("host {victim} is up"));
-    let again = cluster.scrun(ALICE, "c", "nodes=3x1", "echo again").run();
-    assert_eq!((again.code, again.text().as_str()), (0, "again\nagain\nagain\n"), "{again}");
-    end(narrow);
+    cluster.wait_for_log("c", &format!("host {victim} is up"));
+    let rerun = cluster.scrun(ALICE, "c", "nodes=3x1", "echo again").run();
+    assert_eq!((rerun.code, rerun.text().as_str()), (0, "again\nagain\nagain\n"), "{rerun}");
+    terminate(narrow);
 }
 
 #[test]
 fn a_host_that_hangs_is_named_within_the_limit() {
-    let scene = Scene::new();
-    let Some(mut cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
-    let job = cluster.hold(ALICE, "b", "nodes=2x1");
-    let begin = Instant::now();
-    cluster.strike("a", Signal::SIGSTOP);
+    let env = TestEnv::new();
+    let Some(mut cluster) = Cluster::start(&env, &["a", "b"]) else { return };
+    let job = cluster.start_long_job(ALICE, "b", "nodes=2x1");
+    let started_at = Instant::now();
+    cluster.signal_daemon("a", Signal::SIGSTOP);
     let outcome = job.wait();
     assert!(outcome.code != 0 && outcome.stderr.contains("host a"), "{outcome}");
-    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(30), "{:?}", started_at.elapsed());
 }
 
 #[test]
 fn a_killed_server_costs_its_jobs_and_a_new_one_takes_jobs_at_once() {
-    let scene = Scene::new();
-    let Some(mut cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
-    let here = cluster.hold(ALICE, "a", "nodes=2x1");
+    let env = TestEnv::new();
+    let Some(mut cluster) = Cluster::start(&env, &["a", "b"]) else { return };
+    let alice_job = cluster.start_long_job(ALICE, "a", "nodes=2x1");
     let escape = "setsid sleep 301 & echo up; touch file; exec sleep 302";
-    let mut there = cluster.scrun(BOB, "b", "nodes=1", escape).start();
-    there.wait_for("up", 1);
+    let mut bob_job = cluster.scrun(BOB, "b", "nodes=1", escape).start();
+    bob_job.wait_for("up", 1);
     let job_number = |text: String| text.split([' ', ',']).nth(1).unwrap().parse::<u32>().unwrap();
     let before = job_number(cluster.console(ALICE, "b", &["-list"]).text());
-    cluster.strike("b", Signal::SIGKILL);
-    let outcome = here.wait();
+    cluster.signal_daemon("b", Signal::SIGKILL);
+    let outcome = alice_job.wait();
     assert!(outcome.code != 0 && outcome.stderr.contains("b, the server, is lost"), "{outcome}");
-    assert_ne!(there.wait().code, 0);
+    assert_ne!(bob_job.wait().code, 0);
     // Every process of both jobs goes; what is left on disk goes with the next start.
-    let limit = Instant::now() + Duration::from_secs(5);
-    let sleeping = || scene.processes().iter().any(|one| one.command.starts_with("sleep 30"));
-    while sleeping() {
-        assert!(Instant::now() < limit, "{:#?}", scene.processes());
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let is_running =
+        || env.processes().iter().any(|process| process.command.starts_with("sleep 30"));
+    while is_running() {
+        assert!(Instant::now() < deadline, "{:#?}", env.processes());
         sleep(Duration::from_millis(10));
     }
     cluster.start_host("b");
-    cluster.until_logged("b", "host a is up");
-    let again = cluster.scrun(BOB, "a", "nodes=2x1", "echo again").run();
-    assert_eq!((again.code, again.text().as_str()), (0, "again\nagain\n"), "{again}");
+    cluster.wait_for_log("b", "host a is up");
+    let rerun = cluster.scrun(BOB, "a", "nodes=2x1", "echo again").run();
+    assert_eq!((rerun.code, rerun.text().as_str()), (0, "again\nagain\n"), "{rerun}");
     // Nobody may take a job of the new server for one of the old.
-    let next = cluster.hold(ALICE, "b", "nodes=1");
+    let next_job = cluster.start_long_job(ALICE, "b", "nodes=1");
     let after = job_number(cluster.console(ALICE, "b", &["-list"]).text());
     assert!(after > before, "job {after} after {before}");
-    end(next);
-    let groups = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpuacct"];
-    for folder in groups {
+    terminate(next_job);
+    let cgroup_dirs = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/cpuacct"];
+    for folder in cgroup_dirs {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let pid = name.strip_prefix("scored-job-").and_then(|rest| rest.split('-').next());
-            let lives = |pid: &str| std::path::Path::new("/proc").join(pid).exists();
-            assert!(pid.is_none_or(lives), "{folder}/{name} is left");
+            let is_alive = |pid: &str| std::path::Path::new("/proc").join(pid).exists();
+            assert!(pid.is_none_or(is_alive), "{folder}/{name} is left");
         }
     }
 }
 
 #[test]
-fn kinds_of_hosts_whole_hosts_and_spares_are_what_a_job_asks_for() {
-    let scene = Scene::new();
+fn a_job_can_request_kinds_of_hosts_whole_hosts_and_spares() {
+    let env = TestEnv::new();
     let new = "cores=2 bintype=linux cpugen=new";
     let database = format!(
         "s address=127.0.0.1 {new}\n\
@@ -229,42 +238,43 @@ fn kinds_of_hosts_whole_hosts_and_spares_are_what_a_job_asks_for() {
          b address=127.0.0.3 group=all spare=s {new}\n\
          c address=127.0.0.4 group=all {new}\n"
     );
-    let Some(mut cluster) = Cluster::start_with(&scene, &["s", "a", "b", "c"], &database) else {
+    let Some(mut cluster) = Cluster::start_with_database(&env, &["s", "a", "b", "c"], &database)
+    else {
         return;
     };
-    let lines = |options: &str| {
+    let count_lines = |options: &str| {
         let outcome = cluster.scrun(ALICE, "c", options, "echo up").run();
         assert_eq!(outcome.code, 0, "{options}: {outcome}");
         outcome.text().lines().count()
     };
-    let refused = |options: &str, what: &str| {
+    let assert_refused = |options: &str, reason: &str| {
         let outcome = cluster.scrun(ALICE, "c", options, "echo up").run();
-        assert!(outcome.code == 2 && outcome.stderr.contains(what), "{options}: {outcome}");
+        assert!(outcome.code == 2 && outcome.stderr.contains(reason), "{options}: {outcome}");
     };
     // The only one of its kind, twice as many as it has, and one that nobody has.
-    let old = cluster.hold(BOB, "c", "nodes=2.linux.old");
+    let old = cluster.start_long_job(BOB, "c", "nodes=2.linux.old");
     let list = cluster.console(BOB, "c", &["-list"]).text();
     assert!(list.contains("2 processes on a"), "{list}");
-    end(old);
-    refused("nodes=3.linux.old", "at most 2 on one");
-    refused("nodes=1.linux.odl", "did you mean 'old'");
+    terminate(old);
+    assert_refused("nodes=3.linux.old", "at most 2 on one");
+    assert_refused("nodes=1.linux.odl", "did you mean 'old'");
     // Whole hosts, those of other kinds by hetero only; the spare waits.
-    assert_eq!(lines("hosts=2"), 4);
-    refused("hosts=3", "3 whole hosts");
-    assert_eq!(lines("hosts=3,hetero"), 6);
-    assert_eq!(lines("nodes=x1,hetero"), 3);
-    assert_eq!(lines("nodes=x1.linux.new"), 2);
-    cluster.strike("b", Signal::SIGKILL);
+    assert_eq!(count_lines("hosts=2"), 4);
+    assert_refused("hosts=3", "3 whole hosts");
+    assert_eq!(count_lines("hosts=3,hetero"), 6);
+    assert_eq!(count_lines("nodes=x1,hetero"), 3);
+    assert_eq!(count_lines("nodes=x1.linux.new"), 2);
+    cluster.signal_daemon("b", Signal::SIGKILL);
     let outcome = cluster.scrun(ALICE, "c", "hosts=2,wait", "echo up").run();
     assert_eq!((outcome.code, outcome.text().lines().count()), (0, 4), "{outcome}");
-    cluster.until_logged("c", "on c, s");
+    cluster.wait_for_log("c", "on c, s");
 }
 
 /// Connections that say one byte after the other and are opened anew when they are dropped.
-fn trickle(port: u16, over: &AtomicBool) -> usize {
+fn trickle(port: u16, stop: &AtomicBool) -> usize {
     let mut streams: Vec<TcpStream> = Vec::new();
     let mut dropped = 0;
-    while !over.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let before = streams.len();
         streams.retain_mut(|stream| stream.write_all(b"S").is_ok());
         dropped += before - streams.len();
@@ -279,31 +289,31 @@ fn trickle(port: u16, over: &AtomicBool) -> usize {
 }
 
 #[test]
-fn who_opens_connection_after_connection_keeps_no_daemon_out() {
-    let scene = Scene::new();
-    let Some(mut cluster) = Cluster::start(&scene, &["a", "b"]) else { return };
-    let (over, port) = (AtomicBool::new(false), cluster.port());
+fn a_flood_of_connections_keeps_no_daemon_out() {
+    let env = TestEnv::new();
+    let Some(mut cluster) = Cluster::start(&env, &["a", "b"]) else { return };
+    let (stop, port) = (AtomicBool::new(false), cluster.port());
     std::thread::scope(|scope| {
-        let attack = scope.spawn(|| trickle(port, &over));
+        let attack = scope.spawn(|| trickle(port, &stop));
         // Ended with the attack, whatever fails here.
-        let _end = Flag(&over);
-        cluster.until_logged("b", "a connection to the daemons' port was dropped");
-        cluster.strike("a", Signal::SIGKILL);
-        cluster.until_logged("b", "host a:");
+        let _stop_on_drop = StopOnDrop(&stop);
+        cluster.wait_for_log("b", "a connection to the daemons' port was dropped");
+        cluster.signal_daemon("a", Signal::SIGKILL);
+        cluster.wait_for_log("b", "host a:");
         std::fs::write(cluster.log_file("b"), "").unwrap();
         cluster.start_host("a");
-        cluster.until_logged("b", "host a is up");
+        cluster.wait_for_log("b", "host a is up");
         let outcome = cluster.scrun(ALICE, "a", "nodes=2x1", "echo up").run();
         assert_eq!((outcome.code, outcome.text().as_str()), (0, "up\nup\n"), "{outcome}");
-        over.store(true, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
         assert!(attack.join().unwrap() > 0, "no connection was dropped");
     });
 }
 
 /// Raised with its value's end.
-struct Flag<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Flag<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

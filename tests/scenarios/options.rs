@@ -1,20 +1,20 @@
 //! Options come from the command line and from SCORE_OPTIONS; the leftmost of equals wins; what
 //! scrun does not know is the program's own.
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
 #[test]
-fn the_leftmost_of_equals_wins() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["-nodes=2,nodes=5", "system", "echo", "x"]).run().expect(0);
+fn the_leftmost_of_equal_options_wins() {
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["-nodes=2,nodes=5", "system", "echo", "x"]).run().expect_code(0);
     assert_eq!(outcome.text().lines().count(), 2);
 }
 
 #[test]
 fn the_environment_gives_defaults_that_the_command_line_overrides() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let run = |args: &[&str]| {
-        let outcome = scene.scrun(args).env("SCORE_OPTIONS", "nodes=3").run().expect(0);
+        let outcome = env.scrun(args).env("SCORE_OPTIONS", "nodes=3").run().expect_code(0);
         outcome.text().lines().count()
     };
     assert_eq!(run(&["system", "echo", "x"]), 3);
@@ -22,53 +22,54 @@ fn the_environment_gives_defaults_that_the_command_line_overrides() {
 }
 
 #[test]
-fn a_fault_in_the_environment_is_named_as_such() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["system", "true"]).env("SCORE_OPTIONS", "nodes=many").run();
-    let _ = outcome.expect(2).says(&["SCORE_OPTIONS", "many"]);
+fn an_error_in_the_environment_is_named_as_such() {
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["system", "true"]).env("SCORE_OPTIONS", "nodes=many").run();
+    let _ = outcome.expect_code(2).assert_stderr(&["SCORE_OPTIONS", "many"]);
 }
 
 #[test]
 fn one_host_times_processes_is_accepted() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["-nodes=1x3", "system", "echo", "x"]).run().expect(0);
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["-nodes=1x3", "system", "echo", "x"]).run().expect_code(0);
     assert_eq!(outcome.text(), "x\nx\nx\n");
 }
 
 #[test]
-fn without_the_option_every_processor_gets_a_node() {
-    let scene = Scene::new();
+fn every_processor_gets_a_node_by_default() {
+    let env = TestEnv::new();
     let processors = std::thread::available_parallelism().unwrap().get();
-    let outcome = scene.scrun(&["system", "echo", "x"]).run().expect(0);
+    let outcome = env.scrun(&["system", "echo", "x"]).run().expect_code(0);
     assert_eq!(outcome.text().lines().count(), processors);
 }
 
 #[test]
 fn an_option_of_the_programs_own_reaches_score_get_opt() {
-    let scene = Scene::new();
-    let Some(program) = scene.program("calls") else { return };
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("calls") else { return };
     let program = program.to_str().unwrap();
-    let job = scene.scrun(&["-nodes=2,colour=blue,shiny", program, "option", "colour"]);
-    assert_eq!(job.run().expect(0).text(), "[blue]\n[blue]\n");
-    let job = scene.scrun(&["-nodes=1,colour=blue,shiny", program, "option", "shiny"]);
-    assert_eq!(job.run().expect(0).text(), "[]\n");
-    let job = scene.scrun(&["-nodes=1,colour=blue,shiny", program, "option", "absent"]);
-    assert_eq!(job.run().expect(0).text(), "(none)\n");
+    let job = env.scrun(&["-nodes=2,colour=blue,shiny", program, "option", "colour"]);
+    assert_eq!(job.run().expect_code(0).text(), "[blue]\n[blue]\n");
+    let job = env.scrun(&["-nodes=1,colour=blue,shiny", program, "option", "shiny"]);
+    assert_eq!(job.run().expect_code(0).text(), "[]\n");
+    let job = env.scrun(&["-nodes=1,colour=blue,shiny", program, "option", "absent"]);
+    assert_eq!(job.run().expect_code(0).text(), "(none)\n");
 }
 
 #[test]
-fn quiet_leaves_only_the_programs_own_words() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["-nodes=2,message=quiet", "system", "echo", "x"]).run().expect(0);
+fn message_quiet_leaves_only_the_output_of_the_program() {
+    let env = TestEnv::new();
+    let outcome =
+        env.scrun(&["-nodes=2,message=quiet", "system", "echo", "x"]).run().expect_code(0);
     assert_eq!((outcome.text().as_str(), outcome.stderr.as_str()), ("x\nx\n", ""));
 }
 
 #[test]
-fn statistics_are_told_at_the_end() {
-    let scene = Scene::new();
+fn statistics_are_printed_at_the_end() {
+    let env = TestEnv::new();
     for name in ["stat", "statistics"] {
         let option = format!("-nodes=2,{name}");
-        let outcome = scene.scrun(&[option.as_str(), "system", "echo", "x"]).run().expect(0);
+        let outcome = env.scrun(&[option.as_str(), "system", "echo", "x"]).run().expect_code(0);
         assert_eq!(outcome.text(), "x\nx\n");
         assert!(outcome.stderr.lines().count() >= 1, "no summary: {outcome}");
     }

@@ -1,16 +1,16 @@
 //! A C program that uses PM wrongly gets the manual pages' error numbers, and its context works on.
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
 #[test]
 fn every_misuse_gets_the_manual_pages_answer() {
-    let scene = Scene::new();
-    let Some(program) = scene.program("misuse") else { return };
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("misuse") else { return };
     let program = program.to_str().unwrap();
     for nodes in ["-nodes=2", "-nodes=3"] {
-        let outcome = scene.scrun(&[nodes, program]).run();
-        let lines = outcome.sorted();
+        let outcome = env.scrun(&[nodes, program]).run();
+        let lines = outcome.sorted_lines();
         assert!(lines.iter().all(|line| line == "as the manual says"), "{outcome}");
-        let _ = outcome.expect(0);
+        let _ = outcome.expect_code(0);
     }
 }

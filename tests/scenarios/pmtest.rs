@@ -1,14 +1,14 @@
 //! `scrun -nodes=2 pmtest` prints latency, bandwidth and rate beside the floor of the machine; for
 //! programs, as JSON.
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 use serde_json::Value;
 
 #[test]
 fn json_has_the_promised_fields_for_each_size() {
-    let scene = Scene::new();
-    let words = ["-nodes=2,message=quiet", "pmtest", "-latency", "-size", "8,1024", "-json"];
-    let outcome = scene.scrun(&words).run().expect(0);
+    let env = TestEnv::new();
+    let args = ["-nodes=2,message=quiet", "pmtest", "-latency", "-size", "8,1024", "-json"];
+    let outcome = env.scrun(&args).run().expect_code(0);
     let Ok(Value::Array(rows)) = serde_json::from_slice(&outcome.stdout) else {
         panic!("no array: {outcome}")
     };
@@ -23,20 +23,20 @@ fn json_has_the_promised_fields_for_each_size() {
 
 #[test]
 fn bandwidth_and_rate_are_measured_when_asked_for() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     for (option, field) in [("-bandwidth", "bandwidth_bytes_per_s"), ("-rate", "messages_per_s")] {
-        let words = ["-nodes=2,message=quiet", "pmtest", option, "-size", "64", "-json"];
-        let outcome = scene.scrun(&words).run().expect(0);
+        let args = ["-nodes=2,message=quiet", "pmtest", option, "-size", "64", "-json"];
+        let outcome = env.scrun(&args).run().expect_code(0);
         let rows: Value = serde_json::from_slice(&outcome.stdout).unwrap();
         assert!(rows[0][field].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
     }
 }
 
 #[test]
-fn remote_memory_is_measured_beside_what_the_machine_does() {
-    let scene = Scene::new();
-    let words = ["-nodes=2,message=quiet", "pmtest", "-rma", "-size", "8,65536", "-rounds", "1"];
-    let outcome = scene.scrun(&[&words[..], &["-json"]].concat()).run().expect(0);
+fn remote_memory_is_measured_and_compared_with_memcpy() {
+    let env = TestEnv::new();
+    let args = ["-nodes=2,message=quiet", "pmtest", "-rma", "-size", "8,65536", "-rounds", "1"];
+    let outcome = env.scrun(&[&args[..], &["-json"]].concat()).run().expect_code(0);
     let rows: Value = serde_json::from_slice(&outcome.stdout).unwrap();
     for (row, size) in rows.as_array().unwrap().iter().zip([8, 65_536]) {
         assert_eq!(row["size"], size, "{outcome}");
@@ -50,9 +50,9 @@ fn remote_memory_is_measured_beside_what_the_machine_does() {
 
 #[test]
 fn remote_memory_between_hosts_is_measured_too() {
-    let scene = Scene::new();
-    let words = ["-group=local:2,nodes=2x1,message=quiet", "pmtest", "-rma", "-size", "8,65536"];
-    let outcome = scene.scrun(&[&words[..], &["-rounds", "1", "-json"]].concat()).run().expect(0);
+    let env = TestEnv::new();
+    let args = ["-group=local:2,nodes=2x1,message=quiet", "pmtest", "-rma", "-size", "8,65536"];
+    let outcome = env.scrun(&[&args[..], &["-rounds", "1", "-json"]].concat()).run().expect_code(0);
     let rows: Value = serde_json::from_slice(&outcome.stdout).unwrap();
     for name in ["write_pmalloc", "read_pmalloc", "write_other", "read_other"] {
         let name = format!("{name}_bytes_per_s");
@@ -64,19 +64,19 @@ fn remote_memory_between_hosts_is_measured_too() {
 /// Their network takes shorter messages than the memory of the two that measure.
 #[test]
 fn nodes_that_do_not_measure_may_be_on_another_host() {
-    let scene = Scene::new();
-    let words = ["-group=local:2,nodes=2x2,message=quiet", "pmtest", "-latency", "-size", "4096"];
-    let outcome = scene.scrun(&[&words[..], &["-rounds", "1", "-json"]].concat()).run().expect(0);
+    let env = TestEnv::new();
+    let args = ["-group=local:2,nodes=2x2,message=quiet", "pmtest", "-latency", "-size", "4096"];
+    let outcome = env.scrun(&[&args[..], &["-rounds", "1", "-json"]].concat()).run().expect_code(0);
     let rows: Value = serde_json::from_slice(&outcome.stdout).unwrap();
     assert!(rows[0]["one_way_ns_min"].as_f64().is_some_and(|value| value > 0.0), "{outcome}");
 }
 
 #[test]
 fn one_node_or_a_wrong_option_is_refused_by_name() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["-nodes=1", "pmtest"]).run();
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["-nodes=1", "pmtest"]).run();
     assert_ne!(outcome.code, 0, "{outcome}");
-    let outcome = scene.scrun(&["-nodes=2", "pmtest", "-speed"]).run();
+    let outcome = env.scrun(&["-nodes=2", "pmtest", "-speed"]).run();
     assert_ne!(outcome.code, 0, "{outcome}");
-    let _ = outcome.says(&["-speed"]);
+    let _ = outcome.assert_stderr(&["-speed"]);
 }

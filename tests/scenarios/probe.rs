@@ -1,11 +1,11 @@
 //! `scored -probe` tells what this machine allows, one line each, and what a lack costs.
 
-use score_tests::{Scene, binaries};
+use score_tests::{TestEnv, binaries};
 
 #[test]
 fn the_probe_prints_a_line_for_each_capability() {
-    let scene = Scene::new();
-    let outcome = scene.command(binaries::program("scored")).arg("-probe").run().expect(0);
+    let env = TestEnv::new();
+    let outcome = env.command(binaries::program("scored")).arg("-probe").run().expect_code(0);
     let text = outcome.text();
     assert!(text.lines().count() >= 3, "{outcome}");
     for word in ["membarrier", "namespace"] {
@@ -15,8 +15,8 @@ fn the_probe_prints_a_line_for_each_capability() {
 
 #[test]
 fn a_wrong_option_of_scored_is_named() {
-    let scene = Scene::new();
-    let outcome = scene.command(binaries::program("scored")).arg("-prob").run();
+    let env = TestEnv::new();
+    let outcome = env.command(binaries::program("scored")).arg("-prob").run();
     assert_ne!(outcome.code, 0);
-    let _ = outcome.says(&["-prob"]);
+    let _ = outcome.assert_stderr(&["-prob"]);
 }

@@ -9,67 +9,67 @@ use std::time::{Duration, Instant};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use score_tests::process::Process;
-use score_tests::{Scene, skip};
+use score_tests::{TestEnv, skip};
 
 #[test]
 fn an_absolute_name_gets_the_first_process_of_the_host_only() {
-    let scene = Scene::new();
-    let file = scene.dir().join("out");
+    let env = TestEnv::new();
+    let file = env.dir().join("out");
     let name = file.to_str().unwrap();
-    let job = scene.scrun(&["-nodes=3", "system", "sh", "-c", "echo $SCORE_SELF_NODE", "=:", name]);
-    assert_eq!(job.run().expect(0).text(), "");
+    let job = env.scrun(&["-nodes=3", "system", "sh", "-c", "echo $SCORE_SELF_NODE", "=:", name]);
+    assert_eq!(job.run().expect_code(0).text(), "");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "0\n");
 }
 
 #[test]
 fn append_has_two_spellings() {
-    let scene = Scene::new();
-    let file = scene.dir().join("log");
+    let env = TestEnv::new();
+    let file = env.dir().join("log");
     let name = file.to_str().unwrap();
     for (operator, word) in [("=:", "one"), ("=::", "two"), (":=:", "three")] {
-        let _ = scene.scrun(&["-nodes=1", "system", "echo", word, operator, name]).run().expect(0);
+        let _ =
+            env.scrun(&["-nodes=1", "system", "echo", word, operator, name]).run().expect_code(0);
     }
     assert_eq!(std::fs::read_to_string(file).unwrap(), "one\ntwo\nthree\n");
 }
 
 #[test]
 fn input_from_an_absolute_file_goes_to_every_node() {
-    let scene = Scene::new();
-    let file = scene.file("in", "three short words\n");
-    let job = scene.scrun(&["-nodes=3", "system", "wc", "-w", ":=", file.to_str().unwrap()]);
-    assert_eq!(job.run().expect(0).sorted(), ["3", "3", "3"]);
+    let env = TestEnv::new();
+    let file = env.write_file("in", "three short words\n");
+    let job = env.scrun(&["-nodes=3", "system", "wc", "-w", ":=", file.to_str().unwrap()]);
+    assert_eq!(job.run().expect_code(0).sorted_lines(), ["3", "3", "3"]);
 }
 
 #[test]
 fn a_missing_input_file_is_named_with_its_host() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["-nodes=2", "system", "cat", ":=", "/no/such/file"]).run();
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["-nodes=2", "system", "cat", ":=", "/no/such/file"]).run();
     assert_ne!(outcome.code, 0, "{outcome}");
-    let _ = outcome.says(&["/no/such/file"]);
-    let outcome = scene.scrun(&["-nodes=2", "system", "cat", ":=", "nowhere"]).run();
+    let _ = outcome.assert_stderr(&["/no/such/file"]);
+    let outcome = env.scrun(&["-nodes=2", "system", "cat", ":=", "nowhere"]).run();
     assert_ne!(outcome.code, 0, "{outcome}");
-    let _ = outcome.says(&["nowhere"]);
+    let _ = outcome.assert_stderr(&["nowhere"]);
 }
 
 #[test]
 fn an_output_file_that_cannot_be_opened_is_named() {
-    let scene = Scene::new();
-    let outcome =
-        scene.scrun(&["-nodes=2", "system", "echo", "x", "=:", "/no/such/folder/f"]).run();
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["-nodes=2", "system", "echo", "x", "=:", "/no/such/folder/f"]).run();
     assert_ne!(outcome.code, 0, "{outcome}");
-    let _ = outcome.says(&["/no/such/folder/f"]);
+    let _ = outcome.assert_stderr(&["/no/such/folder/f"]);
 }
 
 /// A file system whose server says nothing, ever.
-struct Hanging {
+struct HangingMount {
     folder: PathBuf,
     _server: File,
 }
 
-impl Hanging {
+impl HangingMount {
     /// None, and a skip, where it cannot be mounted.
-    fn mount(scene: &Scene) -> Option<Self> {
-        let folder = scene.dir().join("hanging");
+    fn mount(env: &TestEnv) -> Option<Self> {
+        let folder = env.dir().join("hanging");
         std::fs::create_dir(&folder).unwrap();
         let server = File::options().read(true).write(true).open("/dev/fuse");
         let mounted = server.map_err(|error| error.to_string()).and_then(|server| {
@@ -89,37 +89,37 @@ impl Hanging {
     }
 }
 
-impl Drop for Hanging {
+impl Drop for HangingMount {
     fn drop(&mut self) {
         let _ = umount2(&self.folder, MntFlags::MNT_DETACH);
     }
 }
 
 #[test]
-fn a_file_system_that_hangs_holds_neither_the_other_nodes_nor_an_interrupt() {
-    let scene = Scene::new();
-    let Some(hanging) = Hanging::mount(&scene) else { return };
+fn a_file_system_that_hangs_blocks_neither_the_other_nodes_nor_an_interrupt() {
+    let env = TestEnv::new();
+    let Some(hanging) = HangingMount::mount(&env) else { return };
     let file = hanging.folder.join("file");
     for (operator, nodes_up) in [("=:", 1), (":=", 0)] {
         let script = "echo up $SCORE_SELF_NODE >&2; exec sleep 300";
-        let words = ["-nodes=2", "system", "sh", "-c", script, operator, file.to_str().unwrap()];
-        let job = scene.scrun(&words).start();
-        let begin = Instant::now();
+        let args = ["-nodes=2", "system", "sh", "-c", script, operator, file.to_str().unwrap()];
+        let job = env.scrun(&args).start();
+        let started_at = Instant::now();
         // An absolute name is opened by the first process of the host alone, for writing.
         while job.stderr().matches("up 1").count() < nodes_up {
-            assert!(begin.elapsed() < Duration::from_secs(30), "{}", job.stderr());
+            assert!(started_at.elapsed() < Duration::from_secs(30), "{}", job.stderr());
             sleep(Duration::from_millis(10));
         }
-        let is_opening = |one: &Process| {
-            let number = format!("/proc/{}/wchan", one.pid);
-            std::fs::read_to_string(number).is_ok_and(|name| name.contains("fuse"))
+        let is_opening = |process: &Process| {
+            let wchan_path = format!("/proc/{}/wchan", process.pid);
+            std::fs::read_to_string(wchan_path).is_ok_and(|name| name.contains("fuse"))
         };
-        scene.wait_for_process("process that hangs", is_opening);
+        env.wait_for_process("process that hangs", is_opening);
         job.signal(Signal::SIGINT);
         let outcome = job.wait();
         // scrun dies of the signal, as its shell expects.
         assert!([130, -2].contains(&outcome.code), "{outcome}");
         assert!(!outcome.stderr.contains("up 0"), "{outcome}");
-        scene.wait_until_clean(score_tests::scene::GRACE).unwrap();
+        env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT).unwrap();
     }
 }

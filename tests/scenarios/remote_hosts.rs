@@ -3,18 +3,18 @@
 //! be had is named with what its launcher said.
 
 use score_tests::testbed::Testbed;
-use score_tests::{Scene, binaries};
+use score_tests::{TestEnv, binaries};
 
 fn scored() -> String {
     binaries::program("scored").display().to_string()
 }
 
 #[test]
-fn ssh_brings_a_stand_in_to_every_host() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::ssh(&scene) else { return };
+fn ssh_starts_a_trial_daemon_on_every_host() {
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::ssh(&env) else { return };
     let line = format!("{} -try 10.77.0.2,10.77.0.3", scored());
-    let outcome = bed.run(&scene, 3, &line).run().expect(0);
+    let outcome = testbed.run(&env, 3, &line).run().expect_code(0);
     for host in ["10.77.0.2", "10.77.0.3"] {
         assert!(outcome.text().contains(&format!("{host}: up after")), "{outcome}");
     }
@@ -22,14 +22,14 @@ fn ssh_brings_a_stand_in_to_every_host() {
 
 #[test]
 fn a_host_that_ssh_does_not_reach_is_named_and_the_others_come_up() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::ssh(&scene) else { return };
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::ssh(&env) else { return };
     // Host 1 is there, a ninth one is not; then a path where scored is not.
     let line = format!(
         "{scored} -try 10.77.0.2,10.77.0.9; SCORE_SCORED=/nowhere/scored {scored} -try 10.77.0.2",
         scored = scored()
     );
-    let outcome = bed.run(&scene, 2, &line).run().expect(1);
+    let outcome = testbed.run(&env, 2, &line).run().expect_code(1);
     let text = outcome.text();
     assert!(text.contains("10.77.0.2: up after"), "{outcome}");
     assert!(
@@ -42,23 +42,23 @@ fn a_host_that_ssh_does_not_reach_is_named_and_the_others_come_up() {
 
 #[test]
 fn an_ssh_that_would_ask_a_question_fails_at_once() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::ssh(&scene) else { return };
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::ssh(&env) else { return };
     let line = format!(
         "SCORE_RSH=\"$SCORE_RSH -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=ask\" {} \
          -try 10.77.0.2",
         scored()
     );
-    let outcome = bed.run(&scene, 2, &line).run().expect(1);
+    let outcome = testbed.run(&env, 2, &line).run().expect_code(1);
     let text = outcome.text();
     assert!(text.contains("10.77.0.2: no daemon"), "{outcome}");
     assert!(text.contains("Host key verification failed"), "{outcome}");
 }
 
 #[test]
-fn what_ssh_has_started_ends_when_its_scored_is_killed() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::ssh(&scene) else { return };
+fn a_daemon_that_ssh_has_started_ends_when_its_scored_is_killed() {
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::ssh(&env) else { return };
     // The second host is not there, so that scored still waits for it when the first has come.
     let line = format!(
         "SCORE_RSH=\"$SCORE_RSH -o ConnectionAttempts=100\"; export SCORE_RSH\n\
@@ -71,7 +71,7 @@ fn what_ssh_has_started_ends_when_its_scored_is_killed() {
          tries=$((tries + 1)); sleep 0.05; done; wc -l < left",
         scored()
     );
-    let outcome = bed.run(&scene, 2, &line).run().expect(0);
+    let outcome = testbed.run(&env, 2, &line).run().expect_code(0);
     let lines: Vec<String> = outcome.text().lines().map(str::to_owned).collect();
     assert!(lines[0].starts_with("10.77.0.2: up after"), "{outcome}");
     // A shell may still stand before the stand-in, and ssh has its words, too.
@@ -80,39 +80,39 @@ fn what_ssh_has_started_ends_when_its_scored_is_killed() {
 }
 
 #[test]
-fn srun_brings_a_stand_in_to_every_node_of_an_allocation() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::slurm(&scene, 3) else { return };
+fn srun_starts_a_trial_daemon_on_every_node_of_an_allocation() {
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::slurm(&env, 3) else { return };
     let line = format!("{} -try node1,node2,node3", scored());
-    let outcome = bed.run(&scene, 4, &line).run().expect(0);
+    let outcome = testbed.run(&env, 4, &line).run().expect_code(0);
     for node in 1..=3 {
-        let wanted = format!("node{node}: up after");
-        assert!(outcome.text().contains(&wanted), "{outcome}");
+        let expected = format!("node{node}: up after");
+        assert!(outcome.text().contains(&expected), "{outcome}");
     }
 }
 
 #[test]
-fn a_node_outside_the_allocation_is_refused_with_sruns_words() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::slurm(&scene, 2) else { return };
+fn a_node_outside_the_allocation_is_refused_with_the_error_of_srun() {
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::slurm(&env, 2) else { return };
     let line = format!("{} -try node1,node9", scored());
-    let outcome = bed.run(&scene, 3, &line).run().expect(1);
+    let outcome = testbed.run(&env, 3, &line).run().expect_code(1);
     let text = outcome.text();
     for host in ["node1", "node9"] {
-        let wanted = format!("{host}: no daemon could be started by srun");
-        assert!(text.contains(&wanted), "{outcome}");
+        let expected = format!("{host}: no daemon could be started by srun");
+        assert!(text.contains(&expected), "{outcome}");
     }
     assert!(text.contains("srun: error:") && text.contains("start=ssh"), "{outcome}");
 }
 
 #[test]
-fn qrsh_brings_a_stand_in_to_every_host_of_a_parallel_environment() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::grid_engine(&scene, 2) else { return };
+fn qrsh_starts_a_trial_daemon_on_every_host_of_a_parallel_environment() {
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::grid_engine(&env, 2) else { return };
     let line = format!("{} -try node1,node2", scored());
-    let outcome = bed.run(&scene, 3, &line).run().expect(0);
+    let outcome = testbed.run(&env, 3, &line).run().expect_code(0);
     for host in 1..=2 {
-        let wanted = format!("node{host}: up after");
-        assert!(outcome.text().contains(&wanted), "{outcome}");
+        let expected = format!("node{host}: up after");
+        assert!(outcome.text().contains(&expected), "{outcome}");
     }
 }

@@ -2,25 +2,30 @@
 //! The machine where the user sits may be one of the hosts, the first or another, or none.
 
 use score_tests::testbed::Testbed;
-use score_tests::{Outcome, Scene};
+use score_tests::{Outcome, TestEnv};
 
 /// Runs a job on these hosts, two nodes on each; each node says where it is.
-fn say_where(scene: &Scene, bed: &Testbed, lan: u32, hosts: &[&str]) -> Outcome {
-    scene.file("machines", hosts.join("\n") + "\n");
+fn run_and_report_nodes(
+    env: &TestEnv,
+    testbed: &Testbed,
+    lan_hosts: u32,
+    hosts: &[&str],
+) -> Outcome {
+    env.write_file("machines", hosts.join("\n") + "\n");
     let line = format!(
         "seq 3 | scrun -file=machines,nodes={}x2 system sh -c \
          'read line; echo $SCORE_SELF_HOST $SCORE_SELF_NODE $line'",
         hosts.len()
     );
-    bed.run(scene, lan, &line).run().expect(0)
+    testbed.run(env, lan_hosts, &line).run().expect_code(0)
 }
 
-fn check(outcome: &Outcome, hosts: u32) {
-    let wanted: Vec<String> = (0..2 * hosts)
+fn assert_nodes(outcome: &Outcome, hosts: u32) {
+    let expected: Vec<String> = (0..2 * hosts)
         .map(|node| format!("{} {node} {}", node / 2, if node == 0 { "1" } else { "" }))
         .map(|line| line.trim_end().to_owned())
         .collect();
-    assert_eq!(outcome.sorted(), wanted, "{outcome}");
+    assert_eq!(outcome.sorted_lines(), expected, "{outcome}");
 }
 
 #[test]
@@ -30,32 +35,32 @@ fn ssh_brings_up_the_hosts_of_a_job() {
         &["localhost", "10.77.0.2", "10.77.0.3"],
         &["10.77.0.3", "localhost", "10.77.0.2"],
     ] {
-        let scene = Scene::new();
-        let Some(bed) = Testbed::ssh(&scene) else { return };
-        check(&say_where(&scene, &bed, 3, hosts), hosts.len() as u32);
+        let env = TestEnv::new();
+        let Some(testbed) = Testbed::ssh(&env) else { return };
+        assert_nodes(&run_and_report_nodes(&env, &testbed, 3, hosts), hosts.len() as u32);
     }
 }
 
 #[test]
-fn a_program_of_score_travels_by_ssh() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::ssh(&scene) else { return };
-    scene.file("machines", "10.77.0.2\n10.77.0.3\n");
+fn a_program_of_score_is_copied_by_ssh() {
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::ssh(&env) else { return };
+    env.write_file("machines", "10.77.0.2\n10.77.0.3\n");
     let line = "seq 20 | scrun -file=machines,nodes=2x2 scatter == system cat | sort -n | uniq -c";
-    let outcome = bed.run(&scene, 3, line).run().expect(0);
+    let outcome = testbed.run(&env, 3, line).run().expect_code(0);
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let wanted: Vec<String> = (1..=20).map(|number| format!("4 {number}")).collect();
-    assert_eq!(lines, wanted, "{outcome}");
+    let expected: Vec<String> = (1..=20).map(|number| format!("4 {number}")).collect();
+    assert_eq!(lines, expected, "{outcome}");
 }
 
 #[test]
 fn a_host_that_ssh_does_not_reach_refuses_the_job_by_its_name() {
-    let scene = Scene::new();
-    let Some(bed) = Testbed::ssh(&scene) else { return };
-    scene.file("machines", "10.77.0.2\n10.77.0.9\n");
+    let env = TestEnv::new();
+    let Some(testbed) = Testbed::ssh(&env) else { return };
+    env.write_file("machines", "10.77.0.2\n10.77.0.9\n");
     let line = "scrun -file=machines,nodes=2x1 system echo never";
-    let outcome = bed.run(&scene, 2, line).run().expect(1);
+    let outcome = testbed.run(&env, 2, line).run().expect_code(1);
     assert_eq!(outcome.text(), "");
-    let _ = outcome.says(&["10.77.0.9: no daemon could be started by the remote shell"]);
+    let _ = outcome.assert_stderr(&["10.77.0.9: no daemon could be started by the remote shell"]);
 }

@@ -1,50 +1,50 @@
 //! `::` runs one parallel process after the other on the same nodes; files written by the first
 //! are there for the second, and gone with the job.
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
 #[test]
 fn elements_run_in_order() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "scrun -nodes=2 system sh -c 'sleep 0.3; echo first' :: system echo second";
-    let outcome = scene.sh(line).run().expect(0);
+    let outcome = env.sh(line).run().expect_code(0);
     assert_eq!(outcome.text(), "first\nfirst\nsecond\nsecond\n");
 }
 
 #[test]
 fn a_file_of_an_earlier_element_is_read_by_a_later_one() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "scrun -nodes=1 system echo hello =: note :: system cat := note";
-    let outcome = scene.sh(line).run().expect(0);
+    let outcome = env.sh(line).run().expect_code(0);
     assert_eq!(outcome.text(), "hello\n");
 }
 
 #[test]
 fn several_writers_get_files_of_their_own() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "scrun -nodes=3 system sh -c 'echo from $SCORE_SELF_NODE' =: part \
                 :: system cat := part";
-    let outcome = scene.sh(line).run().expect(0);
-    assert_eq!(outcome.sorted(), ["from 0", "from 1", "from 2"]);
+    let outcome = env.sh(line).run().expect_code(0);
+    assert_eq!(outcome.sorted_lines(), ["from 0", "from 1", "from 2"]);
 }
 
 #[test]
 fn a_later_element_reads_nothing_from_scrun() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "echo input | scrun -nodes=1 system true :: system cat";
-    assert_eq!(scene.sh(line).run().expect(0).text(), "");
+    assert_eq!(env.sh(line).run().expect_code(0).text(), "");
 }
 
 #[test]
 fn pipelines_can_stand_in_a_sequence() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "scrun -nodes=2 system echo a == system tr a b :: system echo c == system tr c d";
-    assert_eq!(scene.sh(line).run().expect(0).text(), "b\nb\nd\nd\n");
+    assert_eq!(env.sh(line).run().expect_code(0).text(), "b\nb\nd\nd\n");
 }
 
 #[test]
 fn a_backslash_makes_an_operator_an_argument() {
-    let scene = Scene::new();
-    let outcome = scene.scrun(&["-nodes=1", "system", "echo", "\\==", "\\::", "\\=:"]).run();
-    assert_eq!(outcome.expect(0).text(), "== :: =:\n");
+    let env = TestEnv::new();
+    let outcome = env.scrun(&["-nodes=1", "system", "echo", "\\==", "\\::", "\\=:"]).run();
+    assert_eq!(outcome.expect_code(0).text(), "== :: =:\n");
 }

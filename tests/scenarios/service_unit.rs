@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use score_tests::testbed::Testbed;
-use score_tests::{Scene, skip};
+use score_tests::{TestEnv, skip};
 
 /// Tens of seconds where much else is being done.
-const WATCHDOG: Duration = Duration::from_secs(240);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// What is done, each step with a word on standard output.
 const STEPS: &str = r#"
@@ -45,15 +45,15 @@ echo "verified: $?"
 
 #[test]
 fn the_unit_runs_under_systemd_and_leaves_nothing() {
-    let scene = Scene::new();
-    let Some(job) = Testbed::systemd(&scene, STEPS) else { return };
-    let outcome = job.watchdog(WATCHDOG).run();
+    let env = TestEnv::new();
+    let Some(job) = Testbed::systemd(&env, STEPS) else { return };
+    let outcome = job.timeout(COMMAND_TIMEOUT).run();
     if outcome.code == 77 {
         return skip("systemd_testbed", "systemd cannot be the first process of a namespace here");
     }
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().collect();
-    let wanted = [
+    let expected = [
         "active",
         "61001",
         "61001",
@@ -65,5 +65,5 @@ fn the_unit_runs_under_systemd_and_leaves_nothing() {
         "success",
         "verified: 0",
     ];
-    assert_eq!(lines, wanted, "{outcome}");
+    assert_eq!(lines, expected, "{outcome}");
 }

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use score_tests::{Running, Scene};
+use score_tests::{Running, TestEnv};
 
 /// A job whose processes say which signal they got, and go on.
-fn listener(scene: &Scene) -> Running {
+fn start_listener(env: &TestEnv) -> Running {
     let script = "for s in HUP INT ABRT USR1 USR2 URG WINCH; do trap \"echo got $s\" $s; done; \
                   echo up; while :; do sleep 0.05; done";
-    let mut job = scene.scrun(&["-nodes=3", "system", "sh", "-c", script]).start();
+    let mut job = env.scrun(&["-nodes=3", "system", "sh", "-c", script]).start();
     job.wait_for("up", 3);
     job
 }
 
 #[test]
 fn the_broadcast_signals_reach_every_process() {
-    let scene = Scene::new();
-    let mut job = listener(&scene);
+    let env = TestEnv::new();
+    let mut job = start_listener(&env);
     for (signal, name) in [
         (Signal::SIGHUP, "HUP"),
         (Signal::SIGINT, "INT"),
@@ -37,9 +37,9 @@ fn the_broadcast_signals_reach_every_process() {
 
 #[test]
 fn sigterm_kills_the_job() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-    let mut job = scene.scrun(&["-nodes=2", "system", "sh", "-c", script]).start();
+    let mut job = env.scrun(&["-nodes=2", "system", "sh", "-c", script]).start();
     job.wait_for("up", 2);
     job.signal(Signal::SIGTERM);
     let outcome = job.wait();
@@ -52,16 +52,16 @@ fn sigterm_kills_the_job() {
 fn sigint_reaches_the_processes_that_are_still_to_be_started() {
     let script = "trap 'echo caught; exit 3' INT; echo up; while :; do sleep 0.05; done";
     for _ in 0..5 {
-        let scene = Scene::new();
-        let mut job = scene.scrun(&["-nodes=200", "system", "sh", "-c", script]).start();
+        let env = TestEnv::new();
+        let mut job = env.scrun(&["-nodes=200", "system", "sh", "-c", script]).start();
         job.wait_for("up", 1);
         job.signal(Signal::SIGINT);
         let outcome = job.wait();
         assert!([3, 130].contains(&outcome.code), "{outcome}");
     }
     // And when nobody has been started.
-    let scene = Scene::new();
-    let job = scene.scrun(&["-group=local:2,nodes=2x1", "system", "sh", "-c", script]).start();
+    let env = TestEnv::new();
+    let job = env.scrun(&["-group=local:2,nodes=2x1", "system", "sh", "-c", script]).start();
     std::thread::sleep(Duration::from_millis(20));
     job.signal(Signal::SIGINT);
     let outcome = job.wait();
@@ -70,9 +70,8 @@ fn sigint_reaches_the_processes_that_are_still_to_be_started() {
 
 #[test]
 fn sigint_ends_a_job_that_does_not_catch_it() {
-    let scene = Scene::new();
-    let mut job =
-        scene.scrun(&["-nodes=2", "system", "sh", "-c", "echo up; exec sleep 60"]).start();
+    let env = TestEnv::new();
+    let mut job = env.scrun(&["-nodes=2", "system", "sh", "-c", "echo up; exec sleep 60"]).start();
     job.wait_for("up", 2);
     job.signal(Signal::SIGINT);
     assert_eq!(job.wait().code, 130);
@@ -80,41 +79,41 @@ fn sigint_ends_a_job_that_does_not_catch_it() {
 
 #[test]
 fn sigquit_says_one_line_and_has_no_effect_yet() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let mut job =
-        scene.scrun(&["-nodes=2", "system", "sh", "-c", "echo up; sleep 1; echo end"]).start();
+        env.scrun(&["-nodes=2", "system", "sh", "-c", "echo up; sleep 1; echo end"]).start();
     job.wait_for("up", 2);
     job.signal(Signal::SIGQUIT);
-    let outcome = job.wait().expect(0).says(&["checkpoint"]);
+    let outcome = job.wait().expect_code(0).assert_stderr(&["checkpoint"]);
     assert_eq!(outcome.text().matches("end").count(), 2);
 }
 
 #[test]
 fn sigtstp_stops_every_process_and_sigcont_lets_them_go_on() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let script = "echo up; sleep 1; echo end";
-    let mut job = scene.scrun(&["-nodes=2", "system", "sh", "-c", script]).start();
+    let mut job = env.scrun(&["-nodes=2", "system", "sh", "-c", script]).start();
     job.wait_for("up", 2);
     job.signal(Signal::SIGTSTP);
-    let stopped = |scene: &Scene| {
-        let ranks: Vec<_> = scene
+    let are_stopped = |env: &TestEnv| {
+        let ranks: Vec<_> = env
             .processes()
             .into_iter()
-            .filter(|one| {
-                one.command.contains("echo up")
-                    && !one.is_scrun()
-                    && !one.command.starts_with("/bin/sh -c scrun")
+            .filter(|process| {
+                process.command.contains("echo up")
+                    && !process.is_scrun()
+                    && !process.command.starts_with("/bin/sh -c scrun")
             })
             .collect();
-        ranks.len() >= 2 && ranks.iter().all(|one| one.state == 'T')
+        ranks.len() >= 2 && ranks.iter().all(|rank| rank.state == 'T')
     };
-    let begin = std::time::Instant::now();
-    while !stopped(&scene) {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{:#?}", scene.processes());
+    let started_at = std::time::Instant::now();
+    while !are_stopped(&env) {
+        assert!(started_at.elapsed() < Duration::from_secs(20), "{:#?}", env.processes());
         std::thread::sleep(Duration::from_millis(10));
     }
     std::thread::sleep(Duration::from_millis(1500));
     assert!(!job.stdout().contains("end"), "a stopped job goes on");
     job.signal(Signal::SIGCONT);
-    assert_eq!(job.wait().expect(0).text().matches("end").count(), 2);
+    assert_eq!(job.wait().expect_code(0).text().matches("end").count(), 2);
 }

@@ -1,46 +1,47 @@
 //! What is typed to scrun reaches node 0 and no other; its end is seen; a program that does not
 //! read is not waited for.
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
 #[test]
 fn node_zero_reads_all_and_the_others_see_the_end_at_once() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let input = "x".repeat(1_000_000);
-    let job = scene.scrun(&["-nodes=3", "system", "sh", "-c", "echo $SCORE_SELF_NODE:$(wc -c)"]);
-    let outcome = job.input(input).run().expect(0);
-    assert_eq!(outcome.sorted(), ["0:1000000", "1:0", "2:0"]);
+    let job = env.scrun(&["-nodes=3", "system", "sh", "-c", "echo $SCORE_SELF_NODE:$(wc -c)"]);
+    let outcome = job.input(input).run().expect_code(0);
+    assert_eq!(outcome.sorted_lines(), ["0:1000000", "1:0", "2:0"]);
 }
 
 #[test]
 fn bytes_pass_unchanged() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
-    let outcome = scene.scrun(&["-nodes=1", "system", "cat"]).input(bytes.clone()).run().expect(0);
+    let outcome =
+        env.scrun(&["-nodes=1", "system", "cat"]).input(bytes.clone()).run().expect_code(0);
     assert!(outcome.stdout == bytes, "{} bytes came back", outcome.stdout.len());
 }
 
 #[test]
 fn a_program_that_does_not_read_is_not_waited_for() {
-    let scene = Scene::new();
-    let outcome = scene.sh("yes | scrun -nodes=2 system echo done").run().expect(0);
+    let env = TestEnv::new();
+    let outcome = env.sh("yes | scrun -nodes=2 system echo done").run().expect_code(0);
     assert_eq!(outcome.text(), "done\ndone\n");
 }
 
 #[test]
-fn an_open_but_silent_input_does_not_keep_scrun() {
-    let scene = Scene::new();
+fn an_open_but_silent_input_does_not_keep_scrun_running() {
+    let env = TestEnv::new();
     let fifo = "mkfifo quiet; exec 3<>quiet; scrun -nodes=2 system echo done <quiet";
-    let outcome = scene.sh(fifo).run().expect(0);
+    let outcome = env.sh(fifo).run().expect_code(0);
     assert_eq!(outcome.text(), "done\ndone\n", "{outcome}");
 }
 
 #[test]
 fn lines_arrive_while_the_input_stays_open() {
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let line = "(echo one; sleep 1; echo two) | scrun -nodes=1 system cat";
-    let mut running = scene.sh(line).start();
+    let mut running = env.sh(line).start();
     running.wait_for("one", 1);
     assert!(!running.stdout().contains("two"), "the first line was held back");
-    assert_eq!(running.wait().expect(0).text(), "one\ntwo\n");
+    assert_eq!(running.wait().expect_code(0).text(), "one\ntwo\n");
 }

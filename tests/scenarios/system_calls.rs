@@ -1,57 +1,57 @@
 //! The sc_* calls, from C, in a job of several nodes.
 
-use score_tests::{Outcome, Scene};
+use score_tests::{Outcome, TestEnv};
 
-fn call(nodes: usize, mode: &str) -> Option<Outcome> {
-    let scene = Scene::new();
-    let program = scene.program("calls")?;
+fn run_calls(nodes: usize, mode: &str) -> Option<Outcome> {
+    let env = TestEnv::new();
+    let program = env.test_program("calls")?;
     let option = format!("-nodes={nodes}");
-    Some(scene.scrun(&[option.as_str(), program.to_str().unwrap(), mode]).run())
+    Some(env.scrun(&[option.as_str(), program.to_str().unwrap(), mode]).run())
 }
 
 #[test]
 fn sc_barrier_lets_all_through_again_and_again() {
-    let Some(outcome) = call(4, "barrier") else { return };
-    assert_eq!(outcome.expect(0).text(), "through\n".repeat(4));
+    let Some(outcome) = run_calls(4, "barrier") else { return };
+    assert_eq!(outcome.expect_code(0).text(), "through\n".repeat(4));
 }
 
 #[test]
 fn sc_flush_fixes_the_order_of_lines() {
-    let Some(outcome) = call(4, "order") else { return };
-    assert_eq!(outcome.expect(0).text(), "turn of 0\nturn of 1\nturn of 2\nturn of 3\n");
+    let Some(outcome) = run_calls(4, "order") else { return };
+    assert_eq!(outcome.expect_code(0).text(), "turn of 0\nturn of 1\nturn of 2\nturn of 3\n");
 }
 
 #[test]
 fn temporary_files_are_made_opened_and_removed() {
-    let Some(outcome) = call(3, "files") else { return };
-    assert_eq!(outcome.expect(0).text(), "written and read\n".repeat(3));
+    let Some(outcome) = run_calls(3, "files") else { return };
+    assert_eq!(outcome.expect_code(0).text(), "written and read\n".repeat(3));
 }
 
 #[test]
 fn sc_signal_bcast_reaches_every_node_and_refuses_the_schedulers_signals() {
-    let Some(outcome) = call(3, "broadcast") else { return };
-    assert_eq!(outcome.expect(0).text(), "got SIGUSR1\n".repeat(3));
+    let Some(outcome) = run_calls(3, "broadcast") else { return };
+    assert_eq!(outcome.expect_code(0).text(), "got SIGUSR1\n".repeat(3));
 }
 
 #[test]
 fn sc_getpid_gives_every_node_the_same_number() {
-    let Some(outcome) = call(3, "number") else { return };
-    let outcome = outcome.expect(0);
-    let lines = outcome.sorted();
+    let Some(outcome) = run_calls(3, "number") else { return };
+    let outcome = outcome.expect_code(0);
+    let lines = outcome.sorted_lines();
     assert_eq!(lines.len(), 3, "{outcome}");
-    assert!(lines.windows(2).all(|two| two[0] == two[1]), "{outcome}");
+    assert!(lines.windows(2).all(|pair| pair[0] == pair[1]), "{outcome}");
 }
 
 #[test]
-fn sc_inspectme_says_who_and_how_to_look_and_never_returns() {
-    let Some(outcome) = call(3, "inspect") else { return };
+fn sc_inspectme_names_the_process_and_the_debugger_and_never_returns() {
+    let Some(outcome) = run_calls(3, "inspect") else { return };
     assert_ne!(outcome.code, 0, "{outcome}");
     assert_eq!(outcome.text(), "");
-    let _ = outcome.says(&["node 1", "SIGSEGV", "gdb"]);
+    let _ = outcome.assert_stderr(&["node 1", "SIGSEGV", "gdb"]);
 }
 
 #[test]
 fn calls_of_later_issues_answer_enosys() {
-    let Some(outcome) = call(2, "later") else { return };
-    assert_eq!(outcome.expect(0).text(), "1 1 1\n1 1 1\n");
+    let Some(outcome) = run_calls(2, "later") else { return };
+    assert_eq!(outcome.expect_code(0).text(), "1 1 1\n1 1 1\n");
 }

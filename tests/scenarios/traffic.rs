@@ -1,16 +1,16 @@
 //! Messages of random sizes between several nodes arrive unchanged, in order, and all of them;
 //! also when there are more nodes than processors, and when the receivers sleep.
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
-fn run(nodes: usize, messages: usize, more: &[&str]) {
-    let scene = Scene::new();
-    let Some(program) = scene.program("traffic") else { return };
+fn run(nodes: usize, messages: usize, extra_args: &[&str]) {
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("traffic") else { return };
     let option = format!("-nodes={nodes}");
     let (program, messages) = (program.to_str().unwrap(), messages.to_string());
-    let mut words = vec![option.as_str(), program, messages.as_str(), "4711"];
-    words.extend(more);
-    let outcome = scene.scrun(&words).run().expect(0);
+    let mut args = vec![option.as_str(), program, messages.as_str(), "4711"];
+    args.extend(extra_args);
+    let outcome = env.scrun(&args).run().expect_code(0);
     assert_eq!(outcome.text(), "all in order\n".repeat(nodes), "{outcome}");
 }
 
@@ -31,6 +31,6 @@ fn sleeping_receivers_are_woken_every_time() {
 }
 
 #[test]
-fn sixteen_nodes_on_few_processors_get_on() {
+fn sixteen_nodes_on_few_processors_make_progress() {
     run(16, 2_000, &[]);
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use score_tests::place::{self, Place};
+use score_tests::netns::{self, NetNs};
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{Outcome, Running, Scene, binaries};
+use score_tests::{Outcome, Running, TestEnv, binaries};
 
 const DATABASE: &str = "\
     fast type=ethernet links=eth0 trusted=yes\n\
@@ -19,92 +19,95 @@ const DATABASE: &str = "\
     b address=10.77.0.2 cores=2 group=all network=fast,other,wary\n";
 
 /// Two hosts' networks, there as long as a shell on each.
-fn lan(scene: &Scene) -> (Running, HashMap<String, Place>) {
+fn start_lan(env: &TestEnv) -> (Running, HashMap<String, NetNs>) {
     let script = "echo $$ > host$LAN_HOST.new; mv host$LAN_HOST.new host$LAN_HOST; \
                   while [ ! -e over ]; do sleep 0.1; done";
-    let words = ["-hosts", "2", "-links", "2", "sh", "-c", script];
-    let shells = scene.command(binaries::program("score-lan")).args(&words).start();
-    let place = |number: usize| {
-        let file = scene.dir().join(format!("host{number}"));
-        let end = Instant::now() + Duration::from_secs(20);
+    let args = ["-hosts", "2", "-links", "2", "sh", "-c", script];
+    let shells = env.command(binaries::program("score-lan")).args(&args).start();
+    let netns_of_host = |number: usize| {
+        let file = env.dir().join(format!("host{number}"));
+        let deadline = Instant::now() + Duration::from_secs(20);
         while !file.exists() {
-            assert!(Instant::now() < end, "{}", shells.stderr());
+            assert!(Instant::now() < deadline, "{}", shells.stderr());
             sleep(Duration::from_millis(10));
         }
         let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-        Place::of(&scene.wait_for_process("a host's shell", |one| one.pid == pid))
+        NetNs::for_process(&env.wait_for_process("a host's shell", |process| process.pid == pid))
     };
-    let places = [("a".to_owned(), place(0)), ("b".to_owned(), place(1))].into();
-    (shells, places)
+    let netns_by_host =
+        [("a".to_owned(), netns_of_host(0)), ("b".to_owned(), netns_of_host(1))].into();
+    (shells, netns_by_host)
 }
 
 /// The helper program where every user may run it.
-fn copied(scene: &Scene, name: &str) -> Option<PathBuf> {
-    let (built, path) = (scene.program(name)?, scene.dir().join(name));
+fn copy_program(env: &TestEnv, name: &str) -> Option<PathBuf> {
+    let (built, path) = (env.test_program(name)?, env.dir().join(name));
     std::fs::copy(built, &path).unwrap();
     Some(path)
 }
 
 fn start(cluster: &Cluster<'_>, uid: u32, options: &str, program: &Path) -> Running {
     let options = format!("-scored=all,stat,{options}");
-    let words = [options.as_str(), program.to_str().unwrap(), "500", "4711"];
-    cluster.command(uid, "scrun", "a").args(&words).start()
+    let args = [options.as_str(), program.to_str().unwrap(), "500", "4711"];
+    cluster.command(uid, "scrun", "a").args(&args).start()
 }
 
-fn count(outcome: &Outcome, words: &str) -> usize {
-    outcome.stderr.lines().filter(|line| line.contains(words)).count()
+fn count_lines(outcome: &Outcome, text: &str) -> usize {
+    outcome.stderr.lines().filter(|line| line.contains(text)).count()
 }
 
 /// Whether a set goes by AF_XDP where this machine allows it, else by AF_PACKET with a line.
 fn assert_raw(outcome: &Outcome, set: &str, link: &str) {
-    let over = |wire: &str| count(outcome, &format!("network set {set}: {wire} over {link}"));
-    assert_eq!(over("AF_XDP") + over("AF_PACKET"), 1, "{outcome}");
-    assert_eq!(count(outcome, "UDP is used instead"), 0, "{outcome}");
+    let count_over =
+        |method: &str| count_lines(outcome, &format!("network set {set}: {method} over {link}"));
+    assert_eq!(count_over("AF_XDP") + count_over("AF_PACKET"), 1, "{outcome}");
+    assert_eq!(count_lines(outcome, "UDP is used instead"), 0, "{outcome}");
 }
 
 #[test]
 fn a_users_job_goes_by_raw_ethernet_where_the_network_is_trusted_and_by_udp_elsewhere() {
-    if !place::can_enter("raw_ethernet_of_a_user") {
+    if !netns::can_enter("raw_ethernet_of_a_user") {
         return;
     }
-    let scene = Scene::new();
-    let programs = (copied(&scene, "traffic"), copied(&scene, "two_networks"));
+    let env = TestEnv::new();
+    let programs = (copy_program(&env, "traffic"), copy_program(&env, "two_networks"));
     let (Some(traffic), Some(two_networks)) = programs else { return };
-    let (shells, places) = lan(&scene);
-    let cluster = Cluster::start_on(&scene, &["a", "b"], DATABASE, &[], places);
+    let (shells, netns_by_host) = start_lan(&env);
+    let cluster = Cluster::start_in_netns(&env, &["a", "b"], DATABASE, &[], netns_by_host);
     let Some(cluster) = cluster else { return };
 
     // Two users at once; what one sends never comes to the other, or its numbers would be wrong.
     let jobs = [ALICE, BOB].map(|uid| start(&cluster, uid, "nodes=2x1,network=fast", &traffic));
-    for outcome in jobs.map(|job| job.wait().expect(0)) {
+    for outcome in jobs.map(|job| job.wait().expect_code(0)) {
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");
         assert_raw(&outcome, "0 (fast)", "eth0");
     }
     // Two processes of a host.
-    let outcome = start(&cluster, ALICE, "nodes=2x2,network=fast", &traffic).wait().expect(0);
+    let outcome = start(&cluster, ALICE, "nodes=2x2,network=fast", &traffic).wait().expect_code(0);
     assert_eq!(outcome.text(), "all in order\n".repeat(4), "{outcome}");
-    let _ =
-        outcome.says(&["AF_XDP is for one process", "network set 0 (fast): AF_PACKET over eth0"]);
+    let _ = outcome
+        .assert_stderr(&["AF_XDP is for one process", "network set 0 (fast): AF_PACKET over eth0"]);
     // Two sets, each by a link of its own.
     let outcome = start(&cluster, ALICE, "nodes=2x1,network=fast+other", &two_networks).wait();
-    assert_eq!(outcome.sorted(), ["node 0 of 2: 2 sets", "node 1 of 2: 2 sets"], "{outcome}");
+    assert_eq!(outcome.sorted_lines(), ["node 0 of 2: 2 sets", "node 1 of 2: 2 sets"], "{outcome}");
     assert_raw(&outcome, "0 (fast)", "eth0");
     assert_raw(&outcome, "1 (other)", "eth1");
-    let kinds = ["AF_XDP over eth0", "AF_XDP over eth1"].map(|words| count(&outcome, words));
-    assert_eq!(kinds[0], kinds[1], "both sets have AF_XDP, or none: {outcome}");
+    let xdp_counts =
+        ["AF_XDP over eth0", "AF_XDP over eth1"].map(|text| count_lines(&outcome, text));
+    assert_eq!(xdp_counts[0], xdp_counts[1], "both sets have AF_XDP, or none: {outcome}");
     // One that is not trusted.
-    let outcome = start(&cluster, ALICE, "nodes=2x1,network=wary", &traffic).wait().expect(0);
+    let outcome = start(&cluster, ALICE, "nodes=2x1,network=wary", &traffic).wait().expect_code(0);
     let line = "network wary: UDP is used instead of raw Ethernet: host b (and 1 more): \
                 scorehosts.db does not mark it trusted";
-    assert_eq!(count(&outcome, line), 1, "{outcome}");
-    let _ = outcome.says(&["network set 0 (wary): UDP over eth1"]);
+    assert_eq!(count_lines(&outcome, line), 1, "{outcome}");
+    let _ = outcome.assert_stderr(&["network set 0 (wary): UDP over eth1"]);
 
-    let end = Instant::now() + Duration::from_secs(20);
-    while scene.processes().iter().any(|one| one.command.contains("-opener")) {
-        assert!(Instant::now() < end, "{:#?}", scene.processes());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while env.processes().iter().any(|process| process.command.contains("-opener")) {
+        assert!(Instant::now() < deadline, "{:#?}", env.processes());
         sleep(Duration::from_millis(20));
     }
     drop(cluster);
-    scene.file("over", "");
+    env.write_file("over", "");
     assert_eq!(shells.wait().code, 0);
 }

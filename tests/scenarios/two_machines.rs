@@ -11,18 +11,18 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use score_tests::machines::{Clocks, HOSTS, Other, on_both};
+use score_tests::machines::{ClockMap, HOSTS, RemoteMachine, run_on_both};
 use score_tests::service::{ALICE, BOB, Cluster};
-use score_tests::{Job, Outcome, Running, Scene};
+use score_tests::{Job, Outcome, Running, TestEnv};
 
 /// Emulated processors are slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// In milliseconds.
 const SLICE: &str = "100";
 /// Where each machine has what its process of a job has written.
-const WRITTEN: [&str; 2] = ["/tmp/stretches-a", "/tmp/stretches-b"];
+const RESULT_FILES: [&str; 2] = ["/tmp/stretches-a", "/tmp/stretches-b"];
 /// Nanoseconds that are less than a slice: a processor that was elsewhere.
-const BREAK: i64 = 20_000_000;
+const MAX_STALL_INTERVAL_NS: i64 = 20_000_000;
 /// The first wire carries daemons and rxe0, the second siw0.
 const DATABASE: &str = "\
     roce type=verbs device=rxe0\n\
@@ -33,37 +33,37 @@ const DATABASE: &str = "\
     two address=10.9.0.2 cores=1 group=all network=agent-udp,roce,iwarp,fast,wary\n";
 
 /// A job of one process on each machine.
-fn job(cluster: &Cluster<'_>, uid: u32, network: &str, words: &[&str]) -> Job {
+fn job(cluster: &Cluster<'_>, uid: u32, network: &str, args: &[&str]) -> Job {
     let options = format!("-scored=all,nodes=2x1,network={network},stat");
-    let job = cluster.command(uid, "scrun", HOSTS[0]).arg(&options).args(words);
-    job.watchdog(PATIENCE)
+    let job = cluster.command(uid, "scrun", HOSTS[0]).arg(&options).args(args);
+    job.timeout(JOB_TIMEOUT)
 }
 
-fn program(scene: &Scene, name: &str) -> String {
-    scene.program(name).unwrap().to_str().unwrap().to_owned()
+fn program(env: &TestEnv, name: &str) -> String {
+    env.test_program(name).unwrap().to_str().unwrap().to_owned()
 }
 
 /// Those that there are: soft iWARP cannot be built everywhere.
-fn networks<'a>(all: &[&'a str]) -> impl Iterator<Item = &'a str> {
+fn available_networks<'a>(all: &[&'a str]) -> impl Iterator<Item = &'a str> {
     let has_iwarp = Path::new("/sys/class/infiniband/siw0").exists();
     all.iter().copied().filter(move |name| has_iwarp || *name != "iwarp")
 }
 
 /// No process of the job is left there.
-fn is_gone_from(other: &mut Other, name: &str) {
-    let begin = Instant::now();
-    while !other.sh(&format!("pidof {name}")).is_empty() {
-        assert!(begin.elapsed() < PATIENCE, "{name} runs on: {}", other.sh("ps"));
+fn wait_until_exited(remote_machine: &mut RemoteMachine, name: &str) {
+    let started_at = Instant::now();
+    while !remote_machine.sh(&format!("pidof {name}")).is_empty() {
+        assert!(started_at.elapsed() < JOB_TIMEOUT, "{name} runs on: {}", remote_machine.sh("ps"));
         sleep(Duration::from_millis(100));
     }
 }
 
 #[test]
-fn what_is_scattered_comes_back_from_the_other_machine_over_every_network() {
-    on_both(DATABASE, &["-page", "off"], |_, cluster, _| {
+fn scattered_data_is_gathered_from_the_other_machine_over_every_network() {
+    run_on_both(DATABASE, &["-page", "off"], |_, cluster, _| {
         let bytes: Vec<u8> =
             (0..200_001_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let rows = [
+        let cases = [
             ("roce", &["network set 0 (roce): RDMA by rxe0 port 1, RoCE"][..]),
             ("iwarp", &["network set 0 (iwarp): RDMA by siw0"]),
             ("verbs", &["network set 0 (verbs): RDMA by rxe0"]),
@@ -80,11 +80,11 @@ fn what_is_scattered_comes_back_from_the_other_machine_over_every_network() {
             // These adapters are no hardware.
             ("auto", &["network set 0 (auto): UDP over wire0"]),
         ];
-        for network in networks(&rows.map(|row| row.0)) {
-            let says = rows.iter().find(|row| row.0 == network).unwrap().1;
-            let words = ["scatter", "==", "system", "cat", "==", "gather", "-node", "1"];
-            let outcome = job(cluster, ALICE, network, &words).input(bytes.clone()).run();
-            let outcome = outcome.expect(0).says(says);
+        for network in available_networks(&cases.map(|case| case.0)) {
+            let expected = cases.iter().find(|case| case.0 == network).unwrap().1;
+            let args = ["scatter", "==", "system", "cat", "==", "gather", "-node", "1"];
+            let outcome = job(cluster, ALICE, network, &args).input(bytes.clone()).run();
+            let outcome = outcome.expect_code(0).assert_stderr(expected);
             assert!(outcome.stdout == bytes, "{network}: {} bytes", outcome.stdout.len());
             println!("{network}: {:?}", outcome.elapsed);
         }
@@ -92,52 +92,68 @@ fn what_is_scattered_comes_back_from_the_other_machine_over_every_network() {
 }
 
 /// From when until when a job ran without a break.
-type Stretch = (i64, i64);
+type RunInterval = (i64, i64);
 
 /// The stretches of a job that has written them to a file on each machine, by the clock of the
 /// first.
-fn stretches(other: &mut Other, clocks: &Clocks, file: &str) -> [Vec<Stretch>; 2] {
-    let there = other.sh(&format!("cat {file} && rm -f {file}"));
-    let here = std::fs::read_to_string(file).unwrap();
+fn run_intervals(
+    remote_machine: &mut RemoteMachine,
+    clocks: &ClockMap,
+    file: &str,
+) -> [Vec<RunInterval>; 2] {
+    let remote_text = remote_machine.sh(&format!("cat {file} && rm -f {file}"));
+    let local_text = std::fs::read_to_string(file).unwrap();
     std::fs::remove_file(file).unwrap();
-    let read = |text: &str, time: &dyn Fn(i64) -> i64| {
+    let read = |text: &str, to_local: &dyn Fn(i64) -> i64| {
         let pair = |line: &str| {
             let (from, to) = line.split_once(' ')?;
-            Some((time(from.parse().ok()?), time(to.parse().ok()?)))
+            Some((to_local(from.parse().ok()?), to_local(to.parse().ok()?)))
         };
         text.lines().filter_map(pair).collect()
     };
-    [read(&here, &|time| time), read(&there, &|time| clocks.here(time))]
+    [read(&local_text, &|time| time), read(&remote_text, &|time| clocks.to_local(time))]
 }
 
 /// Without breaks that are no slice of another's.
-fn slices(stretches: &[Stretch]) -> Vec<Stretch> {
-    let mut all: Vec<Stretch> = Vec::new();
+fn merge_into_slices(stretches: &[RunInterval]) -> Vec<RunInterval> {
+    let mut slices: Vec<RunInterval> = Vec::new();
     for (from, to) in stretches.iter().copied() {
-        match all.last_mut() {
-            Some(last) if from - last.1 < BREAK => last.1 = to,
-            _ => all.push((from, to)),
+        match slices.last_mut() {
+            Some(last) if from - last.1 < MAX_STALL_INTERVAL_NS => last.1 = to,
+            _ => slices.push((from, to)),
         }
     }
-    all
+    slices
 }
 
 /// How long both last, if they meet.
-fn common(one: &Stretch, other: &Stretch) -> i64 {
+fn overlap_ns(one: &RunInterval, other: &RunInterval) -> i64 {
     (one.1.min(other.1) - one.0.max(other.0)).max(0)
 }
 
 /// For each stretch here the one there that it has most in common with.
-fn pairs<'a>(here: &'a [Stretch], there: &'a [Stretch]) -> Vec<(&'a Stretch, &'a Stretch)> {
-    let best = |one| there.iter().map(|two| (common(one, two), two)).max_by_key(|(time, _)| *time);
-    let pair = |one| Some((one, best(one).filter(|(time, _)| *time > 0)?.1));
-    here.iter().filter_map(pair).collect()
+fn match_slices<'a>(
+    local_slices: &'a [RunInterval],
+    remote_slices: &'a [RunInterval],
+) -> Vec<(&'a RunInterval, &'a RunInterval)> {
+    let best_match = |one| {
+        remote_slices.iter().map(|two| (overlap_ns(one, two), two)).max_by_key(|(time, _)| *time)
+    };
+    let pair = |one| Some((one, best_match(one).filter(|(time, _)| *time > 0)?.1));
+    local_slices.iter().filter_map(pair).collect()
 }
 
-fn tell(what: &str, mut times: Vec<i64>) {
+fn print_percentiles(what: &str, mut times: Vec<i64>) {
     times.sort_unstable();
-    let at = |part: usize| times.get(times.len() * part / 100).map_or(0, |time| time / 1000);
-    println!("{what}: {} {} {} us (50, 90, 99 %) of {}", at(50), at(90), at(99), times.len());
+    let percentile_us =
+        |percent: usize| times.get(times.len() * percent / 100).map_or(0, |time| time / 1000);
+    println!(
+        "{what}: {} {} {} us (50, 90, 99 %) of {}",
+        percentile_us(50),
+        percentile_us(90),
+        percentile_us(99),
+        times.len()
+    );
 }
 
 /// For `HARNESS_SLICES_SECONDS`; a soak has more of them.
@@ -145,19 +161,19 @@ fn tell(what: &str, mut times: Vec<i64>) {
 fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
     let seconds = std::env::var("HARNESS_SLICES_SECONDS").ok();
     let seconds: u64 = seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or(6);
-    on_both(DATABASE, &["-page", "off", "-ts", SLICE], |scene, cluster, other| {
-        let [turns, traffic] = ["turns", "traffic"].map(|name| program(scene, name));
-        let mut clocks = Clocks::default();
-        let spinners = [(ALICE, WRITTEN[0]), (BOB, WRITTEN[1])].map(|(uid, file)| {
-            let words = [&turns, &seconds.to_string(), "=:", file];
-            let watchdog = PATIENCE + Duration::from_secs(3 * seconds);
-            job(cluster, uid, "agent-udp", &words).watchdog(watchdog).start()
+    run_on_both(DATABASE, &["-page", "off", "-ts", SLICE], |env, cluster, remote_machine| {
+        let [turns, traffic] = ["turns", "traffic"].map(|name| program(env, name));
+        let mut clocks = ClockMap::default();
+        let spinners = [(ALICE, RESULT_FILES[0]), (BOB, RESULT_FILES[1])].map(|(uid, file)| {
+            let args = [&turns, &seconds.to_string(), "=:", file];
+            let timeout = JOB_TIMEOUT + Duration::from_secs(3 * seconds);
+            job(cluster, uid, "agent-udp", &args).timeout(timeout).start()
         });
-        let begin = Instant::now();
+        let started_at = Instant::now();
         let mut messages = 0;
-        while messages == 0 || begin.elapsed() < Duration::from_secs(seconds) {
-            for network in networks(&["roce", "iwarp", "agent-udp"]) {
-                clocks.look(other);
+        while messages == 0 || started_at.elapsed() < Duration::from_secs(seconds) {
+            for network in available_networks(&["roce", "iwarp", "agent-udp"]) {
+                clocks.sample(remote_machine);
                 let seed = messages.to_string();
                 let outcome = job(cluster, ALICE, network, &[&traffic, "300", &seed]).run();
                 assert_eq!(outcome.text(), "all in order\n".repeat(2), "{network}: {outcome}");
@@ -165,102 +181,118 @@ fn jobs_take_turns_on_both_machines_at_once_and_lose_nothing() {
             }
         }
         for spinner in spinners {
-            let _ = spinner.wait().expect(0);
+            let _ = spinner.wait().expect_code(0);
         }
-        clocks.look(other);
+        clocks.sample(remote_machine);
         println!("{messages} messages in order");
-        let [mine, others] = WRITTEN.map(|file| stretches(other, &clocks, file));
+        let [alice_runs, bob_runs] =
+            RESULT_FILES.map(|file| run_intervals(remote_machine, &clocks, file));
         let (mut starts, mut stops) = (Vec::new(), Vec::new());
-        for both in [&mine, &others] {
-            let [here, there] = both.each_ref().map(|all| slices(all));
-            let pairs = pairs(&here, &there);
-            let ran = |list: &[Stretch]| list.iter().map(|(from, to)| to - from).sum::<i64>();
-            let shared: i64 = pairs.iter().map(|(one, two)| common(one, two)).sum();
-            let (ran, count) = ([ran(&here), ran(&there)], [here.len(), there.len()]);
-            println!("{count:?} slices of {ran:?} ns, {shared} ns of it at once");
-            assert!(count[0] > 5, "{here:?}");
+        for runs in [&alice_runs, &bob_runs] {
+            let [local_slices, remote_slices] = runs.each_ref().map(|all| merge_into_slices(all));
+            let pairs = match_slices(&local_slices, &remote_slices);
+            let total_ns =
+                |list: &[RunInterval]| list.iter().map(|(from, to)| to - from).sum::<i64>();
+            let shared_ns: i64 = pairs.iter().map(|(one, two)| overlap_ns(one, two)).sum();
+            let (run_ns, slice_counts) = (
+                [total_ns(&local_slices), total_ns(&remote_slices)],
+                [local_slices.len(), remote_slices.len()],
+            );
+            println!("{slice_counts:?} slices of {run_ns:?} ns, {shared_ns} ns of it at once");
+            assert!(slice_counts[0] > 5, "{local_slices:?}");
             starts.extend(pairs.iter().map(|(one, two)| (one.0 - two.0).abs()));
             stops.extend(pairs.iter().map(|(one, two)| (one.1 - two.1).abs()));
         }
         // Did the machines know nothing of each other, a job would meet the other one as often.
-        let time = |here: &[Stretch], there: &[Stretch]| -> i64 {
-            here.iter().flat_map(|one| there.iter().map(|two| common(one, two))).sum()
+        let overlap_sum = |local_runs: &[RunInterval], remote_runs: &[RunInterval]| -> i64 {
+            local_runs
+                .iter()
+                .flat_map(|one| remote_runs.iter().map(|two| overlap_ns(one, two)))
+                .sum()
         };
-        let same = time(&mine[0], &mine[1]) + time(&others[0], &others[1]);
-        let crossed = time(&mine[0], &others[1]) + time(&others[0], &mine[1]);
-        println!("each with itself for {same} ns, with the other for {crossed} ns");
-        assert!(same > 2 * crossed, "{same} {crossed}");
-        for (one, two) in mine.iter().zip(&others) {
-            let beside = one.iter().find(|one| two.iter().any(|two| common(one, two) > 0));
-            assert_eq!(beside, None, "both jobs run on a machine");
+        let same_job_ns =
+            overlap_sum(&alice_runs[0], &alice_runs[1]) + overlap_sum(&bob_runs[0], &bob_runs[1]);
+        let other_job_ns =
+            overlap_sum(&alice_runs[0], &bob_runs[1]) + overlap_sum(&bob_runs[0], &alice_runs[1]);
+        println!("each with itself for {same_job_ns} ns, with the other for {other_job_ns} ns");
+        assert!(same_job_ns > 2 * other_job_ns, "{same_job_ns} {other_job_ns}");
+        for (one, two) in alice_runs.iter().zip(&bob_runs) {
+            let overlapping = one.iter().find(|one| two.iter().any(|two| overlap_ns(one, two) > 0));
+            assert_eq!(overlapping, None, "both jobs run on a machine");
         }
-        tell("skew of starts", starts);
-        tell("skew of stops", stops);
-        cluster.strike(HOSTS[0], Signal::SIGTERM);
-        cluster.until_logged(HOSTS[0], " stops of jobs");
+        print_percentiles("skew of starts", starts);
+        print_percentiles("skew of stops", stops);
+        cluster.signal_daemon(HOSTS[0], Signal::SIGTERM);
+        cluster.wait_for_log(HOSTS[0], " stops of jobs");
         let log = cluster.log(HOSTS[0]);
         println!("{}", log.lines().find(|line| line.contains(" stops of jobs")).unwrap());
     });
 }
 
 #[test]
-fn who_cannot_go_on_is_named_with_both_machines_and_nobody_else_is_accused() {
-    on_both(DATABASE, &["-page", "off", "-ts", SLICE], |scene, cluster, _| {
-        let deadlock = program(scene, "deadlock");
-        for network in networks(&["roce", "iwarp"]) {
+fn a_deadlock_is_reported_with_both_machines_and_a_job_that_can_go_on_is_not() {
+    run_on_both(DATABASE, &["-page", "off", "-ts", SLICE], |env, cluster, _| {
+        let deadlock = program(env, "deadlock");
+        for network in available_networks(&["roce", "iwarp"]) {
             let outcome = job(cluster, ALICE, network, &[&deadlock, "mutual"]).run();
-            let _ = outcome.expect(35).says(&[
+            let _ = outcome.expect_code(35).assert_stderr(&[
                 "deadlock: no process of deadlock can go on",
                 "node 0 on host one waits for a message since",
                 "node 1 on host two waits for a message since",
                 "sent 3, the last to node 1; received 3, the last from node 1",
             ]);
-            let outcome = job(cluster, ALICE, network, &[&deadlock, "late"]).run().expect(0);
-            assert_eq!(outcome.sorted(), ["node 0 went on", "node 1 went on"], "{outcome}");
+            let outcome = job(cluster, ALICE, network, &[&deadlock, "late"]).run().expect_code(0);
+            assert_eq!(outcome.sorted_lines(), ["node 0 went on", "node 1 went on"], "{outcome}");
         }
     });
 }
 
 /// Waits until the server has said that often that the other host is up.
-fn is_up(cluster: &Cluster<'_>, times: usize) {
-    let begin = Instant::now();
+fn wait_until_up(cluster: &Cluster<'_>, times: usize) {
+    let started_at = Instant::now();
     while cluster.log(HOSTS[0]).matches("host two is up").count() < times {
-        assert!(begin.elapsed() < PATIENCE, "{}", cluster.log(HOSTS[0]));
+        assert!(started_at.elapsed() < JOB_TIMEOUT, "{}", cluster.log(HOSTS[0]));
         sleep(Duration::from_millis(50));
     }
 }
 
 #[test]
 fn the_machine_that_is_lost_is_named_and_has_jobs_again_when_it_is_back() {
-    on_both(DATABASE, &["-page", "off"], |scene, cluster, other| {
-        let [game, traffic] = ["pingpong", "traffic"].map(|name| program(scene, name));
+    run_on_both(DATABASE, &["-page", "off"], |env, cluster, remote_machine| {
+        let [pingpong_program, traffic] = ["pingpong", "traffic"].map(|name| program(env, name));
         let start = |cluster: &Cluster<'_>| -> Running {
-            let mut game = job(cluster, BOB, "agent-udp", &[&game, "/never"]).start();
-            game.wait_for("round ", 2);
-            game
+            let mut pingpong =
+                job(cluster, BOB, "agent-udp", &[&pingpong_program, "/never"]).start();
+            pingpong.wait_for("round ", 2);
+            pingpong
         };
-        let is_lost = |outcome: Outcome, why: &str| {
+        let assert_lost = |outcome: Outcome, reason: &str| {
             assert_ne!(outcome.code, 0, "{outcome}");
-            let _ = outcome.says(&["host two is lost", why]);
+            let _ = outcome.assert_stderr(&["host two is lost", reason]);
         };
         let running = start(cluster);
-        other.kill_scored();
-        is_lost(running.wait(), "connection");
-        is_gone_from(other, "pingpong");
-        other.start_scored();
-        is_up(cluster, 2);
+        remote_machine.kill_scored();
+        assert_lost(running.wait(), "connection");
+        wait_until_exited(remote_machine, "pingpong");
+        remote_machine.start_scored();
+        wait_until_up(cluster, 2);
         let running = start(cluster);
-        let begin = Instant::now();
-        other.sh("ip link set wire0 down");
-        is_lost(running.wait(), "nothing was heard");
-        println!("lost: {:?}", begin.elapsed());
-        assert!(begin.elapsed() < Duration::from_secs(50), "it took {:?}", begin.elapsed());
-        is_gone_from(other, "pingpong");
-        other.sh("ip link set wire0 up");
+        let started_at = Instant::now();
+        remote_machine.sh("ip link set wire0 down");
+        assert_lost(running.wait(), "nothing was heard");
+        println!("lost: {:?}", started_at.elapsed());
+        assert!(
+            started_at.elapsed() < Duration::from_secs(50),
+            "it took {:?}",
+            started_at.elapsed()
+        );
+        wait_until_exited(remote_machine, "pingpong");
+        remote_machine.sh("ip link set wire0 up");
         // It queues until the machine is back, where it was not back before it was given up.
-        let outcome = job(cluster, ALICE, "roce,wait", &[&traffic, "200", "1"]).run().expect(0);
+        let outcome =
+            job(cluster, ALICE, "roce,wait", &[&traffic, "200", "1"]).run().expect_code(0);
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");
-        println!("back: {:?}", begin.elapsed());
+        println!("back: {:?}", started_at.elapsed());
     });
 }
 
@@ -270,21 +302,21 @@ const SHELL: &str = "nc -ll -p 7200 -e sh -c 'IFS= read -r line; exec sh -c \"$l
 const REMOTE_SHELL: &str = "#!/bin/sh\nshift\n{ echo \"$*\"; exec cat; } | exec nc 10.9.1.2 7200\n";
 
 #[test]
-fn whoever_has_a_remote_shell_needs_no_service() {
-    on_both(DATABASE, &["-page", "off"], |scene, _, other| {
-        let shell = other.sh(SHELL);
-        let remote = scene.file("rsh", REMOTE_SHELL);
-        std::fs::set_permissions(&remote, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let traffic = program(scene, "traffic");
+fn a_job_started_by_a_remote_shell_needs_no_service() {
+    run_on_both(DATABASE, &["-page", "off"], |env, _, remote_machine| {
+        let listener_pid = remote_machine.sh(SHELL);
+        let remote_shell = env.write_file("rsh", REMOTE_SHELL);
+        std::fs::set_permissions(&remote_shell, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let traffic = program(env, "traffic");
         // A directory that both machines have.
-        let database = scene.dir().join("db");
+        let database = env.dir().join("db");
         let options = format!("-file={},nodes=2x1,network=roce,stat", database.display());
         let line = format!("cd / && exec scrun {options} {traffic} 100 1");
-        let job = scene.sh(&line).env("SCORE_RSH", remote.to_str().unwrap());
-        let outcome = job.watchdog(PATIENCE).run().expect(0);
+        let job = env.sh(&line).env("SCORE_RSH", remote_shell.to_str().unwrap());
+        let outcome = job.timeout(JOB_TIMEOUT).run().expect_code(0);
         assert_eq!(outcome.text(), "all in order\n".repeat(2), "{outcome}");
-        let _ = outcome.says(&["network set 0 (roce): RDMA by rxe0"]);
-        is_gone_from(other, "traffic");
-        other.sh(&format!("kill {shell}"));
+        let _ = outcome.assert_stderr(&["network set 0 (roce): RDMA by rxe0"]);
+        wait_until_exited(remote_machine, "traffic");
+        remote_machine.sh(&format!("kill {listener_pid}"));
     });
 }

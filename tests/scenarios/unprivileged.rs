@@ -6,13 +6,13 @@ use std::process::Command;
 
 use nix::unistd::{Gid, Uid, chown, geteuid};
 use score_tests::process::Process;
-use score_tests::{Scene, binaries, scene, skip};
+use score_tests::{TestEnv, binaries, skip, test_env};
 
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
 /// The programs in a folder that everybody can enter.
-fn published(scene: &Scene) -> std::path::PathBuf {
-    let folder = scene.dir().join("home/bin");
+fn copy_programs(env: &TestEnv) -> std::path::PathBuf {
+    let folder = env.dir().join("home/bin");
     std::fs::create_dir_all(&folder).unwrap();
     for name in ["scrun", "scored", "scatter", "gather", "system"] {
         std::fs::copy(binaries::program(name), folder.join(name)).unwrap();
@@ -20,38 +20,38 @@ fn published(scene: &Scene) -> std::path::PathBuf {
     folder
 }
 
-fn give_away(path: &Path) {
-    chown(path, Some(Uid::from_raw(NOBODY)), Some(Gid::from_raw(NOBODY))).unwrap();
+fn give_to_nobody(path: &Path) {
+    chown(path, Some(Uid::from_raw(NOBODY_UID)), Some(Gid::from_raw(NOBODY_UID))).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
 }
 
 #[test]
-fn nobody_can_run_a_job_and_nothing_is_left() {
+fn the_user_nobody_can_run_a_job_and_nothing_is_left() {
     if !geteuid().is_root() {
         // Then every other scenario has already run without a right.
         return;
     }
-    if !scene::have("setpriv") {
+    if !test_env::is_installed("setpriv") {
         skip("unprivileged", "setpriv of util-linux is not installed");
         return;
     }
-    let scene = Scene::new();
-    let bin = published(&scene);
+    let env = TestEnv::new();
+    let bin = copy_programs(&env);
     for folder in ["", "run", "tmp", "home"] {
-        give_away(&scene.dir().join(folder));
+        give_to_nobody(&env.dir().join(folder));
     }
     let as_nobody = |line: &str| {
         let line = format!("PATH={}:$PATH; {line}", bin.display());
-        let words = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", "sh", "-c"];
-        scene.command("setpriv").args(&words).arg(&line)
+        let args = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", "sh", "-c"];
+        env.command("setpriv").args(&args).arg(&line)
     };
     let outcome = as_nobody("id -u; seq 1000 | scrun -nodes=3 scatter == system wc -l").run();
-    assert_eq!(outcome.expect(0).text(), "65534\n1000\n1000\n1000\n");
+    assert_eq!(outcome.expect_code(0).text(), "65534\n1000\n1000\n1000\n");
     let line = "scrun -nodes=2 system sh -c 'setsid sleep 300 & echo up; exec sleep 301'";
     let mut job = as_nobody(line).start();
     job.wait_for("up", 2);
-    scene.wait_for_process("shepherd", Process::is_shepherd).signal(nix::sys::signal::SIGKILL);
-    let clean = scene.wait_until_clean(scene::GRACE);
+    env.wait_for_process("shepherd", Process::is_shepherd).signal(nix::sys::signal::SIGKILL);
+    let clean = env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
     clean.unwrap_or_else(|left| panic!("{left:#?}"));
     assert_ne!(job.wait().code, 0);
 }
@@ -67,20 +67,20 @@ fn a_machine_without_user_namespaces_still_runs_jobs() {
         skip("no_user_namespaces", "unshare(1) cannot make a namespace to forbid more in");
         return;
     }
-    let scene = Scene::new();
+    let env = TestEnv::new();
     let limits = "echo 0 > /proc/sys/user/max_user_namespaces; \
                   echo 0 > /proc/sys/user/max_pid_namespaces; ";
     let line = format!("{limits} exec scrun -nodes=3 system echo here");
-    let outcome = scene.command("unshare").args(&["-Ur", "sh", "-c", &line]).run().expect(0);
+    let outcome = env.command("unshare").args(&["-Ur", "sh", "-c", &line]).run().expect_code(0);
     assert_eq!(outcome.text(), "here\nhere\nhere\n");
     let line = format!(
         "{limits} exec scrun -nodes=2 system sh -c \
          'setsid sleep 300 & echo up; exec sleep 301'"
     );
-    let mut job = scene.command("unshare").args(&["-Ur", "sh", "-c", &line]).start();
+    let mut job = env.command("unshare").args(&["-Ur", "sh", "-c", &line]).start();
     job.wait_for("up", 2);
     job.signal(nix::sys::signal::SIGTERM);
     assert_ne!(job.wait().code, 0);
-    let clean = scene.wait_until_clean(scene::GRACE);
+    let clean = env.wait_until_clean(test_env::CLEANUP_TIMEOUT);
     clean.unwrap_or_else(|left| panic!("{left:#?}"));
 }

@@ -26,16 +26,16 @@ pub fn root() -> &'static Path {
 }
 
 /// Cargo's target directory: the folder above that carries cargo's tag.
-fn target() -> PathBuf {
-    let here = std::env::current_exe().expect("a running program has a path");
-    let mut above = here.ancestors().skip(1);
-    let tagged = above.find(|folder| folder.join("CACHEDIR.TAG").exists());
-    tagged.map_or_else(|| root().join("target"), Path::to_path_buf)
+fn target_dir() -> PathBuf {
+    let exe_path = std::env::current_exe().expect("a running program has a path");
+    let mut ancestors = exe_path.ancestors().skip(1);
+    let tagged_dir = ancestors.find(|folder| folder.join("CACHEDIR.TAG").exists());
+    tagged_dir.map_or_else(|| root().join("target"), Path::to_path_buf)
 }
 
 fn build() -> PathBuf {
     eprintln!("building the programs under test (cargo build --release) ...");
-    let target = target();
+    let target = target_dir();
     let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["build", "--release", "--workspace", "--quiet"])
         .env("CARGO_TARGET_DIR", &target)

@@ -15,21 +15,21 @@ use nix::unistd::Pid;
 use crate::process;
 
 /// When the watchdog ends a command that nobody has given another limit.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A command about to be run.
 pub struct Job {
-    mark: String,
+    marker: String,
     command: Command,
     input: Option<Vec<u8>>,
-    own_output: bool,
-    watchdog: Duration,
+    stdout_redirected: bool,
+    timeout: Duration,
 }
 
 impl Job {
     /// Wraps a command whose environment carries `mark`.
-    pub fn new(mark: String, command: Command) -> Self {
-        Self { mark, command, input: None, own_output: false, watchdog: WATCHDOG }
+    pub fn new(marker: String, command: Command) -> Self {
+        Self { marker, command, input: None, stdout_redirected: false, timeout: COMMAND_TIMEOUT }
     }
 
     /// One more argument.
@@ -64,26 +64,26 @@ impl Job {
     #[must_use]
     pub fn output_to(mut self, file: impl Into<Stdio>) -> Self {
         self.command.stdout(file);
-        self.own_output = true;
+        self.stdout_redirected = true;
         self
     }
 
     /// Another limit for the watchdog.
     #[must_use]
-    pub fn watchdog(mut self, limit: Duration) -> Self {
-        self.watchdog = limit;
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
         self
     }
 
     /// Starts it.
     pub fn start(mut self) -> Running {
         self.command.stderr(Stdio::piped());
-        if !self.own_output {
+        if !self.stdout_redirected {
             self.command.stdout(Stdio::piped());
         }
-        let input = self.input.is_some();
-        self.command.stdin(if input { Stdio::piped() } else { Stdio::null() });
-        let shown = format!("{:?}", self.command.get_args());
+        let has_input = self.input.is_some();
+        self.command.stdin(if has_input { Stdio::piped() } else { Stdio::null() });
+        let shown_args = format!("{:?}", self.command.get_args());
         let mut child = match self.command.spawn() {
             Ok(child) => child,
             Err(error) => panic!("{:?}: {error}", self.command.get_program()),
@@ -96,8 +96,16 @@ impl Job {
         }
         let stdout = child.stdout.take().map(Collector::start);
         let stderr = child.stderr.take().map(Collector::start);
-        let begin = Instant::now();
-        Running { mark: self.mark, shown, child, stdout, stderr, begin, watchdog: self.watchdog }
+        let started_at = Instant::now();
+        Running {
+            marker: self.marker,
+            shown_args,
+            child,
+            stdout,
+            stderr,
+            started_at,
+            timeout: self.timeout,
+        }
     }
 
     /// Runs it to its end.
@@ -126,20 +134,20 @@ impl Collector {
         Self { bytes, thread }
     }
 
-    fn so_far(&self) -> Vec<u8> {
+    fn captured(&self) -> Vec<u8> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// A command that runs.
 pub struct Running {
-    mark: String,
-    shown: String,
+    marker: String,
+    shown_args: String,
     child: Child,
     stdout: Option<Collector>,
     stderr: Option<Collector>,
-    begin: Instant,
-    watchdog: Duration,
+    started_at: Instant,
+    timeout: Duration,
 }
 
 impl Running {
@@ -155,22 +163,22 @@ impl Running {
 
     /// Its standard output so far.
     pub fn stdout(&self) -> String {
-        let bytes = self.stdout.as_ref().map(Collector::so_far).unwrap_or_default();
+        let bytes = self.stdout.as_ref().map(Collector::captured).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Its standard error so far.
     pub fn stderr(&self) -> String {
-        let bytes = self.stderr.as_ref().map(Collector::so_far).unwrap_or_default();
+        let bytes = self.stderr.as_ref().map(Collector::captured).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Waits until standard output holds `text` that many times.
     pub fn wait_for(&mut self, text: &str, times: usize) {
         while self.stdout().matches(text).count() < times {
-            let over = self.begin.elapsed() > self.watchdog;
-            let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
-            if over || ended {
+            let timed_out = self.started_at.elapsed() > self.timeout;
+            let exited = self.child.try_wait().is_ok_and(|status| status.is_some());
+            if timed_out || exited {
                 let (stdout, stderr) = (self.stdout(), self.stderr());
                 self.kill_all();
                 panic!("no {times} times {text:?}\nstdout: {stdout}\nstderr: {stderr}");
@@ -181,7 +189,7 @@ impl Running {
 
     /// Kills this command and everything with its marker.
     pub fn kill_all(&mut self) {
-        for process in process::marked(&self.mark) {
+        for process in process::with_marker(&self.marker) {
             process.signal(Signal::SIGKILL);
         }
         let _ = self.child.kill();
@@ -196,38 +204,38 @@ impl Running {
                 Ok(None) => {}
                 Err(error) => panic!("wait: {error}"),
             }
-            if self.begin.elapsed() > self.watchdog {
-                let there = process::marked(&self.mark);
+            if self.started_at.elapsed() > self.timeout {
+                let remaining = process::with_marker(&self.marker);
                 let (stdout, stderr) = (self.stdout(), self.stderr());
                 self.kill_all();
                 panic!(
-                    "{} did not end within {} s\nprocesses: {there:#?}\nstdout ({} bytes): {}\n\
+                    "{} did not end within {} s\nprocesses: {remaining:#?}\nstdout ({} bytes): {}\n\
                      stderr: {stderr}",
-                    self.shown,
-                    self.watchdog.as_secs(),
+                    self.shown_args,
+                    self.timeout.as_secs(),
                     stdout.len(),
                     &stdout[..stdout.len().min(2000)],
                 );
             }
             sleep(Duration::from_millis(2));
         };
-        let elapsed = self.begin.elapsed();
-        let stdout = self.finish(true);
-        let stderr = String::from_utf8_lossy(&self.finish(false)).into_owned();
+        let elapsed = self.started_at.elapsed();
+        let stdout = self.take_output(true);
+        let stderr = String::from_utf8_lossy(&self.take_output(false)).into_owned();
         let signal = status.signal();
         Outcome { code: exit_code(status), signal, stdout, stderr, elapsed }
     }
 
     /// What a collector has once its stream has ended. A process that outlives the command may
     /// hold the stream open: then what is there after a moment has to do.
-    fn finish(&mut self, stdout: bool) -> Vec<u8> {
+    fn take_output(&mut self, stdout: bool) -> Vec<u8> {
         let stream = if stdout { self.stdout.take() } else { self.stderr.take() };
         let Some(collector) = stream else { return Vec::new() };
-        let begin = Instant::now();
-        while !collector.thread.is_finished() && begin.elapsed() < Duration::from_secs(5) {
+        let started_at = Instant::now();
+        while !collector.thread.is_finished() && started_at.elapsed() < Duration::from_secs(5) {
             sleep(Duration::from_millis(2));
         }
-        collector.so_far()
+        collector.captured()
     }
 }
 
@@ -256,7 +264,7 @@ impl Outcome {
     }
 
     /// The lines of standard output, sorted: the nodes' order is free.
-    pub fn sorted(&self) -> Vec<String> {
+    pub fn sorted_lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.text().lines().map(String::from).collect();
         lines.sort();
         lines
@@ -264,16 +272,16 @@ impl Outcome {
 
     /// Checks the exit code.
     #[must_use]
-    pub fn expect(self, code: i32) -> Self {
+    pub fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{self}");
         self
     }
 
     /// Checks that standard error says each of these words.
     #[must_use]
-    pub fn says(self, words: &[&str]) -> Self {
-        for word in words {
-            assert!(self.stderr.contains(word), "standard error does not say {word:?}; {self}");
+    pub fn assert_stderr(self, expected: &[&str]) -> Self {
+        for text in expected {
+            assert!(self.stderr.contains(text), "standard error does not say {text:?}; {self}");
         }
         self
     }
@@ -282,10 +290,10 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.text();
-        let shown: String = text.chars().take(2000).collect();
+        let excerpt: String = text.chars().take(2000).collect();
         write!(
             f,
-            "exit code {} after {:?}\nstdout ({} bytes): {shown}\nstderr: {}",
+            "exit code {} after {:?}\nstdout ({} bytes): {excerpt}\nstderr: {}",
             self.code,
             self.elapsed,
             self.stdout.len(),
@@ -295,6 +303,6 @@ impl fmt::Display for Outcome {
 }
 
 /// A file that takes no byte: the disk is full.
-pub fn full_disk() -> File {
+pub fn open_dev_full() -> File {
     File::options().write(true).open("/dev/full").expect("Linux has /dev/full")
 }

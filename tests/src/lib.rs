@@ -7,17 +7,17 @@ pub mod browser;
 pub mod http;
 pub mod job;
 pub mod machines;
+pub mod netns;
 pub mod openmetrics;
-pub mod place;
 pub mod process;
-pub mod scene;
-pub mod screen;
 pub mod service;
 pub mod terminal;
+pub mod test_env;
 pub mod testbed;
+pub mod virtual_display;
 
 pub use job::{Job, Outcome, Running};
-pub use scene::Scene;
+pub use test_env::TestEnv;
 
 /// Records that a test cannot run on this machine. `cargo xtask test` lists it; in CI it must be
 /// listed in .ci/skips.

@@ -12,47 +12,47 @@ use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::service::Cluster;
-use crate::{Scene, binaries};
+use crate::{TestEnv, binaries};
 
 /// The hosts of the machines.
 pub const HOSTS: [&str; 2] = ["one", "two"];
 /// Which machine this is, in the environment.
-const NUMBER: &str = "SCORE_VM_MACHINE";
+const MACHINE_NUMBER_ENV: &str = "SCORE_VM_MACHINE";
 /// Where the second machine calls the first: by the wire that daemons do not use.
-const CALLED: &str = "10.9.1.1:7100";
+const CONTROL_ADDRESS: &str = "10.9.1.1:7100";
 /// Where daemons listen.
 const PORT: u16 = 9901;
 /// Emulated machines are slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// What is said beside lines of a shell: asks for the time; the end and another start of scored.
-const CLOCK: &str = "clock";
-const KILL: &str = "kill scored";
-const START: &str = "start scored";
+const CMD_CLOCK: &str = "clock";
+const CMD_KILL_SCORED: &str = "kill scored";
+const CMD_START_SCORED: &str = "start scored";
 
 /// The other machine.
-pub struct Other(TcpStream);
+pub struct RemoteMachine(TcpStream);
 
-impl Other {
-    fn meet(number: u32) -> Self {
+impl RemoteMachine {
+    fn connect(number: u32) -> Self {
         if number == 1 {
-            return Self(TcpListener::bind(CALLED).unwrap().accept().unwrap().0);
+            return Self(TcpListener::bind(CONTROL_ADDRESS).unwrap().accept().unwrap().0);
         }
-        let end = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         loop {
-            match TcpStream::connect(CALLED) {
+            match TcpStream::connect(CONTROL_ADDRESS) {
                 Ok(stream) => return Self(stream),
-                Err(why) => assert!(Instant::now() < end, "{why}"),
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
             sleep(Duration::from_millis(50));
         }
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).unwrap().to_le_bytes();
         self.0.write_all(&[&length[..], bytes].concat()).unwrap();
     }
 
-    fn hear(&mut self) -> std::io::Result<Vec<u8>> {
+    fn receive(&mut self) -> std::io::Result<Vec<u8>> {
         let mut length = [0; 4];
         self.0.read_exact(&mut length)?;
         let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
@@ -61,60 +61,61 @@ impl Other {
 
     /// Runs a line of shell there; answers what it prints.
     pub fn sh(&mut self, line: &str) -> String {
-        self.say(line.as_bytes());
-        String::from_utf8(self.hear().unwrap()).unwrap()
+        self.send(line.as_bytes());
+        String::from_utf8(self.receive().unwrap()).unwrap()
     }
 
     /// What the clock there is ahead of the one here, in nanoseconds, and when that was, here.
-    fn ahead(&mut self) -> (i64, i64) {
-        let mut ask = || {
-            let before = clock();
-            self.say(CLOCK.as_bytes());
-            let there = i64::from_le_bytes(self.hear().unwrap().try_into().unwrap());
-            let after = clock();
-            (after - before, there - i64::midpoint(before, after), after)
+    fn clock_offset(&mut self) -> (i64, i64) {
+        let mut measure = || {
+            let before = monotonic_ns();
+            self.send(CMD_CLOCK.as_bytes());
+            let remote_ns = i64::from_le_bytes(self.receive().unwrap().try_into().unwrap());
+            let after = monotonic_ns();
+            (after - before, remote_ns - i64::midpoint(before, after), after)
         };
         // The quickest answer says most.
-        let (_, ahead, when) = (0..10).map(|_| ask()).min_by_key(|answer| answer.0).unwrap();
-        (when, ahead)
+        let (_, offset_ns, measured_at_ns) =
+            (0..10).map(|_| measure()).min_by_key(|sample| sample.0).unwrap();
+        (measured_at_ns, offset_ns)
     }
 
     /// Kills the scored there.
     pub fn kill_scored(&mut self) {
-        self.sh(KILL);
+        self.sh(CMD_KILL_SCORED);
     }
 
     /// Starts one there again.
     pub fn start_scored(&mut self) {
-        self.sh(START);
+        self.sh(CMD_START_SCORED);
     }
 
     /// Does what is said, until the other one has nothing more to say.
-    fn obey(mut self, cluster: &mut Cluster<'_>) {
-        while let Ok(line) = self.hear() {
+    fn serve_commands(mut self, cluster: &mut Cluster<'_>) {
+        while let Ok(line) = self.receive() {
             let line = String::from_utf8(line).unwrap();
-            let answer = match line.as_str() {
-                CLOCK => clock().to_le_bytes().to_vec(),
-                KILL => {
-                    cluster.strike(HOSTS[1], Signal::SIGKILL);
+            let reply = match line.as_str() {
+                CMD_CLOCK => monotonic_ns().to_le_bytes().to_vec(),
+                CMD_KILL_SCORED => {
+                    cluster.signal_daemon(HOSTS[1], Signal::SIGKILL);
                     Vec::new()
                 }
-                START => {
+                CMD_START_SCORED => {
                     cluster.start_host(HOSTS[1]);
                     Vec::new()
                 }
                 line => {
-                    let done = Command::new("sh").args(["-c", line]).output().unwrap();
-                    [done.stdout, done.stderr].concat()
+                    let output = Command::new("sh").args(["-c", line]).output().unwrap();
+                    [output.stdout, output.stderr].concat()
                 }
             };
-            self.say(&answer);
+            self.send(&reply);
         }
     }
 }
 
 /// The clock by which jobs are stopped, in nanoseconds.
-fn clock() -> i64 {
+fn monotonic_ns() -> i64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
     now.tv_sec() * 1_000_000_000 + now.tv_nsec()
 }
@@ -122,55 +123,56 @@ fn clock() -> i64 {
 /// What the clocks have to do with each other: they start at different times, and neither runs
 /// evenly.
 #[derive(Default)]
-pub struct Clocks(Vec<(i64, i64)>);
+pub struct ClockMap(Vec<(i64, i64)>);
 
-impl Clocks {
+impl ClockMap {
     /// Compares them.
-    pub fn look(&mut self, other: &mut Other) {
-        self.0.push(other.ahead());
+    pub fn sample(&mut self, remote_machine: &mut RemoteMachine) {
+        self.0.push(remote_machine.clock_offset());
     }
 
     /// A time of there by the clock here, as the looks before and after say together.
-    pub fn here(&self, there: i64) -> i64 {
-        let of_there = |(when, ahead): &(i64, i64)| when + ahead;
-        let after = self.0.iter().position(|look| of_there(look) > there);
+    pub fn to_local(&self, remote_ns: i64) -> i64 {
+        let remote_time = |(local_ns, offset_ns): &(i64, i64)| local_ns + offset_ns;
+        let next = self.0.iter().position(|sample| remote_time(sample) > remote_ns);
         let last = self.0.len() - 1;
-        let after = after.unwrap_or(last).max(1).min(last);
-        let (a, b) = (&self.0[after.saturating_sub(1)], &self.0[after]);
-        let (from, to) = (of_there(a), of_there(b));
-        let part = (there - from) as f64 / (to - from).max(1) as f64;
-        a.0 + (part * (b.0 - a.0) as f64) as i64
+        let next = next.unwrap_or(last).max(1).min(last);
+        let (a, b) = (&self.0[next.saturating_sub(1)], &self.0[next]);
+        let (from, to) = (remote_time(a), remote_time(b));
+        let fraction = (remote_ns - from) as f64 / (to - from).max(1) as f64;
+        a.0 + (fraction * (b.0 - a.0) as f64) as i64
     }
 }
 
 /// Brings up a cluster of both machines, whose server is on the first, and has the first one run
 /// `test`. Where there are no two machines it is not run.
-pub fn on_both(
+pub fn run_on_both(
     database: &str,
     options: &[&str],
-    test: impl FnOnce(&Scene, &mut Cluster<'_>, &mut Other),
+    test: impl FnOnce(&TestEnv, &mut Cluster<'_>, &mut RemoteMachine),
 ) {
-    let number = std::env::var(NUMBER).ok().and_then(|number| number.parse::<u32>().ok());
+    let number =
+        std::env::var(MACHINE_NUMBER_ENV).ok().and_then(|number| number.parse::<u32>().ok());
     let Some(number @ 1..=2) = number else { return };
-    let scene = Scene::new();
-    let mut other = Other::meet(number);
+    let env = TestEnv::new();
+    let mut remote_machine = RemoteMachine::connect(number);
     let key = match number {
         1 => {
-            let made = scene.command(binaries::program("scored")).args(&["-makekey", "key"]).run();
-            assert_eq!(made.code, 0, "{made}");
-            let key = std::fs::read(scene.dir().join("key")).unwrap();
-            std::fs::remove_file(scene.dir().join("key")).unwrap();
-            other.say(&key);
+            let outcome = env.command(binaries::program("scored")).args(&["-makekey", "key"]).run();
+            assert_eq!(outcome.code, 0, "{outcome}");
+            let key = std::fs::read(env.dir().join("key")).unwrap();
+            std::fs::remove_file(env.dir().join("key")).unwrap();
+            remote_machine.send(&key);
             key
         }
-        _ => other.hear().unwrap(),
+        _ => remote_machine.receive().unwrap(),
     };
     let host = HOSTS[number as usize - 1];
     let options = [options, &["-server", HOSTS[0]]].concat();
-    let mut cluster = Cluster::join(&scene, host, database, &options, (&key, PORT));
+    let mut cluster = Cluster::join(&env, host, database, &options, (&key, PORT));
     if number == 2 {
-        return other.obey(&mut cluster);
+        return remote_machine.serve_commands(&mut cluster);
     }
-    cluster.until_logged(HOSTS[0], "host two is up");
-    test(&scene, &mut cluster, &mut other);
+    cluster.wait_for_log(HOSTS[0], "host two is up");
+    test(&env, &mut cluster, &mut remote_machine);
 }

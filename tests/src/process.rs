@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// The variable that holds the marker.
-pub const MARK: &str = "HARNESS_MARK";
+pub const MARKER_ENV: &str = "HARNESS_MARK";
 
 /// One process.
 #[derive(Debug, Clone)]
@@ -79,15 +79,18 @@ impl Process {
 }
 
 /// All living processes with this marker, oldest id first.
-pub fn marked(mark: &str) -> Vec<Process> {
-    let wanted = format!("{MARK}={mark}");
+pub fn with_marker(marker: &str) -> Vec<Process> {
+    let marker_variable = format!("{MARKER_ENV}={marker}");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
         let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { continue };
-        if environment.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes()) {
+        if environment
+            .split(|byte| *byte == 0)
+            .any(|variable| variable == marker_variable.as_bytes())
+        {
             found.extend(Process::read(pid).filter(|process| process.state != 'Z'));
         }
     }

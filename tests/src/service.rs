@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
-use crate::place::Place;
-use crate::{Job, Outcome, Running, Scene, binaries, skip};
+use crate::netns::NetNs;
+use crate::{Job, Outcome, Running, TestEnv, binaries, skip};
 
 /// A user that nobody knows by name.
 pub const ALICE: u32 = 61_001;
@@ -25,61 +25,61 @@ pub const OPERATOR: u32 = 61_003;
 
 /// Its daemons, which end with this value.
 pub struct Cluster<'a> {
-    scene: &'a Scene,
+    env: &'a TestEnv,
     port: u16,
     options: Vec<String>,
     daemons: Vec<(String, Child)>,
     /// The networks of hosts that are not on this machine's own.
-    places: HashMap<String, Place>,
+    netns_by_host: HashMap<String, NetNs>,
 }
 
 impl<'a> Cluster<'a> {
     /// Hosts a, b, ... with two processors each; the last is the server. None, and a skip, where we
     /// are not root.
-    pub fn start(scene: &'a Scene, hosts: &[&str]) -> Option<Self> {
-        Self::start_with(scene, hosts, &Self::database(hosts))
+    pub fn start(env: &'a TestEnv, hosts: &[&str]) -> Option<Self> {
+        Self::start_with_database(env, hosts, &Self::database(hosts))
     }
 
     /// The same with a database of its own: the cluster is the group `all`, the last of `hosts` its
     /// server.
-    pub fn start_with(scene: &'a Scene, hosts: &[&str], database: &str) -> Option<Self> {
-        Self::start_as(scene, hosts, database, &[])
+    pub fn start_with_database(env: &'a TestEnv, hosts: &[&str], database: &str) -> Option<Self> {
+        Self::start_with_options(env, hosts, database, &[])
     }
 
     /// The same with more options for every scored.
-    pub fn start_as(
-        scene: &'a Scene,
+    pub fn start_with_options(
+        env: &'a TestEnv,
         hosts: &[&str],
         database: &str,
         options: &[&str],
     ) -> Option<Self> {
-        Self::start_on(scene, hosts, database, options, HashMap::new())
+        Self::start_in_netns(env, hosts, database, options, HashMap::new())
     }
 
     /// The same with networks of their own for hosts.
-    pub fn start_on(
-        scene: &'a Scene,
+    pub fn start_in_netns(
+        env: &'a TestEnv,
         hosts: &[&str],
         database: &str,
         options: &[&str],
-        places: HashMap<String, Place>,
+        netns_by_host: HashMap<String, NetNs>,
     ) -> Option<Self> {
         if !geteuid().is_root() {
             skip("multi-user mode", "it needs root");
             return None;
         }
-        scene.file("db", database);
-        let made = scene.command(binaries::program("scored")).args(&["-makekey", "key"]).run();
-        assert_eq!(made.code, 0, "{made}");
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let options = options.iter().map(|word| (*word).to_owned()).collect();
-        let mut cluster = Self { scene, port, options, daemons: Vec::new(), places };
+        env.write_file("db", database);
+        let outcome = env.command(binaries::program("scored")).args(&["-makekey", "key"]).run();
+        assert_eq!(outcome.code, 0, "{outcome}");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let mut cluster = Self { env, port, options, daemons: Vec::new(), netns_by_host };
         hosts.iter().for_each(|host| cluster.start_host(host));
         let server = hosts.last().unwrap();
         for host in &hosts[..hosts.len() - 1] {
-            cluster.until_logged(server, &format!("host {host} is up"));
+            cluster.wait_for_log(server, &format!("host {host} is up"));
         }
         Some(cluster)
     }
@@ -87,18 +87,18 @@ impl<'a> Cluster<'a> {
     /// The daemon of one host, whose others are on machines of their own and have the same key and
     /// port.
     pub fn join(
-        scene: &'a Scene,
+        env: &'a TestEnv,
         host: &str,
         database: &str,
         options: &[&str],
         (key, port): (&[u8], u16),
     ) -> Self {
-        scene.file("db", database);
-        let key = scene.file("key", key);
+        env.write_file("db", database);
+        let key = env.write_file("key", key);
         std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o600)).unwrap();
-        let options = options.iter().map(|word| (*word).to_owned()).collect();
-        let places = HashMap::new();
-        let mut cluster = Self { scene, port, options, daemons: Vec::new(), places };
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let netns_by_host = HashMap::new();
+        let mut cluster = Self { env, port, options, daemons: Vec::new(), netns_by_host };
         cluster.start_host(host);
         cluster
     }
@@ -106,7 +106,8 @@ impl<'a> Cluster<'a> {
     /// The database where nobody needs another: hosts on loopback addresses, with two processors.
     pub fn database(hosts: &[&str]) -> String {
         let list = hosts.iter().zip(1..);
-        list.map(|(name, at)| format!("{name} address=127.0.0.{at} cores=2 group=all\n")).collect()
+        list.map(|(name, number)| format!("{name} address=127.0.0.{number} cores=2 group=all\n"))
+            .collect()
     }
 
     /// Where its daemons listen for each other.
@@ -116,12 +117,12 @@ impl<'a> Cluster<'a> {
 
     /// A program under test where every user may run it, wherever the build is.
     pub fn program(&self, name: &str) -> PathBuf {
-        let path = self.scene.dir().join(name);
+        let path = self.env.dir().join(name);
         if !path.exists() {
             // By another process: a program that this one writes is busy as long as a child that
             // another test has just forked holds the descriptor, too.
-            let copied = Command::new("cp").arg(binaries::program(name)).arg(&path).status();
-            assert!(copied.is_ok_and(|status| status.success()), "cp {name}");
+            let status = Command::new("cp").arg(binaries::program(name)).arg(&path).status();
+            assert!(status.is_ok_and(|status| status.success()), "cp {name}");
         }
         path
     }
@@ -129,7 +130,7 @@ impl<'a> Cluster<'a> {
     /// Starts the daemon of a host, and waits until it is ready.
     pub fn start_host(&mut self, host: &str) {
         let mut command = Command::new(self.program("scored"));
-        self.scene.dress(&mut command);
+        self.env.configure(&mut command);
         let port = self.port.to_string();
         let operator = OPERATOR.to_string();
         command
@@ -141,22 +142,22 @@ impl<'a> Cluster<'a> {
             .stdin(Stdio::null())
             .stderr(File::options().append(true).create(true).open(self.log_file(host)).unwrap())
             .env_remove("JOURNAL_STREAM");
-        let child = match self.places.get(host) {
-            Some(place) => place.act(|| command.spawn()),
+        let child = match self.netns_by_host.get(host) {
+            Some(netns) => netns.run_inside(|| command.spawn()),
             None => command.spawn(),
         };
         self.daemons.push((host.to_owned(), child.unwrap()));
-        self.until_logged(host, "ready");
+        self.wait_for_log(host, "ready");
     }
 
     /// Where the scruns of a host call.
     pub fn socket(&self, host: &str) -> PathBuf {
-        self.scene.dir().join(format!("socket-{host}"))
+        self.env.dir().join(format!("socket-{host}"))
     }
 
     /// The file that a daemon logs to.
     pub fn log_file(&self, host: &str) -> PathBuf {
-        self.scene.dir().join(format!("log-{host}"))
+        self.env.dir().join(format!("log-{host}"))
     }
 
     /// What a daemon has logged.
@@ -165,20 +166,24 @@ impl<'a> Cluster<'a> {
     }
 
     /// Waits until a daemon has logged something.
-    pub fn until_logged(&self, host: &str, what: &str) {
-        let end = Instant::now() + Duration::from_secs(30);
-        while !self.log(host).contains(what) {
-            assert!(Instant::now() < end, "{host} has not logged {what:?}: {}", self.log(host));
+    pub fn wait_for_log(&self, host: &str, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.log(host).contains(text) {
+            assert!(
+                Instant::now() < deadline,
+                "{host} has not logged {text:?}: {}",
+                self.log(host)
+            );
             sleep(Duration::from_millis(10));
         }
     }
 
     /// Kills a daemon, or stops it.
-    pub fn strike(&mut self, host: &str, signal: Signal) {
-        let at = self.daemons.iter().position(|(name, _)| name == host).unwrap();
-        kill(Pid::from_raw(self.daemons[at].1.id() as i32), signal).unwrap();
+    pub fn signal_daemon(&mut self, host: &str, signal: Signal) {
+        let index = self.daemons.iter().position(|(name, _)| name == host).unwrap();
+        kill(Pid::from_raw(self.daemons[index].1.id() as i32), signal).unwrap();
         if signal == Signal::SIGKILL {
-            let _ = self.daemons.remove(at).1.wait();
+            let _ = self.daemons.remove(index).1.wait();
             let _ = std::fs::remove_file(self.log_file(host));
         }
     }
@@ -186,10 +191,10 @@ impl<'a> Cluster<'a> {
     /// A program under test, as a user runs it on a host.
     pub fn command(&self, uid: u32, program: &str, host: &str) -> Job {
         let mut command = Command::new(self.program(program));
-        self.scene.dress(&mut command);
+        self.env.configure(&mut command);
         command.env("SCORED_SOCKET", self.socket(host)).env_remove("XDG_RUNTIME_DIR");
         command.current_dir("/").uid(uid).gid(uid);
-        Job::new(self.scene.mark().to_owned(), command)
+        Job::new(self.env.marker().to_owned(), command)
     }
 
     /// scrun of a user on a host: options, then a shell script.
@@ -199,15 +204,15 @@ impl<'a> Cluster<'a> {
     }
 
     /// A job that runs until it is ended.
-    pub fn hold(&self, uid: u32, host: &str, options: &str) -> Running {
+    pub fn start_long_job(&self, uid: u32, host: &str, options: &str) -> Running {
         let mut job = self.scrun(uid, host, options, "echo up; exec sleep 300").start();
         job.wait_for("up", 1);
         job
     }
 
     /// `scored -list` and the like.
-    pub fn console(&self, uid: u32, host: &str, words: &[&str]) -> Outcome {
-        self.command(uid, "scored", host).args(words).run()
+    pub fn console(&self, uid: u32, host: &str, args: &[&str]) -> Outcome {
+        self.command(uid, "scored", host).args(args).run()
     }
 }
 

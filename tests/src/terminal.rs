@@ -10,88 +10,88 @@ use std::time::{Duration, Instant};
 
 use nix::pty::openpty;
 
-use crate::Scene;
+use crate::TestEnv;
 
 /// A terminal with a command in its foreground.
 pub struct Terminal {
-    keyboard: File,
-    screen: Arc<Mutex<Vec<u8>>>,
+    master: File,
+    output: Arc<Mutex<Vec<u8>>>,
     child: Child,
 }
 
 impl Terminal {
     /// Opens a terminal and starts `program` as the leader of its session.
-    pub fn open(scene: &Scene, program: &str, args: &[&str]) -> Self {
+    pub fn open(env: &TestEnv, program: &str, args: &[&str]) -> Self {
         let pair = openpty(None, None).expect("a pseudo terminal can be opened");
         let (master, slave) = (File::from(pair.master), pair.slave);
-        let copy = |fd: &OwnedFd| Stdio::from(fd.try_clone().expect("a descriptor is free"));
+        let stdio_of = |fd: &OwnedFd| Stdio::from(fd.try_clone().expect("a descriptor is free"));
         // setsid(1) makes the terminal the controlling one of a new session.
         let mut command = Command::new("setsid");
-        scene.dress(&mut command);
+        env.configure(&mut command);
         let child = command
             .args(["--ctty", "--wait", program])
             .args(args)
             .env("TERM", "dumb")
-            .stdin(copy(&slave))
-            .stdout(copy(&slave))
-            .stderr(copy(&slave))
+            .stdin(stdio_of(&slave))
+            .stdout(stdio_of(&slave))
+            .stderr(stdio_of(&slave))
             .spawn()
             .expect("setsid(1) of util-linux is there");
         drop(slave);
-        let screen = Arc::new(Mutex::new(Vec::new()));
-        let (shared, mut reader) = (Arc::clone(&screen), master.try_clone().expect("dup"));
+        let output = Arc::new(Mutex::new(Vec::new()));
+        let (shared, mut reader) = (Arc::clone(&output), master.try_clone().expect("dup"));
         thread::spawn(move || {
             let mut chunk = vec![0; 1 << 16];
             while let Ok(count @ 1..) = reader.read(&mut chunk) {
-                let mut screen = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                screen.extend_from_slice(&chunk[..count]);
+                let mut output = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                output.extend_from_slice(&chunk[..count]);
             }
         });
-        Self { keyboard: master, screen, child }
+        Self { master, output, child }
     }
 
     /// A shell with job control, at its first prompt.
-    pub fn shell(scene: &Scene) -> Self {
-        let mut terminal = Self::open(scene, "bash", &["--norc", "--noprofile", "-i"]);
-        terminal.press("PS1='ready> '; set +o history\n");
+    pub fn shell(env: &TestEnv) -> Self {
+        let mut terminal = Self::open(env, "bash", &["--norc", "--noprofile", "-i"]);
+        terminal.type_keys("PS1='ready> '; set +o history\n");
         terminal.wait_for("ready> ", Duration::from_secs(10));
         terminal
     }
 
     /// Types these characters; `\x1a` is ^Z.
-    pub fn press(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).expect("the terminal takes what is typed");
+    pub fn type_keys(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).expect("the terminal takes what is typed");
     }
 
     /// Everything shown so far.
-    pub fn screen(&self) -> Vec<u8> {
-        self.screen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn output(&self) -> Vec<u8> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Everything shown so far, as text.
     pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.screen()).into_owned()
+        String::from_utf8_lossy(&self.output()).into_owned()
     }
 
     /// How many bytes have been shown.
-    pub fn shown(&self) -> usize {
-        self.screen.lock().unwrap_or_else(PoisonError::into_inner).len()
+    pub fn bytes_shown(&self) -> usize {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Waits until `text` is shown after position `from`; answers the position behind it.
-    pub fn wait_for_after(&self, from: usize, text: &str, limit: Duration) -> usize {
-        let begin = Instant::now();
+    pub fn wait_for_after(&self, offset: usize, text: &str, timeout: Duration) -> usize {
+        let started_at = Instant::now();
         loop {
-            let screen = self.screen();
-            let rest = &screen[from.min(screen.len())..];
+            let output = self.output();
+            let rest = &output[offset.min(output.len())..];
             let found =
                 rest.windows(text.len().max(1)).position(|window| window == text.as_bytes());
-            if let Some(at) = found {
-                return from + at + text.len();
+            if let Some(index) = found {
+                return offset + index + text.len();
             }
             assert!(
-                begin.elapsed() < limit,
-                "no {text:?} within {limit:?}; the screen shows\n{}",
+                started_at.elapsed() < timeout,
+                "no {text:?} within {timeout:?}; the screen shows\n{}",
                 String::from_utf8_lossy(rest)
             );
             sleep(Duration::from_millis(5));
@@ -99,18 +99,22 @@ impl Terminal {
     }
 
     /// Waits until `text` is shown anywhere.
-    pub fn wait_for(&self, text: &str, limit: Duration) -> usize {
-        self.wait_for_after(0, text, limit)
+    pub fn wait_for(&self, text: &str, timeout: Duration) -> usize {
+        self.wait_for_after(0, text, timeout)
     }
 
     /// Waits for the end of the session.
-    pub fn wait(mut self, limit: Duration) -> i32 {
-        let begin = Instant::now();
+    pub fn wait(mut self, timeout: Duration) -> i32 {
+        let started_at = Instant::now();
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return status.code().unwrap_or(-1);
             }
-            assert!(begin.elapsed() < limit, "the session goes on; it shows\n{}", self.text());
+            assert!(
+                started_at.elapsed() < timeout,
+                "the session goes on; it shows\n{}",
+                self.text()
+            );
             sleep(Duration::from_millis(5));
         }
     }

@@ -9,75 +9,75 @@ use std::process::Command;
 
 use nix::unistd::geteuid;
 
-use crate::{Job, Scene, binaries, process, skip};
+use crate::{Job, TestEnv, binaries, process, skip};
 
 /// The folder above the programs under test in which packages are unpacked.
-const UNPACKED: &str = "testbeds";
+const PACKAGE_DIR: &str = "testbeds";
 
 /// A testbed, ready to be started.
 pub struct Testbed {
     script: PathBuf,
     folder: PathBuf,
-    tools: PathBuf,
+    package_dir: PathBuf,
     programs: Vec<(&'static str, PathBuf)>,
-    variables: Vec<(&'static str, String)>,
+    env_vars: Vec<(&'static str, String)>,
 }
 
-fn unpacked() -> PathBuf {
-    binaries::folder().parent().unwrap_or(Path::new("/")).join(UNPACKED)
+fn package_dir() -> PathBuf {
+    binaries::folder().parent().unwrap_or(Path::new("/")).join(PACKAGE_DIR)
 }
 
 /// A program by one of its names: installed, else unpacked.
-fn tool(names: &[&str]) -> Option<PathBuf> {
+fn find_tool(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     folders.push("/usr/sbin".into());
-    folders.extend(["usr/sbin", "usr/bin"].map(|folder| unpacked().join(folder)));
+    folders.extend(["usr/sbin", "usr/bin"].map(|folder| package_dir().join(folder)));
     let files = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
     files.into_iter().find(|file| file.is_file())
 }
 
 impl Testbed {
-    fn new(scene: &Scene, name: &str, programs: &[(&'static str, &[&str])]) -> Option<Self> {
-        let folder = scene.dir().join(name);
+    fn new(env: &TestEnv, name: &str, programs: &[(&'static str, &[&str])]) -> Option<Self> {
+        let folder = env.dir().join(name);
         fs::create_dir_all(&folder).expect("the scenario's folder can be written");
         let mut found = Vec::new();
         for (variable, names) in programs {
-            let Some(path) = tool(names) else {
+            let Some(path) = find_tool(names) else {
                 skip(&format!("{name}_testbed"), &format!("{} is not installed", names[0]));
                 return None;
             };
             found.push((*variable, path));
         }
         let script = binaries::root().join(format!("tests/testbeds/{name}.sh"));
-        let tools = unpacked();
-        Some(Self { script, folder, tools, programs: found, variables: Vec::new() })
+        let package_dir = package_dir();
+        Some(Self { script, folder, package_dir, programs: found, env_vars: Vec::new() })
     }
 
     /// An sshd on each host but the first. They are reached as 10.77.0.2, 10.77.0.3 …; the remote
     /// shell with its options is in SCORE_RSH.
-    pub fn ssh(scene: &Scene) -> Option<Self> {
-        let mut bed = Self::new(scene, "ssh", &[("SSHD", &["sshd"]), ("", &["ssh-keygen"])])?;
-        let folder = bed.folder.display().to_string();
+    pub fn ssh(env: &TestEnv) -> Option<Self> {
+        let mut testbed = Self::new(env, "ssh", &[("SSHD", &["sshd"]), ("", &["ssh-keygen"])])?;
+        let folder = testbed.folder.display().to_string();
         for name in ["host_key", "user_key"] {
-            let made = Command::new("ssh-keygen")
+            let status = Command::new("ssh-keygen")
                 .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-                .arg(bed.folder.join(name))
+                .arg(testbed.folder.join(name))
                 .status();
-            assert!(made.is_ok_and(|status| status.success()), "ssh-keygen");
+            assert!(status.is_ok_and(|status| status.success()), "ssh-keygen");
         }
-        bed.file(
+        testbed.write_file(
             "sshd_config",
             &format!(
                 "Port 2222\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\n\
                  UsePAM no\nStrictModes no\nPidFile none\nPasswordAuthentication no\n\
                  KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n\
                  SetEnv {}={}\n",
-                process::MARK,
-                scene.mark(),
+                process::MARKER_ENV,
+                env.marker(),
             ),
         );
-        bed.file(
+        testbed.write_file(
             "ssh_config",
             &format!(
                 "Port 2222\nIdentityFile {folder}/user_key\nIdentitiesOnly yes\n\
@@ -85,13 +85,16 @@ impl Testbed {
             ),
         );
         let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        bed.file("passwd", &format!("{users}sshd:x:32766:32766::/run/sshd:/usr/sbin/nologin\n"));
-        bed.variables.push(("SCORE_RSH", format!("ssh -F {folder}/ssh_config")));
-        Some(bed)
+        testbed.write_file(
+            "passwd",
+            &format!("{users}sshd:x:32766:32766::/run/sshd:/usr/sbin/nologin\n"),
+        );
+        testbed.env_vars.push(("SCORE_RSH", format!("ssh -F {folder}/ssh_config")));
+        Some(testbed)
     }
 
     /// A Slurm cluster with a node `node1`, `node2` … on each host but the first.
-    pub fn slurm(scene: &Scene, nodes: u32) -> Option<Self> {
+    pub fn slurm(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("slurm_testbed", "its daemons are for root");
             return None;
@@ -103,11 +106,11 @@ impl Testbed {
             ("SLURMSTEPD", &["slurmstepd", "slurmstepd-wlm"]),
             ("", &["srun"]),
         ];
-        let bed = Self::new(scene, "slurm", programs)?;
+        let testbed = Self::new(env, "slurm", programs)?;
         for name in ["munge", "state", "log", "spool"] {
-            fs::create_dir_all(bed.folder.join(name)).expect("the folder can be written");
+            fs::create_dir_all(testbed.folder.join(name)).expect("the folder can be written");
         }
-        let key = bed.folder.join("munge.key");
+        let key = testbed.folder.join("munge.key");
         let random = fs::File::open("/dev/urandom").expect("/dev/urandom");
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut std::io::Read::take(random, 128), &mut bytes)
@@ -115,42 +118,43 @@ impl Testbed {
         fs::write(&key, bytes).expect("the folder can be written");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("the file is ours");
         for node in 1..=nodes {
-            let _ = fs::create_dir(bed.folder.join(format!("spool/node{node}")));
+            let _ = fs::create_dir(testbed.folder.join(format!("spool/node{node}")));
         }
-        bed.file_of_hosts(nodes);
-        bed.file("slurm.conf", &bed.slurm_conf(nodes));
-        Some(bed)
+        testbed.write_hosts_file(nodes);
+        testbed.write_file("slurm.conf", &testbed.slurm_conf(nodes));
+        Some(testbed)
     }
 
     /// A Grid Engine cluster with a host `node1`, `node2` … on each host but the first.
-    pub fn grid_engine(scene: &Scene, nodes: u32) -> Option<Self> {
+    pub fn grid_engine(env: &TestEnv, nodes: u32) -> Option<Self> {
         if !geteuid().is_root() {
             skip("grid_engine_testbed", "its daemons are for root");
             return None;
         }
-        let bed = Self::new(scene, "grid_engine", &[("", &["sge_qmaster"]), ("", &["sge_execd"])])?;
-        bed.file_of_hosts(nodes);
-        bed.file(
+        let testbed =
+            Self::new(env, "grid_engine", &[("", &["sge_qmaster"]), ("", &["sge_execd"])])?;
+        testbed.write_hosts_file(nodes);
+        testbed.write_file(
             "parallel",
             "pe_name score\nslots 99\nuser_lists NONE\nxuser_lists NONE\nstart_proc_args NONE\n\
              stop_proc_args NONE\nallocation_rule 2\ncontrol_slaves TRUE\n\
              job_is_first_task FALSE\nurgency_slots min\naccounting_summary FALSE\n\
              qsort_args NONE\n",
         );
-        Some(bed)
+        Some(testbed)
     }
 
     /// systemd on this machine's files, with scored's unit and a copy of our programs; the folder
     /// that holds these is the first in PATH. `line` runs as a service.
-    pub fn systemd(scene: &Scene, line: &str) -> Option<Job> {
+    pub fn systemd(env: &TestEnv, line: &str) -> Option<Job> {
         let manager = Path::new("/usr/lib/systemd/systemd");
         if !geteuid().is_root() || !manager.exists() {
             skip("systemd_testbed", "systemd is not installed, or we are not root");
             return None;
         }
-        let bed = Self::new(scene, "systemd", &[("", &["systemd-analyze"])])?;
-        let programs = scene.dir().join("bin");
-        let units = bed.folder.join("units");
+        let testbed = Self::new(env, "systemd", &[("", &["systemd-analyze"])])?;
+        let programs = env.dir().join("bin");
+        let units = testbed.folder.join("units");
         for folder in [&programs, &units] {
             fs::create_dir_all(folder).expect("the folder can be written");
         }
@@ -159,15 +163,15 @@ impl Testbed {
             copied.expect("our programs can be copied");
         }
         let unit = fs::read_to_string(binaries::root().join("dist/scored.service"));
-        let prefix = scene.dir().display().to_string();
+        let prefix = env.dir().display().to_string();
         let unit = unit.expect("the unit is there").replace("@PREFIX@", &prefix);
-        bed.file("units/scored.service", &unit);
-        let folder = bed.folder.display();
-        bed.file(
+        testbed.write_file("units/scored.service", &unit);
+        let folder = testbed.folder.display();
+        testbed.write_file(
             "units/bed.target",
             "[Unit]\nDefaultDependencies=no\nWants=line.service systemd-journald.service\n",
         );
-        bed.file(
+        testbed.write_file(
             "units/line.service",
             &format!(
                 "[Unit]\nDefaultDependencies=no\nAfter=systemd-journald.socket\n\
@@ -175,7 +179,7 @@ impl Testbed {
                  StandardOutput=file:{folder}/out\nStandardError=file:{folder}/error\n"
             ),
         );
-        bed.file(
+        testbed.write_file(
             "line",
             &format!(
                 "PATH={}:$PATH; export PATH; cd {prefix}\n({line}\n)\necho $? > {folder}/code\n\
@@ -183,24 +187,24 @@ impl Testbed {
                 programs.display()
             ),
         );
-        bed.file("out", "");
-        bed.file("error", "");
+        testbed.write_file("out", "");
+        testbed.write_file("error", "");
         let text = |path: &Path| path.display().to_string();
-        let job = scene.command("/bin/sh").arg(&text(&bed.script));
-        Some(job.env("BED", &text(&bed.folder)).env("SCENE", &prefix))
+        let job = env.command("/bin/sh").arg(&text(&testbed.script));
+        Some(job.env("BED", &text(&testbed.folder)).env("SCENE", &prefix))
     }
 
     /// What the resolver shall know.
-    fn file_of_hosts(&self, nodes: u32) {
+    fn write_hosts_file(&self, nodes: u32) {
         let mut hosts = "127.0.0.1 localhost\n".to_owned();
         for node in 0..=nodes {
             hosts += &format!("10.77.0.{} node{node}\n", node + 1);
         }
-        self.file("hosts", &hosts);
+        self.write_file("hosts", &hosts);
     }
 
     fn slurm_conf(&self, nodes: u32) -> String {
-        let plugins = self.tools.join("usr/lib/x86_64-linux-gnu/slurm-wlm");
+        let plugins = self.package_dir.join("usr/lib/x86_64-linux-gnu/slurm-wlm");
         let plugins = if plugins.is_dir() {
             format!("PluginDir={}\n", plugins.display())
         } else {
@@ -223,31 +227,31 @@ impl Testbed {
         )
     }
 
-    fn file(&self, name: &str, text: &str) {
+    fn write_file(&self, name: &str, text: &str) {
         fs::write(self.folder.join(name), text).expect("the folder can be written");
     }
 
     /// Slurm's command line runs outside of an allocation, to ask for one itself.
     #[must_use]
     pub fn outside(mut self) -> Self {
-        self.variables.push(("OUTSIDE", "yes".to_owned()));
+        self.env_vars.push(("OUTSIDE", "yes".to_owned()));
         self
     }
 
     /// A command line that is run on the first of `hosts` hosts, in the scenario's folder, once
     /// the testbed is up; the testbed goes with it.
-    pub fn run(&self, scene: &Scene, hosts: u32, line: &str) -> Job {
+    pub fn run(&self, env: &TestEnv, hosts: u32, line: &str) -> Job {
         let text = |path: &Path| path.display().to_string();
-        let mut job = scene
+        let mut job = env
             .command(binaries::program("score-lan"))
             .args(&["-hosts", &hosts.to_string(), "sh", &text(&self.script)])
             .env("BED", &text(&self.folder))
-            .env("TOOLS", &text(&self.tools))
+            .env("TOOLS", &text(&self.package_dir))
             .env("LINE", line);
         for (name, path) in self.programs.iter().filter(|(name, _)| !name.is_empty()) {
             job = job.env(name, &text(path));
         }
-        for (name, value) in &self.variables {
+        for (name, value) in &self.env_vars {
             job = job.env(name, value);
         }
         job

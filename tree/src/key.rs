@@ -15,9 +15,9 @@ const LENGTH: usize = 32;
 /// How the text of a key begins.
 const PREFIX: &str = "scorekey1-";
 /// Bytes of the text: prefix, key and checksum.
-const TEXT: usize = PREFIX.len() + 2 * LENGTH + 8;
+const TEXT_LEN: usize = PREFIX.len() + 2 * LENGTH + 8;
 /// Only the owner may read and write.
-const MODE: u32 = 0o600;
+const FILE_MODE: u32 = 0o600;
 
 /// The cluster key. It is never shown: `Debug` hides it, and only [`Key::to_text`] writes it out.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Key([u8; LENGTH]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TextError {
     /// Another length.
-    #[error("a key has {TEXT} characters, this has {0}: it may be cut")]
+    #[error("a key has {TEXT_LEN} characters, this has {0}: it may be cut")]
     Length(usize),
     /// It does not begin as a key.
     #[error("a key begins with {PREFIX:?}")]
@@ -51,7 +51,7 @@ pub enum FileError {
     Exists(PathBuf),
     /// Not a regular file.
     #[error("key file {0} is no regular file")]
-    Kind(PathBuf),
+    NotRegular(PathBuf),
     /// Others may read or write it.
     #[error(
         "key file {0} has mode {1:03o}: others may have read it; make a new key, with mode 600"
@@ -97,25 +97,25 @@ impl Key {
     /// # Errors
     /// One line that names the file and what is wrong with it.
     pub fn load(path: &Path) -> Result<Key, FileError> {
-        let failed = |error| FileError::Io(path.to_owned(), error);
+        let io_error = |error| FileError::Io(path.to_owned(), error);
         // Opening a FIFO would wait for a writer: look first. What is opened is looked at again.
-        if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(FileError::Kind(path.to_owned()));
+        if !fs::metadata(path).map_err(io_error)?.is_file() {
+            return Err(FileError::NotRegular(path.to_owned()));
         }
-        let file = File::open(path).map_err(failed)?;
-        let found = file.metadata().map_err(failed)?;
+        let file = File::open(path).map_err(io_error)?;
+        let metadata = file.metadata().map_err(io_error)?;
         let caller = nix::unistd::geteuid().as_raw();
-        if !found.is_file() {
-            return Err(FileError::Kind(path.to_owned()));
+        if !metadata.is_file() {
+            return Err(FileError::NotRegular(path.to_owned()));
         }
-        if found.mode() & 0o077 != 0 {
-            return Err(FileError::Mode(path.to_owned(), found.mode() & 0o777));
+        if metadata.mode() & 0o077 != 0 {
+            return Err(FileError::Mode(path.to_owned(), metadata.mode() & 0o777));
         }
-        if found.uid() != 0 && found.uid() != caller {
-            return Err(FileError::Owner(path.to_owned(), found.uid(), caller));
+        if metadata.uid() != 0 && metadata.uid() != caller {
+            return Err(FileError::Owner(path.to_owned(), metadata.uid(), caller));
         }
         let mut bytes = Vec::new();
-        file.take(TEXT as u64 + 64).read_to_end(&mut bytes).map_err(failed)?;
+        file.take(TEXT_LEN as u64 + 64).read_to_end(&mut bytes).map_err(io_error)?;
         let text = String::from_utf8_lossy(&bytes);
         text.trim_end().parse().map_err(|error| FileError::Text(path.to_owned(), error))
     }
@@ -125,21 +125,21 @@ impl Key {
     /// # Errors
     /// One line that names the file and what is wrong.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
-        let failed = |error| FileError::Io(path.to_owned(), error);
+        let io_error = |error| FileError::Io(path.to_owned(), error);
         let mut options = OpenOptions::new();
-        let made = options.write(true).create_new(true).mode(MODE).open(path);
-        let mut file = made.map_err(|error| match error.kind() {
+        let opened = options.write(true).create_new(true).mode(FILE_MODE).open(path);
+        let mut file = opened.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => FileError::Exists(path.to_owned()),
-            _ => failed(error),
+            _ => io_error(error),
         })?;
-        let written = file
-            .set_permissions(fs::Permissions::from_mode(MODE))
+        let result = file
+            .set_permissions(fs::Permissions::from_mode(FILE_MODE))
             .and_then(|()| file.write_all(format!("{}\n", self.to_text()).as_bytes()))
             .and_then(|()| file.sync_all());
-        written.map_err(|error| {
+        result.map_err(|error| {
             // Half a key is of no use, and would be in the way of the next try.
             let _ = fs::remove_file(path);
-            failed(error)
+            io_error(error)
         })
     }
 }
@@ -164,16 +164,20 @@ impl FromStr for Key {
 
     fn from_str(text: &str) -> Result<Key, TextError> {
         let Some(digits) = text.strip_prefix(PREFIX) else {
-            let cut = PREFIX.starts_with(text);
-            return Err(if cut { TextError::Length(text.len()) } else { TextError::Prefix });
+            let is_truncated = PREFIX.starts_with(text);
+            return Err(if is_truncated {
+                TextError::Length(text.len())
+            } else {
+                TextError::Prefix
+            });
         };
-        if text.len() != TEXT {
+        if text.len() != TEXT_LEN {
             return Err(TextError::Length(text.chars().count()));
         }
         let mut bytes = [0; LENGTH + 4];
         for (index, digit) in digits.chars().enumerate() {
-            let place = TextError::Digit(PREFIX.len() + index + 1);
-            let value = digit.to_digit(16).ok_or(place)? as u8;
+            let error = TextError::Digit(PREFIX.len() + index + 1);
+            let value = digit.to_digit(16).ok_or(error)? as u8;
             bytes[index / 2] = bytes[index / 2] << 4 | value;
         }
         let (key, sum) = bytes.split_first_chunk::<LENGTH>().expect("LENGTH + 4 bytes");
@@ -201,9 +205,9 @@ mod tests {
     use super::*;
 
     /// A folder of its own for one test, gone with it.
-    struct Folder(PathBuf);
+    struct TempDir(PathBuf);
 
-    impl Folder {
+    impl TempDir {
         fn new(name: &str) -> Self {
             let path =
                 std::env::temp_dir().join(format!("score-key-{}-{name}", std::process::id()));
@@ -217,7 +221,7 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TempDir {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -237,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_key_that_was_made_is_read_back_and_only_its_owner_can_read_it() {
-        let folder = Folder::new("made");
+        let folder = TempDir::new("made");
         make(&folder.file()).unwrap();
         let mode = fs::metadata(folder.file()).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_key_is_never_overwritten() {
-        let folder = Folder::new("twice");
+        let folder = TempDir::new("twice");
         make(&folder.file()).unwrap();
         let before = fs::read(folder.file()).unwrap();
         assert!(matches!(make(&folder.file()), Err(FileError::Exists(_))));
@@ -256,14 +260,14 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_read_or_that_is_no_file_is_refused_with_the_reason() {
-        let folder = Folder::new("refused");
+        let folder = TempDir::new("refused");
         make(&folder.file()).unwrap();
         for mode in [0o640, 0o604, 0o620, 0o666] {
             fs::set_permissions(folder.file(), fs::Permissions::from_mode(mode)).unwrap();
             let reason = Key::load(&folder.file()).unwrap_err().to_string();
             assert!(reason.contains(&format!("mode {mode:03o}")), "{reason}");
         }
-        assert!(matches!(Key::load(&folder.0), Err(FileError::Kind(_))));
+        assert!(matches!(Key::load(&folder.0), Err(FileError::NotRegular(_))));
         let missing = Key::load(&folder.0.join("none")).unwrap_err().to_string();
         assert!(missing.contains("none") && missing.contains("No such file"), "{missing}");
     }
@@ -273,7 +277,7 @@ mod tests {
         if !nix::unistd::geteuid().is_root() {
             return eprintln!("skipped: only root can give a file away");
         }
-        let folder = Folder::new("owner");
+        let folder = TempDir::new("owner");
         make(&folder.file()).unwrap();
         std::os::unix::fs::chown(folder.file(), Some(12_345), None).unwrap();
         let reason = Key::load(&folder.file()).unwrap_err().to_string();
@@ -282,16 +286,16 @@ mod tests {
 
     #[test]
     fn every_truncated_or_changed_copy_is_noticed() {
-        let text = Key::from_bytes(std::array::from_fn(|at| at as u8 * 7)).to_text();
+        let text = Key::from_bytes(std::array::from_fn(|index| index as u8 * 7)).to_text();
         for length in 0..text.len() {
             assert!(text[..length].parse::<Key>().is_err(), "{length}");
         }
-        for place in 0..text.len() {
+        for index in 0..text.len() {
             let mut changed = text.clone().into_bytes();
-            changed[place] = if changed[place] == b'0' { b'1' } else { b'0' };
-            assert!(String::from_utf8(changed).unwrap().parse::<Key>().is_err(), "{place}");
+            changed[index] = if changed[index] == b'0' { b'1' } else { b'0' };
+            assert!(String::from_utf8(changed).unwrap().parse::<Key>().is_err(), "{index}");
         }
-        assert_eq!(format!("{text}0").parse::<Key>(), Err(TextError::Length(TEXT + 1)));
+        assert_eq!(format!("{text}0").parse::<Key>(), Err(TextError::Length(TEXT_LEN + 1)));
         assert_eq!("hello".parse::<Key>(), Err(TextError::Prefix));
         let foreign = text.replace("scorekey1-0007", "scorekey1-00é");
         assert!(matches!(foreign.parse::<Key>(), Err(TextError::Digit(_))));
@@ -299,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_long_or_binary_file_is_no_key() {
-        let folder = Folder::new("long");
+        let folder = TempDir::new("long");
         for content in [vec![0xff; 200], vec![b'a'; 1 << 20], Vec::new()] {
             fs::write(folder.file(), content).unwrap();
             fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o600)).unwrap();

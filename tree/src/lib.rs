@@ -3,6 +3,6 @@
 
 pub mod key;
 pub mod link;
-pub mod merge;
-pub mod range;
-pub mod report;
+pub mod range_tree;
+pub mod report_merge;
+pub mod report_queue;

@@ -11,7 +11,7 @@
 //! - at any fault: one attempt to write what is left, log the line, close.
 //!
 //! Whoever accepts connections also limits how many may be in the handshake at once; each costs
-//! some 200 bytes here until its first flight is whole, and is over after [`Limits::handshake`].
+//! some 200 bytes here until its first flight is whole, and is over after [`LinkTimeouts::handshake`].
 
 use std::time::Duration;
 
@@ -19,104 +19,104 @@ use score_proto::frame::{self, MAX_BODY};
 use serde::{Serialize, de::DeserializeOwned};
 use snow::TransportState;
 
-mod fault;
+mod error;
 mod handshake;
 mod record;
 
-pub use fault::{Fault, SendError};
+pub use error::{LinkError, SendError};
 use handshake::Handshake;
 
 use crate::key::Key;
 
 /// Time on a clock that does not jump.
-pub type Time = Duration;
+pub type MonotonicTime = Duration;
 
 /// Bytes that may wait for a peer that does not read.
 pub const MAX_QUEUED: usize = 4 * MAX_BODY;
 /// Buffers that grew beyond this are given back once they are empty.
-const KEPT: usize = 16 * 1024;
+const MAX_RETAINED_CAPACITY: usize = 16 * 1024;
 /// How many times longer a link is silent that speaks rarely, and what a peer may claim at most.
-const RARELY: u8 = 5;
-const MOST_RARELY: u8 = 10;
+const SLOW_HEARTBEAT_FACTOR: u8 = 5;
+const MAX_HEARTBEAT_FACTOR: u8 = 10;
 /// Bytes of the reason of a leave at most.
-const REASON: usize = 400;
+const MAX_REASON_LEN: usize = 400;
 
 /// How long a link may take and be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct LinkTimeouts {
     /// For the handshake.
-    pub handshake: Duration,
+    pub handshake_timeout: Duration,
     /// A link that brought nothing for that long is dead. Something is sent after a third of it,
     /// and after a quarter when the shell is awake anyway: so the beats of a daemon's links fall
     /// into few turns, and that of a peer is answered in the turn that it wakes.
-    pub silence: Duration,
+    pub silence_timeout: Duration,
 }
 
 /// One end of a link.
 #[derive(Debug)]
 pub struct Link {
     state: State,
-    limits: Limits,
+    timeouts: LinkTimeouts,
     /// Records as they came, from `start` on.
-    came: Vec<u8>,
-    start: usize,
+    received: Vec<u8>,
+    consumed: usize,
     /// The pieces of a message that is not whole.
-    message: Vec<u8>,
+    partial_message: Vec<u8>,
     out: Vec<u8>,
-    wrote: usize,
+    written: usize,
     /// Messages that wait for the end of the handshake, and their bytes.
-    waiting: Vec<Vec<u8>>,
-    waiting_bytes: usize,
+    queued_messages: Vec<Vec<u8>>,
+    queued_bytes: usize,
     /// When something came last; before the link is open, when it began.
-    heard: Time,
+    last_received_at: MonotonicTime,
     /// When something was sent last.
-    spoke: Time,
+    last_sent_at: MonotonicTime,
     /// When the shell was here last.
-    awake: Time,
+    last_active_at: MonotonicTime,
     /// How many times longer than usual this side is silent, and the peer, as it has said.
-    pace: u8,
-    peer_pace: u8,
+    heartbeat_factor: u8,
+    peer_heartbeat_factor: u8,
 }
 
 #[derive(Debug)]
 enum State {
     Handshake(Box<Handshake>),
     Open(Box<TransportState>),
-    Failed(Fault),
+    Failed(LinkError),
 }
 
 impl Link {
     /// The side that has dialled.
     ///
     /// # Errors
-    /// [`Fault::Noise`].
-    pub fn dial(key: &Key, limits: Limits, now: Time) -> Result<Self, Fault> {
+    /// [`LinkError::Noise`].
+    pub fn dial(key: &Key, timeouts: LinkTimeouts, now: MonotonicTime) -> Result<Self, LinkError> {
         let mut out = Vec::new();
         let handshake = Handshake::dial(key, &mut out)?;
-        Ok(Self { out, ..Self::new(handshake, limits, now) })
+        Ok(Self { out, ..Self::new(handshake, timeouts, now) })
     }
 
     /// The side that was dialled.
-    pub fn accept(key: &Key, limits: Limits, now: Time) -> Self {
-        Self::new(Handshake::accept(key), limits, now)
+    pub fn accept(key: &Key, timeouts: LinkTimeouts, now: MonotonicTime) -> Self {
+        Self::new(Handshake::accept(key), timeouts, now)
     }
 
-    fn new(handshake: Handshake, limits: Limits, now: Time) -> Self {
+    fn new(handshake: Handshake, timeouts: LinkTimeouts, now: MonotonicTime) -> Self {
         Self {
             state: State::Handshake(Box::new(handshake)),
-            limits,
-            came: Vec::new(),
-            start: 0,
-            message: Vec::new(),
+            timeouts,
+            received: Vec::new(),
+            consumed: 0,
+            partial_message: Vec::new(),
             out: Vec::new(),
-            wrote: 0,
-            waiting: Vec::new(),
-            waiting_bytes: 0,
-            heard: now,
-            spoke: now,
-            awake: now,
-            pace: 1,
-            peer_pace: 1,
+            written: 0,
+            queued_messages: Vec::new(),
+            queued_bytes: 0,
+            last_received_at: now,
+            last_sent_at: now,
+            last_active_at: now,
+            heartbeat_factor: 1,
+            peer_heartbeat_factor: 1,
         }
     }
 
@@ -129,36 +129,40 @@ impl Link {
     ///
     /// # Errors
     /// The link is at its end.
-    pub fn push(&mut self, mut bytes: &[u8], now: Time) -> Result<(), Fault> {
-        self.awake = now;
+    pub fn push(&mut self, mut bytes: &[u8], now: MonotonicTime) -> Result<(), LinkError> {
+        self.last_active_at = now;
         if let State::Handshake(handshake) = &mut self.state {
             match handshake.push(&mut bytes, &mut self.out) {
                 Ok(None) => return Ok(()),
-                Ok(Some(keys)) => self.opened(keys, now)?,
-                Err(fault) => return Err(self.fail(fault)),
+                Ok(Some(keys)) => self.on_handshake_done(keys, now)?,
+                Err(error) => return Err(self.fail(error)),
             }
         }
-        if let State::Failed(fault) = &self.state {
-            return Err(fault.clone());
+        if let State::Failed(error) = &self.state {
+            return Err(error.clone());
         }
-        self.heard = now;
-        if self.start > 0 {
-            self.came.drain(..self.start);
-            self.start = 0;
+        self.last_received_at = now;
+        if self.consumed > 0 {
+            self.received.drain(..self.consumed);
+            self.consumed = 0;
         }
-        self.came.extend_from_slice(bytes);
+        self.received.extend_from_slice(bytes);
         Ok(())
     }
 
-    fn opened(&mut self, mut keys: Box<TransportState>, now: Time) -> Result<(), Fault> {
+    fn on_handshake_done(
+        &mut self,
+        mut keys: Box<TransportState>,
+        now: MonotonicTime,
+    ) -> Result<(), LinkError> {
         let mut sealed = Ok(());
-        for body in std::mem::take(&mut self.waiting) {
+        for body in std::mem::take(&mut self.queued_messages) {
             sealed = sealed.and_then(|()| seal_message(&mut keys, &body, &mut self.out));
         }
-        self.waiting_bytes = 0;
-        (self.heard, self.spoke) = (now, now);
+        self.queued_bytes = 0;
+        (self.last_received_at, self.last_sent_at) = (now, now);
         self.state = State::Open(keys);
-        sealed.map_err(|fault| self.fail(fault))
+        sealed.map_err(|error| self.fail(error))
     }
 
     /// The next whole message, or `None` until more bytes have come.
@@ -166,64 +170,66 @@ impl Link {
     /// # Errors
     /// The link is at its end; every message before was handed out.
     #[expect(clippy::should_implement_trait, reason = "generic over the message")]
-    pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, Fault> {
+    pub fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, LinkError> {
         loop {
             let keys = match &mut self.state {
                 State::Open(keys) => keys,
                 State::Handshake(_) => return Ok(None),
-                State::Failed(fault) => return Err(fault.clone()),
+                State::Failed(error) => return Err(error.clone()),
             };
-            let rest = &self.came[self.start..];
-            let Some(head) = rest.first_chunk::<2>() else { break };
-            let length = usize::from(u16::from_le_bytes(*head));
-            if length < record::SHORTEST {
-                return Err(self.fail(Fault::Record));
+            let rest = &self.received[self.consumed..];
+            let Some(length_prefix) = rest.first_chunk::<2>() else { break };
+            let length = usize::from(u16::from_le_bytes(*length_prefix));
+            if length < record::MIN_CIPHERTEXT_LEN {
+                return Err(self.fail(LinkError::BadRecord));
             }
             let Some(sealed) = rest.get(2..2 + length) else { break };
-            let opened = record::open(keys, sealed);
-            self.start += 2 + length;
-            match opened.and_then(|plain| self.take(&plain)) {
+            let decrypted = record::open(keys, sealed);
+            self.consumed += 2 + length;
+            match decrypted.and_then(|plain| self.on_record(&plain)) {
                 Ok(Some(message)) => return Ok(Some(message)),
                 Ok(None) => {}
-                Err(fault) => return Err(self.fail(fault)),
+                Err(error) => return Err(self.fail(error)),
             }
         }
-        give_back(&mut self.came, &mut self.start);
+        recycle_buffer(&mut self.received, &mut self.consumed);
         Ok(None)
     }
 
-    fn take<M: DeserializeOwned>(&mut self, plain: &[u8]) -> Result<Option<M>, Fault> {
-        let Some((kind, content)) = plain.split_first() else { return Err(Fault::Record) };
-        let decode = |body: &[u8]| frame::decode_datagram(body).map_err(|_| Fault::Malformed);
+    fn on_record<M: DeserializeOwned>(&mut self, plain: &[u8]) -> Result<Option<M>, LinkError> {
+        let Some((kind, content)) = plain.split_first() else { return Err(LinkError::BadRecord) };
+        let decode = |body: &[u8]| frame::decode_datagram(body).map_err(|_| LinkError::Malformed);
         match *kind {
-            record::ALIVE => match content {
-                [] => Ok(self.paced(1)),
-                [pace @ 1..=MOST_RARELY] => Ok(self.paced(*pace)),
-                _ => Err(Fault::Record),
+            record::KEEPALIVE => match content {
+                [] => Ok(self.set_peer_heartbeat_factor(1)),
+                [factor @ 1..=MAX_HEARTBEAT_FACTOR] => Ok(self.set_peer_heartbeat_factor(*factor)),
+                _ => Err(LinkError::BadRecord),
             },
-            record::LEAVE => {
-                let reason = String::from_utf8_lossy(&content[..content.len().min(REASON)]);
-                Err(Fault::Left(reason.chars().filter(|c| !c.is_control()).collect()))
+            record::CLOSE => {
+                let reason = String::from_utf8_lossy(&content[..content.len().min(MAX_REASON_LEN)]);
+                Err(LinkError::PeerClosed(reason.chars().filter(|c| !c.is_control()).collect()))
             }
-            record::PIECE | record::LAST if self.message.len() + content.len() > MAX_BODY => {
-                Err(Fault::TooLong)
+            record::FRAGMENT | record::LAST_FRAGMENT
+                if self.partial_message.len() + content.len() > MAX_BODY =>
+            {
+                Err(LinkError::TooLong)
             }
-            record::PIECE => {
-                self.message.extend_from_slice(content);
+            record::FRAGMENT => {
+                self.partial_message.extend_from_slice(content);
                 Ok(None)
             }
-            record::LAST if self.message.is_empty() => decode(content).map(Some),
-            record::LAST => {
-                let mut whole = std::mem::take(&mut self.message);
+            record::LAST_FRAGMENT if self.partial_message.is_empty() => decode(content).map(Some),
+            record::LAST_FRAGMENT => {
+                let mut whole = std::mem::take(&mut self.partial_message);
                 whole.extend_from_slice(content);
                 decode(&whole).map(Some)
             }
-            _ => Err(Fault::Record),
+            _ => Err(LinkError::BadRecord),
         }
     }
 
-    fn paced<M>(&mut self, pace: u8) -> Option<M> {
-        self.peer_pace = pace;
+    fn set_peer_heartbeat_factor<M>(&mut self, factor: u8) -> Option<M> {
+        self.peer_heartbeat_factor = factor;
         None
     }
 
@@ -232,13 +238,17 @@ impl Link {
     ///
     /// # Errors
     /// The link is at its end.
-    pub fn speak_rarely(&mut self, rarely: bool, now: Time) -> Result<(), Fault> {
-        let pace = if rarely { RARELY } else { 1 };
+    pub fn set_slow_heartbeat(
+        &mut self,
+        is_slow: bool,
+        now: MonotonicTime,
+    ) -> Result<(), LinkError> {
+        let factor = if is_slow { SLOW_HEARTBEAT_FACTOR } else { 1 };
         match &mut self.state {
-            State::Open(keys) if self.pace != pace => {
-                (self.pace, self.spoke) = (pace, now);
-                let sealed = record::seal(keys, record::ALIVE, &[pace], &mut self.out);
-                sealed.map_err(|fault| self.fail(fault))
+            State::Open(keys) if self.heartbeat_factor != factor => {
+                (self.heartbeat_factor, self.last_sent_at) = (factor, now);
+                let sealed = record::seal(keys, record::KEEPALIVE, &[factor], &mut self.out);
+                sealed.map_err(|error| self.fail(error))
             }
             _ => Ok(()),
         }
@@ -248,23 +258,23 @@ impl Link {
     ///
     /// # Errors
     /// The message was not taken, and the link is as before.
-    pub fn send<M: Serialize>(&mut self, message: &M, now: Time) -> Result<(), SendError> {
+    pub fn send<M: Serialize>(&mut self, message: &M, now: MonotonicTime) -> Result<(), SendError> {
         let body = frame::encode_datagram(message).map_err(|_| SendError::TooLong)?;
         if self.queued() + body.len() > MAX_QUEUED {
             return Err(SendError::Full);
         }
-        self.awake = now;
+        self.last_active_at = now;
         match &mut self.state {
             State::Handshake(_) => {
-                self.waiting_bytes += body.len();
-                self.waiting.push(body);
+                self.queued_bytes += body.len();
+                self.queued_messages.push(body);
             }
             State::Open(keys) => {
-                if let Err(fault) = seal_message(keys, &body, &mut self.out) {
-                    self.fail(fault);
+                if let Err(error) = seal_message(keys, &body, &mut self.out) {
+                    self.fail(error);
                     return Err(SendError::Closed);
                 }
-                self.spoke = now;
+                self.last_sent_at = now;
             }
             State::Failed(_) => return Err(SendError::Closed),
         }
@@ -272,55 +282,56 @@ impl Link {
     }
 
     /// Tells the peer that this side goes, and why; nothing can be sent after it.
-    pub fn leave(&mut self, reason: &str) {
+    pub fn close(&mut self, reason: &str) {
         if let State::Open(keys) = &mut self.state {
-            let mut end = reason.len().min(REASON);
+            let mut end = reason.len().min(MAX_REASON_LEN);
             while !reason.is_char_boundary(end) {
                 end -= 1;
             }
             let content = &reason.as_bytes()[..end];
             // A failure here means that the peer sees the connection closed without a reason.
-            let _ = record::seal(keys, record::LEAVE, content, &mut self.out);
+            let _ = record::seal(keys, record::CLOSE, content, &mut self.out);
         }
-        self.state = State::Failed(Fault::Closed);
+        self.state = State::Failed(LinkError::Closed);
     }
 
     /// What shall be written to the connection.
     pub fn outgoing(&self) -> &[u8] {
-        &self.out[self.wrote..]
+        &self.out[self.written..]
     }
 
     /// That many bytes of [`Link::outgoing`] have been written.
-    pub fn wrote(&mut self, bytes: usize) {
-        self.wrote = (self.wrote + bytes).min(self.out.len());
-        if self.wrote > MAX_BODY {
-            self.out.drain(..self.wrote);
-            self.wrote = 0;
+    pub fn mark_written(&mut self, bytes: usize) {
+        self.written = (self.written + bytes).min(self.out.len());
+        if self.written > MAX_BODY {
+            self.out.drain(..self.written);
+            self.written = 0;
         }
-        give_back(&mut self.out, &mut self.wrote);
+        recycle_buffer(&mut self.out, &mut self.written);
     }
 
     /// Bytes that wait: what back-pressure goes by.
     pub fn queued(&self) -> usize {
-        self.outgoing().len() + self.waiting_bytes
+        self.outgoing().len() + self.queued_bytes
     }
 
     /// How long this side may be silent before its peer takes it for dead, as it has been told.
-    fn pause(&self) -> Time {
-        self.limits.silence * u32::from(self.pace)
+    fn local_timeout(&self) -> MonotonicTime {
+        self.timeouts.silence_timeout * u32::from(self.heartbeat_factor)
     }
 
     /// How long the peer may be silent.
-    fn patience(&self) -> Time {
-        self.limits.silence * u32::from(self.peer_pace)
+    fn peer_timeout(&self) -> MonotonicTime {
+        self.timeouts.silence_timeout * u32::from(self.peer_heartbeat_factor)
     }
 
     /// When [`Link::tick`] is due.
-    pub fn deadline(&self) -> Time {
+    pub fn deadline(&self) -> MonotonicTime {
         match self.state {
-            State::Handshake(_) => self.heard + self.limits.handshake,
-            State::Open(_) => (self.spoke + self.pause() / 3).min(self.heard + self.patience()),
-            State::Failed(_) => Time::MAX,
+            State::Handshake(_) => self.last_received_at + self.timeouts.handshake_timeout,
+            State::Open(_) => (self.last_sent_at + self.local_timeout() / 3)
+                .min(self.last_received_at + self.peer_timeout()),
+            State::Failed(_) => MonotonicTime::MAX,
         }
     }
 
@@ -328,66 +339,77 @@ impl Link {
     ///
     /// # Errors
     /// The peer was silent for too long.
-    pub fn tick(&mut self, now: Time) -> Result<(), Fault> {
-        let asleep = now.saturating_sub(std::mem::replace(&mut self.awake, now));
-        let silent = now.saturating_sub(self.heard);
-        let (pause, patience) = (self.pause(), self.patience());
+    pub fn tick(&mut self, now: MonotonicTime) -> Result<(), LinkError> {
+        let inactive = now.saturating_sub(std::mem::replace(&mut self.last_active_at, now));
+        let peer_silence = now.saturating_sub(self.last_received_at);
+        let (local_timeout, peer_timeout) = (self.local_timeout(), self.peer_timeout());
         match &mut self.state {
-            State::Failed(fault) => return Err(fault.clone()),
-            State::Handshake(_) if silent >= self.limits.handshake => {
-                return Err(self.fail(Fault::Late(self.limits.handshake)));
+            State::Failed(error) => return Err(error.clone()),
+            State::Handshake(_) if peer_silence >= self.timeouts.handshake_timeout => {
+                return Err(self.fail(LinkError::HandshakeTimeout(self.timeouts.handshake_timeout)));
             }
             State::Handshake(_) => {}
             // It was this side that did not run: the peer gets its time anew.
-            State::Open(_) if asleep > pause * 2 / 3 => self.heard = now,
-            State::Open(_) if silent >= patience => return Err(self.fail(Fault::Silent(patience))),
+            State::Open(_) if inactive > local_timeout * 2 / 3 => self.last_received_at = now,
+            State::Open(_) if peer_silence >= peer_timeout => {
+                return Err(self.fail(LinkError::IdleTimeout(peer_timeout)));
+            }
             State::Open(_) => {}
         }
-        if now.saturating_sub(self.spoke) >= pause / 4 {
-            self.spoke = now;
-            let content = if self.pace > 1 { &[self.pace][..] } else { &[] };
+        if now.saturating_sub(self.last_sent_at) >= local_timeout / 4 {
+            self.last_sent_at = now;
+            let content =
+                if self.heartbeat_factor > 1 { &[self.heartbeat_factor][..] } else { &[] };
             // What waits already says as much.
-            if let (State::Open(keys), true) = (&mut self.state, self.wrote == self.out.len()) {
-                let sealed = record::seal(keys, record::ALIVE, content, &mut self.out);
-                return sealed.map_err(|fault| self.fail(fault));
+            if let (State::Open(keys), true) = (&mut self.state, self.written == self.out.len()) {
+                let sealed = record::seal(keys, record::KEEPALIVE, content, &mut self.out);
+                return sealed.map_err(|error| self.fail(error));
             }
         }
         Ok(())
     }
 
     /// The stream has ended: why, as far as it is known.
-    pub fn end(&mut self) -> Fault {
-        let fault = match &self.state {
-            State::Handshake(handshake) if handshake.dialled() => Fault::Unfinished,
-            State::Failed(fault) => fault.clone(),
-            _ => Fault::Closed,
+    pub fn on_eof(&mut self) -> LinkError {
+        let error = match &self.state {
+            State::Handshake(handshake) if handshake.is_initiator() => LinkError::HandshakeEof,
+            State::Failed(error) => error.clone(),
+            _ => LinkError::Closed,
         };
-        self.fail(fault)
+        self.fail(error)
     }
 
-    fn fail(&mut self, fault: Fault) -> Fault {
-        self.state = State::Failed(fault.clone());
-        (self.came, self.start, self.message) = (Vec::new(), 0, Vec::new());
-        (self.waiting, self.waiting_bytes) = (Vec::new(), 0);
-        fault
+    fn fail(&mut self, error: LinkError) -> LinkError {
+        self.state = State::Failed(error.clone());
+        (self.received, self.consumed, self.partial_message) = (Vec::new(), 0, Vec::new());
+        (self.queued_messages, self.queued_bytes) = (Vec::new(), 0);
+        error
     }
 }
 
-fn seal_message(keys: &mut TransportState, body: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+fn seal_message(
+    keys: &mut TransportState,
+    body: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), LinkError> {
     let mut rest = body;
-    while rest.len() > record::CONTENT {
-        let (piece, more) = rest.split_at(record::CONTENT);
-        record::seal(keys, record::PIECE, piece, out)?;
+    while rest.len() > record::MAX_CONTENT_LEN {
+        let (fragment, more) = rest.split_at(record::MAX_CONTENT_LEN);
+        record::seal(keys, record::FRAGMENT, fragment, out)?;
         rest = more;
     }
-    record::seal(keys, record::LAST, rest, out)
+    record::seal(keys, record::LAST_FRAGMENT, rest, out)
 }
 
 /// Empties a buffer that was used up, and frees it when it was large.
-fn give_back(buffer: &mut Vec<u8>, start: &mut usize) {
-    if *start == buffer.len() {
-        *start = 0;
-        if buffer.capacity() > KEPT { *buffer = Vec::new() } else { buffer.clear() }
+fn recycle_buffer(buffer: &mut Vec<u8>, consumed: &mut usize) {
+    if *consumed == buffer.len() {
+        *consumed = 0;
+        if buffer.capacity() > MAX_RETAINED_CAPACITY {
+            *buffer = Vec::new()
+        } else {
+            buffer.clear()
+        }
     }
 }
 
@@ -397,34 +419,41 @@ fn give_back(buffer: &mut Vec<u8>, start: &mut usize) {
 /// # Panics
 /// When a stranger makes a link buffer more than its first flight.
 pub fn fuzz(bytes: &[u8]) {
-    type Message = score_proto::message::Down;
+    type Message = score_proto::message::ClientMessage;
     let key = Key::from_bytes([7; 32]);
-    let limits = Limits { handshake: Time::from_secs(1), silence: Time::from_secs(3) };
-    let dial = || Link::dial(&key, limits, Time::ZERO).expect("random numbers");
-    let accept = || Link::accept(&key, limits, Time::ZERO);
+    let timeouts = LinkTimeouts {
+        handshake_timeout: MonotonicTime::from_secs(1),
+        silence_timeout: MonotonicTime::from_secs(3),
+    };
+    let dial = || Link::dial(&key, timeouts, MonotonicTime::ZERO).expect("random numbers");
+    let accept = || Link::accept(&key, timeouts, MonotonicTime::ZERO);
     for mut link in [accept(), dial()] {
-        for piece in bytes.chunks(bytes.len() / 3 + 1) {
-            let _ = link.push(piece, Time::ZERO);
+        for chunk in bytes.chunks(bytes.len() / 3 + 1) {
+            let _ = link.push(chunk, MonotonicTime::ZERO);
             let _ = link.next::<Message>();
         }
-        assert!(link.came.capacity() == 0 && link.out.len() <= 2 * handshake::FIRST);
+        assert!(link.received.capacity() == 0 && link.out.len() <= 2 * handshake::FIRST_FLIGHT_LEN);
     }
     let (mut dialled, mut accepted) = (dial(), accept());
     for _ in 0..3 {
-        let _ = accepted.push(&std::mem::take(&mut dialled.out), Time::ZERO);
-        let _ = dialled.push(&std::mem::take(&mut accepted.out), Time::ZERO);
+        let _ = accepted.push(&std::mem::take(&mut dialled.out), MonotonicTime::ZERO);
+        let _ = dialled.push(&std::mem::take(&mut accepted.out), MonotonicTime::ZERO);
     }
     let State::Open(keys) = &mut dialled.state else { panic!("two sides with one key") };
     let mut stream = Vec::new();
     for plain in bytes.split(|byte| *byte == b'\n') {
         let (kind, content) = plain.split_first().unwrap_or((&0, &[]));
-        let _ =
-            record::seal(keys, *kind, &content[..content.len().min(record::CONTENT)], &mut stream);
+        let _ = record::seal(
+            keys,
+            *kind,
+            &content[..content.len().min(record::MAX_CONTENT_LEN)],
+            &mut stream,
+        );
     }
     stream.extend_from_slice(bytes);
-    let _ = accepted.push(&stream, Time::ZERO);
+    let _ = accepted.push(&stream, MonotonicTime::ZERO);
     while let Ok(Some(_)) = accepted.next::<Message>() {}
-    assert!(accepted.message.len() <= MAX_BODY);
+    assert!(accepted.partial_message.len() <= MAX_BODY);
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ const NODES: usize = 4;
 const BYTES: usize = 6 << 20;
 
 /// Where the demonstration plays.
-struct Stage {
+struct DemoContext {
     bin: PathBuf,
     dir: PathBuf,
-    text: PathBuf,
-    counts: String,
+    text_path: PathBuf,
+    expected_counts: String,
 }
 
 /// Builds, then shows the job.
@@ -24,19 +24,19 @@ struct Stage {
 /// A step gave something else than it should.
 pub fn run(_args: &[String]) -> Result<(), String> {
     println!("Building (only what has changed) ...");
-    setup::packages();
+    setup::install_required_packages();
     let bin = run::build_release()?;
-    let dir = run::target()?.join("demo");
+    let dir = run::target_dir()?.join("demo");
     fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let begin = Instant::now();
-    let stage = write_text(bin, dir)?;
-    count_on_every_node(&stage)?;
-    there_and_back(&stage)?;
-    program_in_c(&stage)?;
-    latency(&stage)?;
-    four_hosts(&stage)?;
+    let demo = write_text(bin, dir)?;
+    count_on_every_node(&demo)?;
+    copy_and_gather(&demo)?;
+    compile_and_run_c_program(&demo)?;
+    latency(&demo)?;
+    four_hosts(&demo)?;
     println!("\nAll of it without configuration, root or daemon, in {:.1} s.", elapsed(begin));
-    println!("Type the commands yourself with PATH={}:$PATH", stage.bin.display());
+    println!("Type the commands yourself with PATH={}:$PATH", demo.bin.display());
     Ok(())
 }
 
@@ -45,7 +45,7 @@ fn elapsed(begin: Instant) -> f64 {
 }
 
 /// A text of some megabytes, and what `wc` must say of it.
-fn write_text(bin: PathBuf, dir: PathBuf) -> Result<Stage, String> {
+fn write_text(bin: PathBuf, dir: PathBuf) -> Result<DemoContext, String> {
     const WORDS: &[&str] = &[
         "node", "message", "buffer", "context", "shepherd", "pipeline", "scatter", "gather", "a",
         "cluster", "barrier", "is", "of", "the", "parallel", "process", "job", "and", "idle",
@@ -65,20 +65,20 @@ fn write_text(bin: PathBuf, dir: PathBuf) -> Result<Stage, String> {
     fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
     println!("\nA text: {lines} lines, {words} words, {} bytes.", text.len());
     let counts = format!("{lines} {words} {}", text.len());
-    Ok(Stage { bin, dir, text: path, counts })
+    Ok(DemoContext { bin, dir, text_path: path, expected_counts: counts })
 }
 
 /// Runs scrun on the text as a shell would with `< text`; answers what it wrote.
-fn scrun(stage: &Stage, args: &[&str]) -> Result<Vec<u8>, String> {
+fn scrun(demo: &DemoContext, args: &[&str]) -> Result<Vec<u8>, String> {
     println!("  $ scrun {} < text", args.join(" "));
-    let input = File::open(&stage.text).map_err(|error| error.to_string())?;
+    let input = File::open(&demo.text_path).map_err(|error| error.to_string())?;
     let begin = Instant::now();
-    let output = Command::new(stage.bin.join("scrun"))
+    let output = Command::new(demo.bin.join("scrun"))
         .args(args)
         .stdin(input)
         .stderr(Stdio::inherit())
         .env_remove("SCORE_OPTIONS")
-        .current_dir(&stage.dir)
+        .current_dir(&demo.dir)
         .output()
         .map_err(|error| format!("scrun: {error}"))?;
     if !output.status.success() {
@@ -89,71 +89,71 @@ fn scrun(stage: &Stage, args: &[&str]) -> Result<Vec<u8>, String> {
 }
 
 /// Checks that every node has counted the whole text.
-fn check_counts(stage: &Stage, output: &[u8]) -> Result<(), String> {
+fn check_counts(demo: &DemoContext, output: &[u8]) -> Result<(), String> {
     let output = String::from_utf8_lossy(output);
     for line in output.lines() {
         println!("    {line}");
-        if line.split_whitespace().collect::<Vec<_>>().join(" ") != stage.counts {
-            return Err(format!("a node counted {line:?}, not {:?}", stage.counts));
+        if line.split_whitespace().collect::<Vec<_>>().join(" ") != demo.expected_counts {
+            return Err(format!("a node counted {line:?}, not {:?}", demo.expected_counts));
         }
     }
     let lines = output.lines().count();
     if lines == NODES { Ok(()) } else { Err(format!("{lines} nodes answered, not {NODES}")) }
 }
 
-fn count_on_every_node(stage: &Stage) -> Result<(), String> {
+fn count_on_every_node(demo: &DemoContext) -> Result<(), String> {
     println!("\n1. The text goes to four processes at once; each counts all of it.");
-    let output = scrun(stage, &["-nodes=4", "scatter", "==", "system", "wc"])?;
-    check_counts(stage, &output)
+    let output = scrun(demo, &["-nodes=4", "scatter", "==", "system", "wc"])?;
+    check_counts(demo, &output)
 }
 
-fn there_and_back(stage: &Stage) -> Result<(), String> {
+fn copy_and_gather(demo: &DemoContext) -> Result<(), String> {
     println!("\n2. A file is copied into the job, read on every node, and comes back from one.");
     let words =
         ["-nodes=4", "scatter", "-file", "copy", "::", "gather", "-node", "3", "-file", "copy"];
-    let back = scrun(stage, &words)?;
-    let text = fs::read(&stage.text).map_err(|error| error.to_string())?;
-    if back != text {
-        return Err(format!("{} bytes came back, not the {} sent", back.len(), text.len()));
+    let gathered = scrun(demo, &words)?;
+    let text = fs::read(&demo.text_path).map_err(|error| error.to_string())?;
+    if gathered != text {
+        return Err(format!("{} bytes came back, not the {} sent", gathered.len(), text.len()));
     }
     println!("    identical");
     Ok(())
 }
 
-fn program_in_c(stage: &Stage) -> Result<(), String> {
+fn compile_and_run_c_program(demo: &DemoContext) -> Result<(), String> {
     println!("\n3. The manual's own C program does the same, compiled by scorecc.");
-    let example = run::root().join("examples/scatter");
+    let example = run::source_root().join("examples/scatter");
     let sources = c_sources(&example)?;
-    let program = stage.dir.join("scatter-in-c");
+    let program = demo.dir.join("scatter-in-c");
     println!("  $ scorecc -O2 -o scatter-in-c examples/scatter/*.c");
-    let mut command = Command::new(stage.bin.join("scorecc"));
-    run::call(command.arg("-O2").arg("-o").arg(&program).args(sources))?;
-    let output = scrun(stage, &["-nodes=4", "./scatter-in-c", "==", "system", "wc"])?;
-    check_counts(stage, &output)
+    let mut command = Command::new(demo.bin.join("scorecc"));
+    run::run_checked(command.arg("-O2").arg("-o").arg(&program).args(sources))?;
+    let output = scrun(demo, &["-nodes=4", "./scatter-in-c", "==", "system", "wc"])?;
+    check_counts(demo, &output)
 }
 
 fn c_sources(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let listed = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut paths: Vec<PathBuf> = listed.filter_map(|one| Some(one.ok()?.path())).collect();
-    paths.retain(|path| path.extension().is_some_and(|end| end == "c"));
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "c"));
     paths.sort();
     Ok(paths)
 }
 
-fn latency(stage: &Stage) -> Result<(), String> {
+fn latency(demo: &DemoContext) -> Result<(), String> {
     println!(
         "\n4. One message of 8 bytes from process to process, beside the floor of this machine:"
     );
     println!("   one cache line bounced between the same two processors.");
     println!("  $ scrun -nodes=2 pmtest -latency -size 8");
-    let mut command = Command::new(stage.bin.join("scrun"));
+    let mut command = Command::new(demo.bin.join("scrun"));
     command.args(["-nodes=2,message=quiet", "pmtest", "-latency", "-size", "8"]);
-    run::call(command.env_remove("SCORE_OPTIONS").stdin(Stdio::null()))
+    run::run_checked(command.env_remove("SCORE_OPTIONS").stdin(Stdio::null()))
 }
 
-fn four_hosts(stage: &Stage) -> Result<(), String> {
+fn four_hosts(demo: &DemoContext) -> Result<(), String> {
     println!("\n5. Four hosts on this machine, each with a network of its own: the text goes");
     println!("   over the links between them, and each host counts all of it.");
-    let output = scrun(stage, &["-group=local:4,nodes=4x1", "scatter", "==", "system", "wc"])?;
-    check_counts(stage, &output)
+    let output = scrun(demo, &["-group=local:4,nodes=4x1", "scatter", "==", "system", "wc"])?;
+    check_counts(demo, &output)
 }

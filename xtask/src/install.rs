@@ -18,29 +18,29 @@ pub fn run(args: &[String]) -> Result<(), String> {
     };
     let prefix = std::path::absolute(&prefix).map_err(|error| error.to_string())?;
     let release = run::build_release()?;
-    let root = run::root();
+    let root = run::source_root();
     for command in tidy::command_names()? {
         copy(&release.join(&command), &prefix.join("bin").join(&command))?;
     }
-    libraries(&release, &prefix.join("lib"))?;
-    for header in listed(&root.join("ffi-c/include"), "h")? {
-        copy(&header, &prefix.join("include").join(name(&header)))?;
+    install_libraries(&release, &prefix.join("lib"))?;
+    for header in files_with_extension(&root.join("ffi-c/include"), "h")? {
+        copy(&header, &prefix.join("include").join(file_name(&header)))?;
     }
-    man_pages(&root.join("docs/man"), &prefix.join("share/man"))?;
-    pkg_config(&root.join("ffi-c/pkgconfig"), &prefix)?;
-    service(&root.join("dist/scored.service"), &prefix)?;
+    install_man_pages(&root.join("docs/man"), &prefix.join("share/man"))?;
+    install_pkg_config_files(&root.join("ffi-c/pkgconfig"), &prefix)?;
+    install_service_unit(&root.join("dist/scored.service"), &prefix)?;
     println!("installed below {}", prefix.display());
     println!("Put {}/bin into PATH before any other scrun (Slurm has one, too).", prefix.display());
     Ok(())
 }
 
 /// Shared objects under their full names with the links that loader and linker look for.
-fn libraries(release: &Path, lib: &Path) -> Result<(), String> {
+fn install_libraries(release: &Path, lib: &Path) -> Result<(), String> {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
     for (stem, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.6")] {
-        let full = format!("{stem}.{VERSION}");
-        copy(&release.join(stem), &lib.join(&full))?;
-        link(&full, &lib.join(soname))?;
+        let full_name = format!("{stem}.{VERSION}");
+        copy(&release.join(stem), &lib.join(&full_name))?;
+        link(&full_name, &lib.join(soname))?;
         link(soname, &lib.join(stem))?;
     }
     for archive in ["libpm.a", "libscore.a"] {
@@ -50,49 +50,50 @@ fn libraries(release: &Path, lib: &Path) -> Result<(), String> {
 }
 
 /// docs/man has a folder for each section, man1 and so on, as an installed tree has.
-fn man_pages(from: &Path, to: &Path) -> Result<(), String> {
+fn install_man_pages(from: &Path, to: &Path) -> Result<(), String> {
     for section in fs::read_dir(from).map_err(|error| format!("{}: {error}", from.display()))? {
         let section = section.map_err(|error| error.to_string())?.path();
-        let number = name(&section).trim_start_matches("man").to_string();
-        for page in listed(&section, &number)? {
-            copy(&page, &to.join(name(&section)).join(name(&page)))?;
+        let number = file_name(&section).trim_start_matches("man").to_string();
+        for page in files_with_extension(&section, &number)? {
+            copy(&page, &to.join(file_name(&section)).join(file_name(&page)))?;
         }
     }
     Ok(())
 }
 
 /// The .pc files, with the prefix they are installed under.
-fn pkg_config(from: &Path, prefix: &Path) -> Result<(), String> {
-    for template in listed(from, "in")? {
+fn install_pkg_config_files(from: &Path, prefix: &Path) -> Result<(), String> {
+    for template in files_with_extension(from, "in")? {
         let text = fs::read_to_string(&template).map_err(|error| error.to_string())?;
         let text = text
             .replace("@PREFIX@", &prefix.display().to_string())
             .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
-        let target = prefix.join("lib/pkgconfig").join(name(&template).trim_end_matches(".in"));
+        let target =
+            prefix.join("lib/pkgconfig").join(file_name(&template).trim_end_matches(".in"));
         write(&target, text.as_bytes())?;
     }
     Ok(())
 }
 
 /// The systemd unit, with the prefix it is installed under.
-fn service(template: &Path, prefix: &Path) -> Result<(), String> {
+fn install_service_unit(template: &Path, prefix: &Path) -> Result<(), String> {
     let text = fs::read_to_string(template)
         .map_err(|error| format!("{}: {error}", template.display()))?
         .replace("@PREFIX@", &prefix.display().to_string());
-    write(&prefix.join("lib/systemd/system").join(name(template)), text.as_bytes())
+    write(&prefix.join("lib/systemd/system").join(file_name(template)), text.as_bytes())
 }
 
-fn listed(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
+fn files_with_extension(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    Ok(paths.filter(|path| path.extension().is_some_and(|end| end == extension)).collect())
+    Ok(paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect())
 }
 
-fn name(path: &Path) -> String {
+fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn prepare(target: &Path) -> Result<(), String> {
+fn prepare_target(target: &Path) -> Result<(), String> {
     let folder = target.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     // A program that is running cannot be written to, but its name can go.
@@ -101,7 +102,7 @@ fn prepare(target: &Path) -> Result<(), String> {
 }
 
 fn copy(source: &Path, target: &Path) -> Result<(), String> {
-    prepare(target)?;
+    prepare_target(target)?;
     let copied = fs::copy(source, target);
     copied
         .map(drop)
@@ -109,11 +110,11 @@ fn copy(source: &Path, target: &Path) -> Result<(), String> {
 }
 
 fn write(target: &Path, bytes: &[u8]) -> Result<(), String> {
-    prepare(target)?;
+    prepare_target(target)?;
     fs::write(target, bytes).map_err(|error| format!("{}: {error}", target.display()))
 }
 
-fn link(to: &str, at: &Path) -> Result<(), String> {
-    prepare(at)?;
-    symlink(to, at).map_err(|error| format!("{}: {error}", at.display()))
+fn link(target: &str, link_path: &Path) -> Result<(), String> {
+    prepare_target(link_path)?;
+    symlink(target, link_path).map_err(|error| format!("{}: {error}", link_path.display()))
 }

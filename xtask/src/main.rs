@@ -26,11 +26,11 @@ usage: cargo xtask COMMAND
 ";
 
 fn main() -> ExitCode {
-    signals::listen();
+    signals::reset_ignored_signals();
     let mut args = std::env::args().skip(1);
     let command = args.next().unwrap_or_default();
     let rest: Vec<String> = args.collect();
-    let done = match command.as_str() {
+    let result = match command.as_str() {
         "demo" => demo::run(&rest),
         "test" => test::run(&rest),
         "bench" => bench::run(&rest),
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("xtask {command}: {reason}");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The top of the source tree.
-pub fn root() -> PathBuf {
+pub fn source_root() -> PathBuf {
     // Set by cargo for `cargo run`; the compile-time value serves a binary that is started by hand.
     let manifest = env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
     Path::new(&manifest).parent().expect("xtask/ has a parent").to_path_buf()
@@ -15,7 +15,7 @@ pub fn root() -> PathBuf {
 ///
 /// # Errors
 /// `cargo metadata` does not answer.
-pub fn target() -> Result<PathBuf, String> {
+pub fn target_dir() -> Result<PathBuf, String> {
     let output = cargo(&["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .stderr(Stdio::inherit())
         .output()
@@ -29,7 +29,7 @@ pub fn target() -> Result<PathBuf, String> {
 /// A cargo command at the top of the tree, with the same cargo that runs this program.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-    command.args(args).current_dir(root());
+    command.args(args).current_dir(source_root());
     for (name, _) in env::vars_os() {
         // What cargo told us about xtask would make other crates rebuild, or mislead their tests.
         let name_text = name.to_string_lossy();
@@ -44,19 +44,19 @@ pub fn cargo(args: &[&str]) -> Command {
 ///
 /// # Errors
 /// It could not be started, or did not end with 0.
-pub fn call(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{}: {error}", show(command)))?;
-    if status.success() { Ok(()) } else { Err(format!("{}: {status}", show(command))) }
+pub fn run_checked(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{}: {error}", command_line(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", command_line(command))) }
 }
 
 /// Whether PATH has this program.
-pub fn have(program: &str) -> bool {
+pub fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 /// A command as one would type it.
-pub fn show(command: &Command) -> String {
+pub fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
@@ -66,6 +66,6 @@ pub fn show(command: &Command) -> String {
 /// # Errors
 /// The build failed.
 pub fn build_release() -> Result<PathBuf, String> {
-    call(&mut cargo(&["build", "--release", "--workspace"]))?;
-    Ok(target()?.join("release"))
+    run_checked(&mut cargo(&["build", "--release", "--workspace"]))?;
+    Ok(target_dir()?.join("release"))
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::run;
 
 /// What is needed, by the file or program that shows its presence, and the package that has it.
-const NEEDS: &[(&str, &str)] = &[
+const REQUIRED_PACKAGES: &[(&str, &str)] = &[
     ("gcc", "gcc"),
     ("g++", "g++"),
     ("clang", "clang"),
@@ -26,39 +26,47 @@ const NEEDS: &[(&str, &str)] = &[
 
 /// What one test needs and not every system has, by program and package, and what is not tested
 /// without: looked for one by one. The browser takes 100 MB of download and 306 MB of disk.
-const WISHES: &[(&str, &str, &str)] = &[
+const OPTIONAL_PACKAGES: &[(&str, &str, &str)] = &[
     ("chromium-headless-shell", "chromium-headless-shell", "the page is not tested in a browser"),
-    ("Xvfb", "xvfb", MONITOR),
-    ("xterm", "xterm", MONITOR),
-    ("xwd", "x11-apps", MONITOR),
+    ("Xvfb", "xvfb", NO_XTERM_REASON),
+    ("xterm", "xterm", NO_XTERM_REASON),
+    ("xwd", "x11-apps", NO_XTERM_REASON),
 ];
-const MONITOR: &str = "the monitor is not tested in an xterm";
+const NO_XTERM_REASON: &str = "the monitor is not tested in an xterm";
 
 /// Installs what is nice to have and missing, as far as that is possible without a question.
-pub fn wishes() {
-    for (_, package, without) in WISHES.iter().filter(|(program, ..)| !run::have(program)) {
-        let got = privilege().is_some_and(|prefix| run::have("apt-get") && get(&prefix, package));
-        if !got {
-            println!("packages: no {package}; {without}");
+pub fn install_optional_packages() {
+    for (_, package, consequence) in
+        OPTIONAL_PACKAGES.iter().filter(|(program, ..)| !run::is_installed(program))
+    {
+        let is_installed = root_command_prefix().is_some_and(|prefix| {
+            run::is_installed("apt-get") && install_package(&prefix, package)
+        });
+        if !is_installed {
+            println!("packages: no {package}; {consequence}");
         }
     }
 }
 
-fn get(prefix: &[&str], package: &str) -> bool {
+fn install_package(prefix: &[&str], package: &str) -> bool {
     println!("packages: installing {package}");
-    apt(prefix, &["install", "-y", "-qq", "--no-install-recommends", package])
+    run_apt_get(prefix, &["install", "-y", "-qq", "--no-install-recommends", package])
 }
 
 fn missing_packages() -> Vec<&'static str> {
-    let present = |need: &str| {
-        if need.starts_with('/') { Path::new(need).exists() } else { run::have(need) }
+    let is_present = |need: &str| {
+        if need.starts_with('/') { Path::new(need).exists() } else { run::is_installed(need) }
     };
-    NEEDS.iter().filter(|(need, _)| !present(need)).map(|(_, package)| *package).collect()
+    REQUIRED_PACKAGES
+        .iter()
+        .filter(|(need, _)| !is_present(need))
+        .map(|(_, package)| *package)
+        .collect()
 }
 
 /// Installs missing packages where that is possible without a question; says what it does. What
 /// stays missing is no error here: a test that needs it says so.
-pub fn packages() {
+pub fn install_required_packages() {
     let missing = missing_packages();
     if missing.is_empty() {
         println!("packages: everything is there");
@@ -66,22 +74,22 @@ pub fn packages() {
     }
     let list = missing.join(" ");
     let by_hand = format!("apt-get install {list}");
-    let Some(prefix) = privilege() else {
+    let Some(prefix) = root_command_prefix() else {
         println!("packages: {list} missing; I am not root and sudo asks for a password.");
         println!("          Please install them: {by_hand}");
         return;
     };
-    if !run::have("apt-get") {
+    if !run::is_installed("apt-get") {
         println!("packages: {list} missing, and there is no apt-get here; install their like.");
         return;
     }
     println!("packages: installing {list}");
-    if install(&prefix, &missing) {
+    if install_packages(&prefix, &missing) {
         return;
     }
     println!("packages: refreshing the package lists, then once more");
-    apt(&prefix, &["update", "-qq"]);
-    if !install(&prefix, &missing) {
+    run_apt_get(&prefix, &["update", "-qq"]);
+    if !install_packages(&prefix, &missing) {
         println!(
             "packages: could not install {list}; what needs them is skipped. By hand: {by_hand}"
         );
@@ -90,31 +98,31 @@ pub fn packages() {
 
 /// The words before apt-get that give the right to install: none for root, `sudo -n` where it asks
 /// nothing, else nothing can be done.
-fn privilege() -> Option<Vec<&'static str>> {
-    let quiet = |command: &mut Command| {
+fn root_command_prefix() -> Option<Vec<&'static str>> {
+    let run_quietly = |command: &mut Command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).output()
     };
-    let id = quiet(Command::new("id").arg("-u")).ok()?;
+    let id = run_quietly(Command::new("id").arg("-u")).ok()?;
     if id.stdout.starts_with(b"0\n") {
         return Some(Vec::new());
     }
-    let sudo = quiet(Command::new("sudo").args(["-n", "true"])).ok()?;
+    let sudo = run_quietly(Command::new("sudo").args(["-n", "true"])).ok()?;
     sudo.status.success().then(|| vec!["sudo", "-n"])
 }
 
-fn apt(prefix: &[&str], args: &[&str]) -> bool {
+fn run_apt_get(prefix: &[&str], args: &[&str]) -> bool {
     let mut words = prefix.to_vec();
     words.extend(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]);
     words.extend(args);
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).stdin(Stdio::null());
-    run::call(&mut command).is_ok()
+    run::run_checked(&mut command).is_ok()
 }
 
-fn install(prefix: &[&str], packages: &[&str]) -> bool {
+fn install_packages(prefix: &[&str], packages: &[&str]) -> bool {
     let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
     args.extend(packages);
-    apt(prefix, &args) && missing_packages().is_empty()
+    run_apt_get(prefix, &args) && missing_packages().is_empty()
 }
 
 /// Daemons that tests run in a network and folder of their own: installing them would start
@@ -150,59 +158,64 @@ const TESTBEDS: &[(&[&str], &[&str])] = &[
 
 /// Unpacks the packages of testbeds that are neither installed nor unpacked. What cannot be had is
 /// no error: its tests say that they were skipped.
-pub fn testbeds() {
-    let Ok(folder) = run::target().map(|target| target.join("testbeds")) else { return };
+pub fn unpack_testbeds() {
+    let Ok(folder) = run::target_dir().map(|target| target.join("testbeds")) else { return };
     for (programs, packages) in TESTBEDS {
         let list = packages.join(" ");
-        let mark = folder.join(format!(".{}", packages[0]));
-        let installed = |name: &&str| run::have(name) || Path::new("/usr/sbin").join(name).exists();
-        if programs.iter().all(installed) || mark.exists() {
+        let marker_path = folder.join(format!(".{}", packages[0]));
+        let installed =
+            |name: &&str| run::is_installed(name) || Path::new("/usr/sbin").join(name).exists();
+        if programs.iter().all(installed) || marker_path.exists() {
             continue;
         }
-        if !run::have("apt-get") || !run::have("dpkg-deb") {
+        if !run::is_installed("apt-get") || !run::is_installed("dpkg-deb") {
             println!("testbeds: {list} missing, and this is no Debian; their tests are skipped");
             continue;
         }
         println!("testbeds: unpacking {list}");
-        if unpack(&folder, packages).and_then(|()| std::fs::write(&mark, "")).is_err() {
+        if unpack_packages(&folder, packages)
+            .and_then(|()| std::fs::write(&marker_path, ""))
+            .is_err()
+        {
             println!("testbeds: could not get {list}; their tests are skipped");
         }
     }
 }
 
-fn unpack(folder: &Path, packages: &[&str]) -> std::io::Result<()> {
+fn unpack_packages(folder: &Path, packages: &[&str]) -> std::io::Result<()> {
     let archives = folder.join("archives");
     std::fs::create_dir_all(&archives)?;
     let download = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq"]).args(packages).current_dir(&archives);
-        run::call(command.stdin(Stdio::null()))
+        run::run_checked(command.stdin(Stdio::null()))
     };
     if download().is_err() {
-        apt(&privilege().unwrap_or_default(), &["update", "-qq"]);
+        run_apt_get(&root_command_prefix().unwrap_or_default(), &["update", "-qq"]);
         download().map_err(std::io::Error::other)?;
     }
     for archive in std::fs::read_dir(&archives)? {
         let archive = archive?.path();
         let mut command = Command::new("dpkg-deb");
-        run::call(command.arg("-x").arg(&archive).arg(folder)).map_err(std::io::Error::other)?;
+        run::run_checked(command.arg("-x").arg(&archive).arg(folder))
+            .map_err(std::io::Error::other)?;
     }
     std::fs::remove_dir_all(&archives)
 }
 
 /// Adds rustfmt and clippy where rustup runs the toolchain and they are missing.
-pub fn components() {
+pub fn install_rust_components() {
     for (probe, component) in [("fmt", "rustfmt"), ("clippy", "clippy")] {
-        let works = run::cargo(&[probe, "--version"])
+        let is_available = run::cargo(&[probe, "--version"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
             .is_ok_and(|status| status.success());
-        if works {
+        if is_available {
             continue;
         }
         println!("toolchain: adding {component}");
-        if run::call(Command::new("rustup").args(["component", "add", component])).is_err() {
+        if run::run_checked(Command::new("rustup").args(["component", "add", component])).is_err() {
             println!("toolchain: could not add {component}; its check will fail");
         }
     }

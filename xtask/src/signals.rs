@@ -7,7 +7,7 @@
 use nix::sys::signal::{SigHandler, Signal, signal};
 
 /// Resets what a parent may have set to "ignored"; children inherit that.
-pub fn listen() {
+pub fn reset_ignored_signals() {
     for number in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
         // SAFETY: the default disposition runs no code of ours.
         let _ = unsafe { signal(number, SigHandler::SigDfl) };

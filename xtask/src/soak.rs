@@ -11,12 +11,12 @@ use crate::{run, test};
 /// # Errors
 /// The build failed, or the soak found something.
 pub fn run(args: &[String]) -> Result<(), String> {
-    if args.first().is_some_and(|what| what == "machines") {
-        return test::machine::soak_of_two();
+    if args.first().is_some_and(|kind| kind == "machines") {
+        return test::vm_tests::soak_on_two_machines();
     }
     if args.iter().any(|word| word == "-rdma") {
-        return test::machine::soak(args);
+        return test::vm_tests::soak(args);
     }
     let bin = run::build_release()?;
-    run::call(Command::new(bin.join("score-soak")).args(args).env("HARNESS_BIN_DIR", &bin))
+    run::run_checked(Command::new(bin.join("score-soak")).args(args).env("HARNESS_BIN_DIR", &bin))
 }

@@ -14,7 +14,7 @@ use score_runtime::sc;
 
 fn main() -> ExitCode {
     score_runtime::initialize();
-    match stay() {
+    match report_start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("score-arrive: {error}");
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn stay() -> io::Result<()> {
+fn report_start() -> io::Result<()> {
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME)?;
     let mut output = io::stdout();
     writeln!(output, "{}{:09}", now.tv_sec(), now.tv_nsec())?;

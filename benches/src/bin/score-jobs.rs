@@ -17,26 +17,27 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::login::{self, LOGIN, Ups};
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::message::{
-    Down, ElementSpec, HostSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec, Up,
+    ClientMessage, ElementSpec, HostSpec, Input, JobSpec, OsBytes, Output, ProgramKind,
+    ServerMessage, StageSpec,
 };
 
 /// No job of `true` takes longer unless something hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let began = Instant::now();
+    let start = Instant::now();
     let count = match &words[..] {
-        ["loop", count, program @ ..] if !program.is_empty() => one_by_one(count, program),
-        ["flight", lanes, count] => flight(lanes, count),
+        ["loop", count, program @ ..] if !program.is_empty() => run_one_by_one(count, program),
+        ["flight", max_in_flight, count] => run_in_flight(max_in_flight, count),
         _ => Err("usage: score-jobs loop N PROGRAM [ARGUMENT...] | flight K N".to_owned()),
     };
     match count {
         Ok(count) => {
-            println!("{:.1}", f64::from(count) / began.elapsed().as_secs_f64());
+            println!("{:.1}", f64::from(count) / start.elapsed().as_secs_f64());
             ExitCode::SUCCESS
         }
         Err(reason) => {
@@ -50,7 +51,7 @@ fn number(word: &str) -> Result<u32, String> {
     word.parse().ok().filter(|count| *count > 0).ok_or(format!("{word}: not a count"))
 }
 
-fn one_by_one(count: &str, words: &[&str]) -> Result<u32, String> {
+fn run_one_by_one(count: &str, words: &[&str]) -> Result<u32, String> {
     let count = number(count)?;
     for _ in 0..count {
         let mut command = Command::new(words[0]);
@@ -63,109 +64,120 @@ fn one_by_one(count: &str, words: &[&str]) -> Result<u32, String> {
     Ok(count)
 }
 
-fn flight(lanes: &str, count: &str) -> Result<u32, String> {
-    let (lanes, count) = (number(lanes)?, number(count)?);
-    let mut login = Login::new()?;
-    let spec = job()?;
-    let mut begun = lanes.min(count);
-    (1..=begun).try_for_each(|lane| login.say(lane, &Down::Submit(spec.clone())))?;
+fn run_in_flight(max_in_flight: &str, count: &str) -> Result<u32, String> {
+    let (max_in_flight, count) = (number(max_in_flight)?, number(count)?);
+    let mut client = ScoredClient::new()?;
+    let spec = true_job_spec()?;
+    let mut submitted = max_in_flight.min(count);
+    (1..=submitted)
+        .try_for_each(|job_id| client.send(job_id, &ClientMessage::Submit(spec.clone())))?;
     for _ in 0..count {
-        let lane = login.await_end()?;
-        if begun < count {
-            begun += 1;
-            login.say(lane, &Down::Submit(spec.clone()))?;
+        let job_id = client.wait_for_job_end()?;
+        if submitted < count {
+            submitted += 1;
+            client.send(job_id, &ClientMessage::Submit(spec.clone()))?;
         }
     }
-    login.leave()?;
+    client.close()?;
     Ok(count)
 }
 
 /// A connection to a scored of its own.
-struct Login {
+struct ScoredClient {
     child: Child,
     socket: UnixStream,
-    ups: Ups,
-    chunk: Vec<u8>,
+    decoder: ServerMessageDecoder,
+    read_buffer: Vec<u8>,
 }
 
-fn fault(error: std::io::Error) -> String {
+fn io_error(error: std::io::Error) -> String {
     format!("scored: {error}")
 }
 
-impl Login {
+impl ScoredClient {
     fn new() -> Result<Self, String> {
-        let own = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
-        let (socket, theirs) = UnixStream::pair().map_err(fault)?;
-        fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|errno| fault(errno.into()))?;
-        let mut command = Command::new(own.with_file_name("scored"));
-        command.args(["-single", "-control", &theirs.as_raw_fd().to_string()]);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(fault)?;
-        socket.set_read_timeout(Some(PATIENCE)).map_err(fault)?;
-        let mut login = Self { child, socket, ups: Ups::default(), chunk: vec![0; 4096] };
-        login.say(LOGIN, &Down::Hello { version: PROTOCOL_VERSION })?;
-        Ok(login)
+        let program_path = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+        let (socket, remote_socket) = UnixStream::pair().map_err(io_error)?;
+        fcntl(&remote_socket, FcntlArg::F_SETFD(FdFlag::empty()))
+            .map_err(|errno| io_error(errno.into()))?;
+        let mut command = Command::new(program_path.with_file_name("scored"));
+        command.args(["-single", "-control", &remote_socket.as_raw_fd().to_string()]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(io_error)?;
+        socket.set_read_timeout(Some(READ_TIMEOUT)).map_err(io_error)?;
+        let mut client = Self {
+            child,
+            socket,
+            decoder: ServerMessageDecoder::default(),
+            read_buffer: vec![0; 4096],
+        };
+        client.send(SESSION_JOB, &ClientMessage::Hello { version: PROTOCOL_VERSION })?;
+        Ok(client)
     }
 
-    fn say(&mut self, job: u32, down: &Down) -> Result<(), String> {
+    fn send(&mut self, job_id: u32, request: &ClientMessage) -> Result<(), String> {
         let mut bytes = Vec::new();
-        login::encode(job, down, &mut bytes).map_err(|error| error.to_string())?;
-        self.socket.write_all(&bytes).map_err(fault)
+        client_session::encode(job_id, request, &mut bytes).map_err(|error| error.to_string())?;
+        self.socket.write_all(&bytes).map_err(io_error)
     }
 
     /// Waits until one job has ended: which.
-    fn await_end(&mut self) -> Result<u32, String> {
+    fn wait_for_job_end(&mut self) -> Result<u32, String> {
         loop {
-            while let Some(heard) = self.ups.next().map_err(|error| error.to_string())? {
-                match heard.message {
-                    Up::Finished(end) if end.code == 0 => return Ok(heard.job),
-                    Up::Finished(end) => return Err(format!("true ended with {}", end.code)),
-                    Up::Refused { reason, .. } => return Err(reason),
-                    Up::Flush(token) => self.say(heard.job, &Down::Flushed(token))?,
+            while let Some(received) = self.decoder.next().map_err(|error| error.to_string())? {
+                match received.message {
+                    ServerMessage::Finished(end) if end.code == 0 => return Ok(received.job),
+                    ServerMessage::Finished(end) => {
+                        return Err(format!("true ended with {}", end.code));
+                    }
+                    ServerMessage::Refused { reason, .. } => return Err(reason),
+                    ServerMessage::Flush(token) => {
+                        self.send(received.job, &ClientMessage::Flushed(token))?
+                    }
                     _ => {}
                 }
             }
-            match self.socket.read(&mut self.chunk) {
+            match self.socket.read(&mut self.read_buffer) {
                 Ok(0) => return Err("scored has gone before the end of a job".to_owned()),
-                Ok(count) => self.ups.push(&self.chunk[..count]),
+                Ok(count) => self.decoder.push(&self.read_buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(fault(error)),
+                Err(error) => return Err(io_error(error)),
             }
         }
     }
 
-    fn leave(mut self) -> Result<(), String> {
+    fn close(mut self) -> Result<(), String> {
         drop(self.socket);
-        self.child.wait().map_err(fault)?;
+        self.child.wait().map_err(io_error)?;
         Ok(())
     }
 }
 
 /// `true` on one node.
-fn job() -> Result<JobSpec, String> {
+fn true_job_spec() -> Result<JobSpec, String> {
     let word = || OsBytes(b"true".to_vec());
     let element = ElementSpec {
         path: word(),
         args: vec![word()],
         input: Input::Default,
         output: Output::Default,
-        kind: Kind::System { per_host: false },
-        content: None,
+        kind: ProgramKind::System { per_host: false },
+        digest: None,
     };
     let variable = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         OsBytes([name.as_bytes(), b"=", value.as_bytes()].concat())
     };
     let directory = std::env::current_dir().map_err(|error| format!("directory: {error}"))?;
     Ok(JobSpec {
-        hosts: vec![HostSpec::this(1)],
+        hosts: vec![HostSpec::local(1)],
         stages: vec![StageSpec { elements: vec![element] }],
         environment: std::env::vars_os().map(variable).collect(),
         directory: OsBytes(directory.as_os_str().as_bytes().to_vec()),
         umask: 0o022,
         options: Vec::new(),
         statistics: false,
-        stdin: false,
-        separate: false,
+        reads_stdin: false,
+        independent_nodes: false,
         networks: Vec::new(),
-        sets: 0,
+        network_sets: 0,
     })
 }

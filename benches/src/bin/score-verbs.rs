@@ -10,32 +10,32 @@
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use score_pm::{AddrHandle, Context, ContextRef, Device, Error, Result};
+use score_pm::{AddrHandle, Context, ContextRef, Device, Error, PmResult};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-const FD: &str = "SCORE_VERBS_FD";
-const WRITES_ONLY: &str = "SCORE_VERBS_WRITES";
+const FD_ENV: &str = "SCORE_VERBS_FD";
+const WRITES_ONLY_ENV: &str = "SCORE_VERBS_WRITES";
 /// Round trips, messages and writes; the first ones do not count.
-const TRIPS: usize = 1000;
+const ROUND_TRIPS: usize = 1000;
 const MESSAGES: usize = 1500;
 const WRITES: usize = 500;
-const WARM: usize = 50;
-const WRITE: usize = 64 << 10;
+const WARM_UP_TRIPS: usize = 50;
+const WRITE_LEN: usize = 64 << 10;
 /// Processes that write at once, and for how long.
 const WRITERS: u32 = 4;
-const SPAN: Duration = Duration::from_secs(4);
+const MEASURE_WINDOW: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
-    let done = match std::env::var(FD) {
-        Ok(fd) => attach(&fd).and_then(|end| match std::env::var_os(WRITES_ONLY) {
-            Some(_) => writer(&end),
-            None => peer(&end),
+    let result = match std::env::var(FD_ENV) {
+        Ok(fd) => attach(&fd).and_then(|context| match std::env::var_os(WRITES_ONLY_ENV) {
+            Some(_) => run_writer(&context),
+            None => run_peer(&context),
         }),
         Err(_) => measure(),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("score-verbs: {error} (PM_DEBUG=1 says more)");
@@ -44,13 +44,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn send(end: &Context, to: u32, bytes: &[u8]) -> Result<()> {
+fn send(context: &Context, to: u32, bytes: &[u8]) -> PmResult<()> {
     loop {
-        match end.get_send_buffer(to, bytes.len()) {
+        match context.get_send_buffer(to, bytes.len()) {
             Ok(buffer) => {
                 // SAFETY: as many bytes were reserved.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
-                return end.send();
+                return context.send();
             }
             Err(Error::NoBuffers) => {}
             Err(error) => return Err(error),
@@ -59,13 +59,14 @@ fn send(end: &Context, to: u32, bytes: &[u8]) -> Result<()> {
 }
 
 /// The next message's length, and its first 8 bytes.
-fn receive(end: &Context) -> Result<(usize, u64)> {
+fn receive(context: &Context) -> PmResult<(usize, u64)> {
     loop {
-        match end.receive() {
-            Ok((at, len)) => {
+        match context.receive() {
+            Ok((payload, len)) => {
                 // SAFETY: received, and read before its release.
-                let word = if len < 8 { 0 } else { unsafe { at.cast::<u64>().read_unaligned() } };
-                end.release_receive_buffer()?;
+                let word =
+                    if len < 8 { 0 } else { unsafe { payload.cast::<u64>().read_unaligned() } };
+                context.release_receive_buffer()?;
                 return Ok((len, word));
             }
             Err(Error::NoBuffers) => {}
@@ -74,80 +75,80 @@ fn receive(end: &Context) -> Result<(usize, u64)> {
     }
 }
 
-fn attach(fd: &str) -> Result<ContextRef> {
+fn attach(fd: &str) -> PmResult<ContextRef> {
     let fd: i32 = fd.parse().map_err(|_| Error::Invalid)?;
     // SAFETY: inherited for this purpose.
     Context::attach("verbs", unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Answers each message of 8 bytes, and counts the others; locks memory for writes.
-fn peer(end: &ContextRef) -> Result<()> {
-    let memory = end.allocate_memory(WRITE)?;
-    let handle = end.lock_memory(None, memory.addr(), WRITE)?;
-    send(end, 0, &handle.bits().to_ne_bytes())?;
+fn run_peer(context: &ContextRef) -> PmResult<()> {
+    let memory = context.allocate_memory(WRITE_LEN)?;
+    let handle = context.lock_memory(None, memory.addr(), WRITE_LEN)?;
+    send(context, 0, &handle.bits().to_ne_bytes())?;
     loop {
-        match receive(end)? {
+        match receive(context)? {
             (8, 0) => break,
-            (8, word) => send(end, 0, &word.to_ne_bytes())?,
+            (8, word) => send(context, 0, &word.to_ne_bytes())?,
             _ => {}
         }
     }
-    end.unlock_memory(None, memory.addr(), WRITE)?;
-    end.detach()
+    context.unlock_memory(None, memory.addr(), WRITE_LEN)?;
+    context.detach()
 }
 
 /// Writes where the first message says, for its time, and tells how many bytes a second.
-fn writer(end: &ContextRef) -> Result<()> {
-    let (_, there) = receive(end)?;
-    let memory = end.allocate_memory(WRITE)?;
-    let here = end.lock_memory(None, memory.addr(), WRITE)?;
+fn run_writer(context: &ContextRef) -> PmResult<()> {
+    let (_, remote_bits) = receive(context)?;
+    let memory = context.allocate_memory(WRITE_LEN)?;
+    let local_handle = context.lock_memory(None, memory.addr(), WRITE_LEN)?;
     let (start, mut bytes) = (Instant::now(), 0);
-    while start.elapsed() < SPAN {
-        match end.write(0, AddrHandle::from_bits(there), here, WRITE) {
+    while start.elapsed() < MEASURE_WINDOW {
+        match context.write(0, AddrHandle::from_bits(remote_bits), local_handle, WRITE_LEN) {
             Err(Error::NoBuffers) => {}
-            other => other.map(|()| bytes += WRITE)?,
+            other => other.map(|()| bytes += WRITE_LEN)?,
         }
     }
-    while end.is_write_done() == Err(Error::Busy) {}
-    end.is_write_done()?;
+    while context.is_write_done() == Err(Error::Busy) {}
+    context.is_write_done()?;
     let rate = bytes as f64 / start.elapsed().as_secs_f64();
-    send(end, 0, &(rate as u64).to_ne_bytes())?;
-    while end.is_send_done() == Err(Error::Busy) {}
-    end.unlock_memory(None, memory.addr(), WRITE)?;
-    end.detach()
+    send(context, 0, &(rate as u64).to_ne_bytes())?;
+    while context.is_send_done() == Err(Error::Busy) {}
+    context.unlock_memory(None, memory.addr(), WRITE_LEN)?;
+    context.detach()
 }
 
 /// A round trip: all that was sent before has arrived and was taken.
-fn ask(end: &Context) -> Result<()> {
-    send(end, 1, &1u64.to_ne_bytes())?;
-    receive(end).map(drop)
+fn round_trip(context: &Context) -> PmResult<()> {
+    send(context, 1, &1u64.to_ne_bytes())?;
+    receive(context).map(drop)
 }
 
 /// Contexts of which the first is this process's and each other has one of its own.
 struct Nodes {
-    end: ContextRef,
-    others: Vec<Child>,
+    context: ContextRef,
+    peers: Vec<Child>,
     _opened: Vec<ContextRef>,
     _device: Device,
 }
 
 impl Nodes {
-    fn start(count: u32, writes_only: bool) -> Result<Nodes> {
+    fn start(count: u32, writes_only: bool) -> PmResult<Nodes> {
         let device = Device::open("verbs", &["-nodes", &count.to_string()])?;
         let opened: Vec<ContextRef> =
-            (0..count as usize).map(|node| device.open_context(node)).collect::<Result<_>>()?;
+            (0..count as usize).map(|node| device.open_context(node)).collect::<PmResult<_>>()?;
         for (node, context) in (0..).zip(&opened) {
             context.bind_channel(0, node)?;
         }
-        let others = opened[1..].iter().map(|context| start(context, writes_only));
-        let others = others.collect::<Result<_>>()?;
-        let end = Context::attach("verbs", opened[0].create_attach_fd()?)?;
-        Ok(Nodes { end, others, _opened: opened, _device: device })
+        let peers = opened[1..].iter().map(|context| spawn_peer(context, writes_only));
+        let peers = peers.collect::<PmResult<_>>()?;
+        let self_context = Context::attach("verbs", opened[0].create_attach_fd()?)?;
+        Ok(Nodes { context: self_context, peers, _opened: opened, _device: device })
     }
 
-    fn end_well(self) -> Result<()> {
-        for mut other in self.others {
-            let status = other.wait().map_err(|_| Error::Io)?;
+    fn wait_for_success(self) -> PmResult<()> {
+        for mut peer in self.peers {
+            let status = peer.wait().map_err(|_| Error::Io)?;
             status.success().then_some(()).ok_or(Error::Io)?;
         }
         Ok(())
@@ -155,125 +156,126 @@ impl Nodes {
 }
 
 /// This program again, as the node of that context.
-fn start(context: &ContextRef, writes_only: bool) -> Result<Child> {
+fn spawn_peer(context: &ContextRef, writes_only: bool) -> PmResult<Child> {
     let fd = context.create_attach_fd()?;
     // SAFETY: our descriptor; the other process has to inherit it.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) };
     let mut command = Command::new(std::env::current_exe().map_err(|_| Error::Io)?);
-    command.env(FD, fd.as_raw_fd().to_string());
+    command.env(FD_ENV, fd.as_raw_fd().to_string());
     if writes_only {
-        command.env(WRITES_ONLY, "1");
+        command.env(WRITES_ONLY_ENV, "1");
     }
     let child = command.spawn().map_err(|_| Error::Io)?;
     if !writes_only {
-        keep(std::process::id(), 0);
-        keep(child.id(), 1);
+        pin_process(std::process::id(), 0);
+        pin_process(child.id(), 1);
     }
     Ok(child)
 }
 
 /// Keeps a process to a processor: two that poll on one would wait for ticks of the clock.
-fn keep(process: u32, processor: usize) {
-    let mut one = CpuSet::new();
+fn pin_process(process: u32, processor: usize) {
+    let mut cpu_set = CpuSet::new();
     // Where there is no second one they share the first.
-    let _ = one
+    let _ = cpu_set
         .set(processor)
-        .and_then(|()| sched_setaffinity(Pid::from_raw(process.cast_signed()), &one));
+        .and_then(|()| sched_setaffinity(Pid::from_raw(process.cast_signed()), &cpu_set));
 }
 
-fn measure() -> Result<()> {
-    let named: Vec<String> = std::env::args().skip(1).collect();
-    let wanted = |name: &str| named.is_empty() || named.iter().any(|other| other == name);
-    if ["latency", "messages", "writes"].into_iter().any(wanted) {
+fn measure() -> PmResult<()> {
+    let requested: Vec<String> = std::env::args().skip(1).collect();
+    let is_requested =
+        |name: &str| requested.is_empty() || requested.iter().any(|other| other == name);
+    if ["latency", "messages", "writes"].into_iter().any(is_requested) {
         let nodes = Nodes::start(2, false)?;
-        let end = &nodes.end;
-        let (_, there) = receive(end)?;
-        if wanted("latency") {
-            latency(end)?;
+        let context = &nodes.context;
+        let (_, remote_bits) = receive(context)?;
+        if is_requested("latency") {
+            latency(context)?;
         }
-        if wanted("messages") {
-            messages(end)?;
+        if is_requested("messages") {
+            messages(context)?;
         }
-        if wanted("writes") {
-            writes(end, AddrHandle::from_bits(there))?;
+        if is_requested("writes") {
+            writes(context, AddrHandle::from_bits(remote_bits))?;
         }
-        send(end, 1, &0u64.to_ne_bytes())?;
-        nodes.end_well()?;
+        send(context, 1, &0u64.to_ne_bytes())?;
+        nodes.wait_for_success()?;
     }
-    if wanted("shares") {
-        shares()?;
+    if is_requested("shares") {
+        concurrent_writers()?;
     }
     Ok(())
 }
 
 /// All write into the memory of one that sleeps.
-fn shares() -> Result<()> {
+fn concurrent_writers() -> PmResult<()> {
     let nodes = Nodes::start(1 + WRITERS, true)?;
-    let end = &nodes.end;
-    let memory = end.allocate_memory(WRITE)?;
-    let handle = end.lock_memory(None, memory.addr(), WRITE)?;
+    let context = &nodes.context;
+    let memory = context.allocate_memory(WRITE_LEN)?;
+    let handle = context.lock_memory(None, memory.addr(), WRITE_LEN)?;
     for node in 1..=WRITERS {
-        send(end, node, &handle.bits().to_ne_bytes())?;
+        send(context, node, &handle.bits().to_ne_bytes())?;
     }
-    std::thread::sleep(SPAN);
+    std::thread::sleep(MEASURE_WINDOW);
     let mut rates: Vec<u64> = Vec::new();
     for _ in 0..WRITERS {
-        rates.push(receive(end)?.1);
+        rates.push(receive(context)?.1);
     }
     let slowest = rates.iter().min().copied().unwrap_or(0);
     println!("shares {:.2}", slowest as f64 / f64::from(1 << 20));
-    end.unlock_memory(None, memory.addr(), WRITE)?;
-    nodes.end_well()
+    context.unlock_memory(None, memory.addr(), WRITE_LEN)?;
+    nodes.wait_for_success()
 }
 
-fn latency(end: &Context) -> Result<()> {
-    let mut trips = Vec::new();
-    for _ in 0..TRIPS + WARM {
+fn latency(context: &Context) -> PmResult<()> {
+    let mut one_way_ticks = Vec::new();
+    for _ in 0..ROUND_TRIPS + WARM_UP_TRIPS {
         let start = ticks();
-        ask(end)?;
-        trips.push((ticks() - start) / 2);
+        round_trip(context)?;
+        one_way_ticks.push((ticks() - start) / 2);
     }
-    let mut trips = trips.split_off(WARM);
-    trips.sort_unstable();
-    println!("latency {:.0}", trips[TRIPS / 2] as f64 * nanoseconds());
+    let mut one_way_ticks = one_way_ticks.split_off(WARM_UP_TRIPS);
+    one_way_ticks.sort_unstable();
+    println!("latency {:.0}", one_way_ticks[ROUND_TRIPS / 2] as f64 * ns_per_tick());
     Ok(())
 }
 
-fn messages(end: &Context) -> Result<()> {
-    let message = vec![7; end.mtu(1)?];
+fn messages(context: &Context) -> PmResult<()> {
+    let message = vec![7; context.mtu(1)?];
     let mut start = Instant::now();
-    for i in 0..MESSAGES + WARM {
-        if i == WARM {
-            ask(end)?;
+    for i in 0..MESSAGES + WARM_UP_TRIPS {
+        if i == WARM_UP_TRIPS {
+            round_trip(context)?;
             start = Instant::now();
         }
-        send(end, 1, &message)?;
+        send(context, 1, &message)?;
     }
-    ask(end)?;
-    println!("messages {:.1}", rate(MESSAGES * message.len(), start));
+    round_trip(context)?;
+    println!("messages {:.1}", mib_per_s(MESSAGES * message.len(), start));
     Ok(())
 }
 
-fn writes(end: &Context, there: AddrHandle) -> Result<()> {
-    let memory = end.allocate_memory(WRITE)?;
-    let here = end.lock_memory(None, memory.addr(), WRITE)?;
+fn writes(context: &Context, remote_handle: AddrHandle) -> PmResult<()> {
+    let memory = context.allocate_memory(WRITE_LEN)?;
+    let local_handle = context.lock_memory(None, memory.addr(), WRITE_LEN)?;
     let mut start = Instant::now();
-    for i in 0..WRITES + WARM {
-        if i == WARM {
-            while end.is_write_done() == Err(Error::Busy) {}
+    for i in 0..WRITES + WARM_UP_TRIPS {
+        if i == WARM_UP_TRIPS {
+            while context.is_write_done() == Err(Error::Busy) {}
             start = Instant::now();
         }
         loop {
-            match end.write(1, there, here, WRITE) {
+            match context.write(1, remote_handle, local_handle, WRITE_LEN) {
                 Err(Error::NoBuffers) => {}
                 other => break other?,
             }
         }
     }
-    while end.is_write_done() == Err(Error::Busy) {}
-    end.is_write_done()?;
-    println!("writes {:.1}", rate(WRITES * WRITE, start));
-    end.unlock_memory(None, memory.addr(), WRITE)
+    while context.is_write_done() == Err(Error::Busy) {}
+    context.is_write_done()?;
+    println!("writes {:.1}", mib_per_s(WRITES * WRITE_LEN, start));
+    context.unlock_memory(None, memory.addr(), WRITE_LEN)
 }
 
 /// The processor's own clock: in an emulated machine the system's may take as long as a message.
@@ -289,13 +291,13 @@ fn ticks() -> u64 {
 }
 
 /// Of one tick.
-fn nanoseconds() -> f64 {
-    let (start, from) = (Instant::now(), ticks());
+fn ns_per_tick() -> f64 {
+    let (start, start_ticks) = (Instant::now(), ticks());
     std::thread::sleep(std::time::Duration::from_millis(100));
-    start.elapsed().as_nanos() as f64 / (ticks() - from) as f64
+    start.elapsed().as_nanos() as f64 / (ticks() - start_ticks) as f64
 }
 
 /// MiB a second.
-fn rate(bytes: usize, since: Instant) -> f64 {
-    bytes as f64 / f64::from(1 << 20) / since.elapsed().as_secs_f64()
+fn mib_per_s(bytes: usize, start: Instant) -> f64 {
+    bytes as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64()
 }

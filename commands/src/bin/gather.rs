@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use score_commands::{gather, station};
+use score_commands::{gather, runner};
 
 fn main() -> ExitCode {
-    station::command("gather", gather::USAGE, gather::run)
+    runner::run_command("gather", gather::USAGE, gather::run)
 }

@@ -3,51 +3,57 @@
 
 use std::process::ExitCode;
 
-use score_commands::pmtest::{self, USAGE, options::Options};
-use score_commands::station::{Place, under_scrun};
+use score_commands::pmtest::{self, USAGE, options::PmtestOptions};
+use score_commands::runner::{NodeIdentity, is_under_scrun};
 
 fn main() -> ExitCode {
-    let options = Options::parse(std::env::args_os().skip(1));
-    if !under_scrun() {
+    let options = PmtestOptions::parse(std::env::args_os().skip(1));
+    if !is_under_scrun() {
         return match options {
             Ok(options) if options.help => {
                 print!("{USAGE}");
                 ExitCode::SUCCESS
             }
-            Ok(Options { alone: Some(count), rma, .. }) => {
-                let done = if rma { pmtest::puts_alone(count) } else { pmtest::alone(count) };
-                done.map_or_else(|refusal| complain(&refusal), |()| 0.into())
+            Ok(PmtestOptions { alone: Some(count), rma, .. }) => {
+                let result = if rma {
+                    pmtest::bench_puts_single_node(count)
+                } else {
+                    pmtest::bench_single_node(count)
+                };
+                result.map_or_else(|error| report_error(&error), |()| 0.into())
             }
-            Err(error) => complain(&(error.to_string(), 2)),
-            Ok(_) => complain(&("must be invoked by scrun: scrun -nodes=2 pmtest".into(), 2)),
+            Err(error) => report_error(&(error.to_string(), 2)),
+            Ok(_) => report_error(&("must be invoked by scrun: scrun -nodes=2 pmtest".into(), 2)),
         };
     }
     score_runtime::initialize();
-    let place = Place::here();
+    let identity = NodeIdentity::current();
     // All nodes see the same words; one speaks for all, and its code is the command's.
-    let first = place.node == 0;
-    let done = match options {
+    let is_first = identity.node == 0;
+    let result = match options {
         Ok(options) if options.help => Ok(USAGE.to_owned()),
-        Ok(Options { alone: Some(_), .. }) => Err(("-alone works without scrun".to_owned(), 2)),
-        Ok(options) => pmtest::run(place, &options),
+        Ok(PmtestOptions { alone: Some(_), .. }) => {
+            Err(("-alone works without scrun".to_owned(), 2))
+        }
+        Ok(options) => pmtest::run(identity, &options),
         Err(error) => Err((error.to_string(), 2)),
     };
-    match done {
-        Ok(text) if first => {
+    match result {
+        Ok(text) if is_first => {
             print!("{text}");
             ExitCode::SUCCESS
         }
         Ok(_) => ExitCode::SUCCESS,
-        Err((reason, 2)) if first => complain(&(reason, 2)),
+        Err((reason, 2)) if is_first => report_error(&(reason, 2)),
         Err((_, 2)) => ExitCode::SUCCESS,
         Err((reason, code)) => {
-            eprintln!("pmtest: node {}: {reason}", place.node);
+            eprintln!("pmtest: node {}: {reason}", identity.node);
             score_runtime::sc::exit(code.into())
         }
     }
 }
 
-fn complain((reason, code): &pmtest::Refusal) -> ExitCode {
+fn report_error((reason, code): &pmtest::PmtestError) -> ExitCode {
     eprintln!("pmtest: {reason}");
     ExitCode::from(*code)
 }

@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use score_commands::{scatter, station};
+use score_commands::{runner, scatter};
 
 fn main() -> ExitCode {
-    station::command("scatter", scatter::USAGE, scatter::run)
+    runner::run_command("scatter", scatter::USAGE, scatter::run)
 }

@@ -4,15 +4,15 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use score_commands::scmon::{self, Options, USAGE, WRONG};
+use score_commands::scmon::{self, EXIT_USAGE, ScmonOptions, USAGE};
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let options = match Options::parse(&words) {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let options = match ScmonOptions::parse(&args) {
         Ok(options) => options,
-        Err(line) => {
-            eprintln!("scmon: {line} (scmon -help)");
-            return ExitCode::from(WRONG);
+        Err(message) => {
+            eprintln!("scmon: {message} (scmon -help)");
+            return ExitCode::from(EXIT_USAGE);
         }
     };
     if options.help {
@@ -21,8 +21,8 @@ fn main() -> ExitCode {
     }
     match scmon::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(line) => {
-            eprintln!("scmon: {line}");
+        Err(message) => {
+            eprintln!("scmon: {message}");
             ExitCode::FAILURE
         }
     }

@@ -5,30 +5,30 @@
 use std::process::ExitCode;
 
 use score_commands::compilers::list::{Compilers, is_installed};
-use score_commands::compilers::listing::{Listing, USAGE, load};
+use score_commands::compilers::listing::{ListArgs, USAGE, load};
 
 fn main() -> ExitCode {
-    let words: Vec<String> =
+    let args: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    if words.iter().any(|word| word == "-help" || word == "--help") {
+    if args.iter().any(|word| word == "-help" || word == "--help") {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let listing = match Listing::parse(&words) {
-        Ok(listing) => listing,
-        Err(why) => {
-            eprint!("score_compiler_list: {why}\n{USAGE}");
+    let list_args = match ListArgs::parse(&args) {
+        Ok(list_args) => list_args,
+        Err(reason) => {
+            eprint!("score_compiler_list: {reason}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    let print = |compilers: Compilers| Ok(listing.lines(&compilers, is_installed)?.concat());
+    let print = |compilers: Compilers| Ok(list_args.lines(&compilers, is_installed)?.concat());
     match load().and_then(print) {
         Ok(lines) => {
             print!("{lines}");
             ExitCode::SUCCESS
         }
-        Err(why) => {
-            eprintln!("score_compiler_list: {why}");
+        Err(reason) => {
+            eprintln!("score_compiler_list: {reason}");
             ExitCode::from(2)
         }
     }

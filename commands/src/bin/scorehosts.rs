@@ -5,24 +5,24 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use score_commands::scorehosts::answer;
-use score_hosts::source::{VARIABLE, disk};
+use score_commands::scorehosts::execute;
+use score_hosts::database_file::{DATABASE_ENV, read_from_disk};
 
 /// The answer could not be written.
-const UNWRITTEN: u8 = 74;
+const EXIT_IO_ERROR: u8 = 74;
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let answer = answer(&words, std::env::var_os(VARIABLE).as_deref(), &disk);
-    for line in &answer.err {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let output = execute(&args, std::env::var_os(DATABASE_ENV).as_deref(), &read_from_disk);
+    for line in &output.stderr {
         eprintln!("scorehosts: {line}");
     }
     let mut out = std::io::stdout().lock();
-    match out.write_all(answer.out.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(output.stdout.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             eprintln!("scorehosts: standard output: {error}");
-            ExitCode::from(UNWRITTEN)
+            ExitCode::from(EXIT_IO_ERROR)
         }
-        _ => ExitCode::from(answer.code),
+        _ => ExitCode::from(output.code),
     }
 }

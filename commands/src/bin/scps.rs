@@ -5,21 +5,21 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use score_commands::scps::{self, Options, UNWRITTEN};
+use score_commands::scps::{self, EXIT_IO_ERROR, ScpsOptions};
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let options = match Options::parse(&words) {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let options = match ScpsOptions::parse(&args) {
         Ok(options) => options,
-        Err(line) => {
-            eprintln!("scps: {line} (scps -help)");
+        Err(message) => {
+            eprintln!("scps: {message} (scps -help)");
             return ExitCode::from(2);
         }
     };
-    let text = match scps::answer(options) {
+    let text = match scps::execute(options) {
         Ok(text) => text,
-        Err(line) => {
-            eprintln!("scps: {line}");
+        Err(message) => {
+            eprintln!("scps: {message}");
             return ExitCode::FAILURE;
         }
     };
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             eprintln!("scps: standard output: {error}");
-            ExitCode::from(UNWRITTEN)
+            ExitCode::from(EXIT_IO_ERROR)
         }
         _ => ExitCode::SUCCESS,
     }

@@ -25,17 +25,17 @@ fn main() -> ExitCode {
         eprintln!("system: must be invoked by scrun, as in: scrun -nodes=4 system hostname");
         return ExitCode::from(2);
     };
-    let first = node == "0";
+    let is_first = node == "0";
     let per_host = words.first().is_some_and(|word| word == "-host");
     if per_host {
         words.remove(0);
     }
     let Some((program, args)) = words.split_first() else {
-        return refuse(first, "no program is named");
+        return refuse(is_first, "no program is named");
     };
     if program.as_encoded_bytes().starts_with(b"-") {
-        let fault = format!("{program:?} is not an option; there are -host and -help");
-        return refuse(first, &fault);
+        let reason = format!("{program:?} is not an option; there are -host and -help");
+        return refuse(is_first, &reason);
     }
     if per_host && env::var_os("SCORE_SELF_PROC").is_some_and(|process| process != "0") {
         return ExitCode::SUCCESS;
@@ -47,14 +47,14 @@ fn main() -> ExitCode {
     }
     let error = command.exec();
     eprintln!("system: node {}: {}: {error}", node.display(), program.display());
-    let missing = error.kind() == std::io::ErrorKind::NotFound;
-    ExitCode::from(if missing { 127 } else { 126 })
+    let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+    ExitCode::from(if is_missing { 127 } else { 126 })
 }
 
 /// All nodes see the same words; one speaks for all.
-fn refuse(first: bool, fault: &str) -> ExitCode {
-    if first {
-        eprint!("system: {fault}\n{USAGE}");
+fn refuse(is_first: bool, reason: &str) -> ExitCode {
+    if is_first {
+        eprint!("system: {reason}\n{USAGE}");
         return ExitCode::from(2);
     }
     ExitCode::SUCCESS

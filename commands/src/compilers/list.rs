@@ -11,11 +11,11 @@ use thiserror::Error;
 pub const SCRIPTS: [&str; 5] = ["scorecc", "scorec++", "scoref77", "scoref90", "scoreld"];
 
 /// A compiler's name and the command it is.
-type Named = (&'static str, &'static str);
+type CompilerEntry = (&'static str, &'static str);
 
 /// The compilers of each wrapper that are listed whether or not they are installed, and (last)
 /// those that are listed only where they are.
-const BUILT_IN: [(&str, &[Named], &[Named]); 5] = [
+const BUILT_IN: [(&str, &[CompilerEntry], &[CompilerEntry]); 5] = [
     ("scorecc", &[("gnu", "gcc"), ("clang", "clang")], &[("pgi", "pgcc"), ("intel", "icx")]),
     ("scorec++", &[("gnu", "g++"), ("clang", "clang++")], &[("pgi", "pgc++"), ("intel", "icpx")]),
     ("scoref77", &[("gnu", "gfortran")], &[("pgi", "pgf77"), ("intel", "ifx")]),
@@ -55,10 +55,10 @@ pub struct Compilers {
 impl Compilers {
     /// The built-in list; `installed` tells whether a command exists.
     pub fn built_in(installed: impl Fn(&str) -> bool) -> Self {
-        let pair = |&(name, path): &Named| (name.to_string(), path.to_string());
-        let scripts = BUILT_IN.iter().map(|(script, always, present)| {
-            let present = present.iter().filter(|(_, path)| installed(path));
-            (script.to_string(), always.iter().chain(present).map(pair).collect())
+        let pair = |&(name, path): &CompilerEntry| (name.to_string(), path.to_string());
+        let scripts = BUILT_IN.iter().map(|(script, always, optional)| {
+            let optional = optional.iter().filter(|(_, path)| installed(path));
+            (script.to_string(), always.iter().chain(optional).map(pair).collect())
         });
         Self { scripts: scripts.collect(), aliases: Vec::new() }
     }
@@ -67,7 +67,9 @@ impl Compilers {
     pub fn load(site: PathBuf) -> Result<Self, ListError> {
         let mut list = Self::built_in(is_installed);
         match std::fs::read_to_string(&site) {
-            Ok(text) => list.add(&text).map_err(|(line, why)| ListError::Line(site, line, why))?,
+            Ok(text) => {
+                list.add(&text).map_err(|(line, reason)| ListError::Line(site, line, reason))?
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(ListError::Read(site, error)),
         }
@@ -89,23 +91,24 @@ impl Compilers {
                 [_] => Err("a script needs at least one compiler".to_string()),
                 [script, ref compilers @ ..] => self.add_script(script, compilers),
             }
-            .map_err(|why| (index + 1, why))?;
+            .map_err(|reason| (index + 1, reason))?;
         }
         Ok(())
     }
 
     /// The compilers of the line come first, in its order; those of earlier lines stay behind them.
     fn add_script(&mut self, script: &str, compilers: &[&str]) -> Result<(), String> {
-        let known = self.scripts.iter().position(|(name, _)| name == script);
-        let earlier = known.map(|at| self.scripts[at].1.clone()).unwrap_or_default();
+        let position = self.scripts.iter().position(|(name, _)| name == script);
+        let earlier = position.map(|index| self.scripts[index].1.clone()).unwrap_or_default();
         let mut merged = Vec::new();
         for word in compilers {
             let (name, path) = match word.split_once('=') {
                 Some((name, path)) => (name, Some(path)),
                 None => (*word, None),
             };
-            let former = earlier.iter().find(|entry| entry.0 == name).map(|entry| entry.1.as_str());
-            match path.or(former) {
+            let earlier_path =
+                earlier.iter().find(|entry| entry.0 == name).map(|entry| entry.1.as_str());
+            match path.or(earlier_path) {
                 Some(path) if !name.is_empty() && !path.is_empty() => {
                     merged.push((name.to_string(), path.to_string()));
                 }
@@ -115,8 +118,8 @@ impl Compilers {
         merged.extend(
             earlier.into_iter().filter(|e| !merged.iter().any(|m| m.0 == e.0)).collect::<Vec<_>>(),
         );
-        match known {
-            Some(at) => self.scripts[at].1 = merged,
+        match position {
+            Some(index) => self.scripts[index].1 = merged,
             None => self.scripts.push((script.to_string(), merged)),
         }
         Ok(())
@@ -130,20 +133,20 @@ impl Compilers {
     /// The scripts of an environment: `score` for the wrappers of this package, `mpi` for those
     /// that a site has added under names that begin so.
     pub fn environment(&self, name: &str) -> Result<Vec<&str>, ListError> {
-        let wanted: fn(&str) -> bool = match name {
+        let is_member: fn(&str) -> bool = match name {
             "score" => |script| SCRIPTS.contains(&script),
             "mpi" => |script| script.starts_with("mpi"),
             _ => return Err(ListError::Environment(name.into())),
         };
-        Ok(self.scripts().filter(|script| wanted(script)).collect())
+        Ok(self.scripts().filter(|script| is_member(script)).collect())
     }
 
     /// A script's compilers as (name, path), the default first; then, unless left out, aliases.
-    pub fn of(&self, script: &str, aliases: bool) -> Result<Vec<(&str, &str)>, ListError> {
+    pub fn for_script(&self, script: &str, aliases: bool) -> Result<Vec<(&str, &str)>, ListError> {
         let found = self.scripts.iter().find(|(name, _)| name == script);
         let Some((_, compilers)) = found else {
-            let known: Vec<&str> = self.scripts().collect();
-            return Err(ListError::Script(script.into(), known.join(", ")));
+            let names: Vec<&str> = self.scripts().collect();
+            return Err(ListError::Script(script.into(), names.join(", ")));
         };
         let is_alias = |name: &str| self.aliases.iter().any(|(alias, _)| alias == name);
         let mut entries: Vec<(&str, &str)> = compilers
@@ -163,18 +166,18 @@ impl Compilers {
     }
 
     /// The path of a script's compiler; `said` is the option or variable that named it.
-    pub fn path(&self, script: &str, name: &str, said: &'static str) -> Result<&str, ListError> {
-        let compilers = self.of(script, true)?;
+    pub fn path(&self, script: &str, name: &str, source: &'static str) -> Result<&str, ListError> {
+        let compilers = self.for_script(script, true)?;
         if let Some((_, path)) = compilers.iter().find(|entry| entry.0 == name) {
             return Ok(path);
         }
-        let known: Vec<&str> = compilers.iter().map(|entry| entry.0).collect();
-        Err(ListError::Compiler(said, script.into(), name.into(), known.join(", ")))
+        let names: Vec<&str> = compilers.iter().map(|entry| entry.0).collect();
+        Err(ListError::Compiler(source, script.into(), name.into(), names.join(", ")))
     }
 
     /// The path of a script's default compiler.
     pub fn default_path(&self, script: &str) -> Result<&str, ListError> {
-        Ok(self.of(script, true)?[0].1)
+        Ok(self.for_script(script, true)?[0].1)
     }
 }
 
@@ -190,14 +193,14 @@ pub fn choose(value: &str, script: &str) -> Option<String> {
 /// Whether a command can be run: a path, or a name on PATH.
 pub fn is_installed(command: &str) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    let runs = |path: &Path| {
+    let is_executable = |path: &Path| {
         path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     };
     if command.contains('/') {
-        return runs(Path::new(command));
+        return is_executable(Path::new(command));
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| runs(&folder.join(command)))
+    std::env::split_paths(&path).any(|folder| is_executable(&folder.join(command)))
 }
 
 #[cfg(test)]
@@ -212,20 +215,20 @@ mod tests {
 
     #[test]
     fn commercial_compilers_are_listed_only_where_they_are_installed() {
-        let names = |list: Compilers| list.of("scorecc", true).unwrap().len();
-        assert_eq!(names(Compilers::built_in(|_| false)), 2);
-        assert_eq!(names(Compilers::built_in(|command| command == "pgcc")), 3);
+        let compiler_count = |list: Compilers| list.for_script("scorecc", true).unwrap().len();
+        assert_eq!(compiler_count(Compilers::built_in(|_| false)), 2);
+        assert_eq!(compiler_count(Compilers::built_in(|command| command == "pgcc")), 3);
     }
 
     #[test]
-    fn a_site_reorders_adds_and_names_anew() {
+    fn a_site_file_reorders_adds_and_renames_compilers() {
         let list = list("scorecc clang tcc=/opt/tcc # ours\nalias gnu3 gnu\nmpicc gnu=gcc\n\n");
         assert_eq!(list.default_path("scorecc").unwrap(), "clang");
         assert_eq!(
-            list.of("scorecc", true).unwrap(),
+            list.for_script("scorecc", true).unwrap(),
             [("clang", "clang"), ("tcc", "/opt/tcc"), ("gnu", "gcc"), ("gnu3", "gcc")]
         );
-        assert_eq!(list.of("scorecc", false).unwrap().len(), 3);
+        assert_eq!(list.for_script("scorecc", false).unwrap().len(), 3);
         assert_eq!(list.environment("mpi").unwrap(), ["mpicc"]);
         assert_eq!(list.environment("score").unwrap(), SCRIPTS);
     }
@@ -234,7 +237,7 @@ mod tests {
     fn an_alias_with_a_path_of_its_own_keeps_it() {
         let list = list("alias gnu3 gnu\nscorecc gnu=gcc gnu3=gcc3\n");
         assert_eq!(list.path("scorecc", "gnu3", "-compiler").unwrap(), "gcc3");
-        assert!(!list.of("scorecc", false).unwrap().iter().any(|entry| entry.0 == "gnu3"));
+        assert!(!list.for_script("scorecc", false).unwrap().iter().any(|entry| entry.0 == "gnu3"));
     }
 
     #[test]

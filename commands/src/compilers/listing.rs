@@ -1,8 +1,8 @@
 //! What score_compiler_list(8) prints.
 
 use super::Error;
+use super::install_paths::InstallPaths;
 use super::list::{Compilers, ListError};
-use super::place::Place;
 
 /// How to call it.
 pub const USAGE: &str = "\
@@ -17,7 +17,7 @@ ENVIRONMENT is score or mpi. See score_compiler_list(8).
 
 /// Whose compilers.
 #[derive(Debug, PartialEq, Eq)]
-enum Whose {
+enum CompilerFilter {
     Script(String),
     Environment(String),
     All,
@@ -25,27 +25,29 @@ enum Whose {
 
 /// A command line, read.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Listing {
-    whose: Whose,
+pub struct ListArgs {
+    filter: CompilerFilter,
     check: bool,
     path: bool,
     noalias: bool,
     default: bool,
 }
 
-impl Listing {
+impl ListArgs {
     /// Reads the words after the command's name; on error says what is wrong.
     pub fn parse(words: &[String]) -> Result<Self, String> {
-        let mut whose = None;
+        let mut filter = None;
         let (mut check, mut path, mut noalias, mut default) = (false, false, false, false);
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let found = match word.as_str() {
-                "-script" => Whose::Script(words.next().ok_or("-script needs a script")?.clone()),
-                "-env" => {
-                    Whose::Environment(words.next().ok_or("-env needs an environment")?.clone())
+            let chosen = match word.as_str() {
+                "-script" => {
+                    CompilerFilter::Script(words.next().ok_or("-script needs a script")?.clone())
                 }
-                "-all" => Whose::All,
+                "-env" => CompilerFilter::Environment(
+                    words.next().ok_or("-env needs an environment")?.clone(),
+                ),
+                "-all" => CompilerFilter::All,
                 option => {
                     let flag = match option {
                         "-check" => &mut check,
@@ -58,15 +60,15 @@ impl Listing {
                     continue;
                 }
             };
-            if whose.replace(found).is_some() {
+            if filter.replace(chosen).is_some() {
                 return Err(format!("{word}: only one of -script, -env and -all"));
             }
         }
-        let whose = whose.ok_or("one of -script, -env and -all is needed")?;
-        if default && !matches!(whose, Whose::Script(_)) {
+        let filter = filter.ok_or("one of -script, -env and -all is needed")?;
+        if default && !matches!(filter, CompilerFilter::Script(_)) {
             return Err("-default goes with -script only".into());
         }
-        Ok(Self { whose, check, path, noalias, default })
+        Ok(Self { filter, check, path, noalias, default })
     }
 
     /// The lines to print. With several scripts, each begins with its script and a colon.
@@ -75,30 +77,30 @@ impl Listing {
         compilers: &Compilers,
         installed: impl Fn(&str) -> bool,
     ) -> Result<Vec<String>, Error> {
-        let scripts: Vec<&str> = match &self.whose {
-            Whose::Script(script) => vec![script],
-            Whose::Environment(name) => compilers.environment(name)?,
-            Whose::All => compilers.scripts().collect(),
+        let scripts: Vec<&str> = match &self.filter {
+            CompilerFilter::Script(script) => vec![script],
+            CompilerFilter::Environment(name) => compilers.environment(name)?,
+            CompilerFilter::All => compilers.scripts().collect(),
         };
         let mut lines = Vec::new();
         for script in scripts {
-            let prefix = match self.whose {
-                Whose::Script(_) => String::new(),
+            let prefix = match self.filter {
+                CompilerFilter::Script(_) => String::new(),
                 _ => format!("{script}: "),
             };
-            let of_script = self.of_script(script, compilers, &installed)?;
-            lines.extend(of_script.into_iter().map(|line| prefix.clone() + &line));
+            let script_lines = self.script_lines(script, compilers, &installed)?;
+            lines.extend(script_lines.into_iter().map(|line| prefix.clone() + &line));
         }
         Ok(lines)
     }
 
-    fn of_script(
+    fn script_lines(
         &self,
         script: &str,
         compilers: &Compilers,
         installed: impl Fn(&str) -> bool,
     ) -> Result<Vec<String>, ListError> {
-        let mut entries = compilers.of(script, !self.noalias)?;
+        let mut entries = compilers.for_script(script, !self.noalias)?;
         if self.default {
             entries.truncate(1);
         }
@@ -117,7 +119,7 @@ impl Listing {
 
 /// The list that the wrappers beside this command use.
 pub fn load() -> Result<Compilers, Error> {
-    Ok(Compilers::load(Place::find()?.site_file())?)
+    Ok(Compilers::load(InstallPaths::find()?.site_file())?)
 }
 
 #[cfg(test)]
@@ -127,8 +129,8 @@ mod tests {
     fn lines(words: &str) -> String {
         let words: Vec<String> = words.split(' ').map(String::from).collect();
         let compilers = Compilers::built_in(|_| false);
-        let listing = Listing::parse(&words).unwrap();
-        listing.lines(&compilers, |command| command != "clang").unwrap().concat()
+        let list_args = ListArgs::parse(&words).unwrap();
+        list_args.lines(&compilers, |command| command != "clang").unwrap().concat()
     }
 
     #[test]
@@ -147,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
-        for (words, named) in [
+    fn invalid_option_combinations_are_reported() {
+        for (words, expected) in [
             (&["-script"][..], "-script"),
             (&["-all", "-env", "score"], "-env"),
             (&["-all", "-default"], "-default"),
@@ -156,8 +158,8 @@ mod tests {
             (&[], "-script, -env and -all"),
         ] {
             let words: Vec<String> = words.iter().map(|word| word.to_string()).collect();
-            let why = Listing::parse(&words).unwrap_err();
-            assert!(why.contains(named), "{why}");
+            let reason = ListArgs::parse(&words).unwrap_err();
+            assert!(reason.contains(expected), "{reason}");
         }
     }
 }

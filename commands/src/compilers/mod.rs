@@ -1,13 +1,13 @@
 //! scorecc and its kin: the C, C++ and Fortran compilers with what an SCore program needs.
 //!
-//! [`list`] knows the backend compilers and [`listing`] prints them, [`line`] reads a command line,
-//! [`place`] finds our headers and libraries, and [`main`] puts them together. Manual: scorecc(1),
-//! score_compiler_list(8).
+//! [`list`] knows the backend compilers and [`listing`] prints them, [`command_line`] reads
+//! a command line, [`install_paths`] finds our headers and libraries, and [`main`] puts them
+//! together. Manual: scorecc(1), score_compiler_list(8).
 
-mod line;
+mod command_line;
+mod install_paths;
 pub mod list;
 pub mod listing;
-mod place;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -15,12 +15,12 @@ use std::process::{Command, ExitCode};
 
 use thiserror::Error;
 
-use line::{Help, Line};
+use command_line::{ParseStop, WrapperArgs};
+use install_paths::{InstallPathError, InstallPaths};
 use list::{Compilers, ListError};
-use place::{Place, PlaceError};
 
 /// Exit code for a command line that cannot be understood.
-const USAGE: u8 = 2;
+const EXIT_USAGE: u8 = 2;
 
 /// Why nothing was compiled.
 #[derive(Debug, Error)]
@@ -33,42 +33,42 @@ pub enum Error {
     List(#[from] ListError),
     /// Headers or libraries are not there.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    InstallPaths(#[from] InstallPathError),
 }
 
 /// The wrapper named `script`: builds the compiler's command line and becomes the compiler.
 pub fn main(script: &'static str) -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let line = match Line::parse(words) {
-        Ok(line) => line,
-        Err(Help::Wanted) => {
-            print!("{}", line::usage(script));
+    let args = match WrapperArgs::parse(words) {
+        Ok(args) => args,
+        Err(ParseStop::HelpRequested) => {
+            print!("{}", command_line::usage(script));
             return ExitCode::SUCCESS;
         }
-        Err(Help::Wrong(why)) => {
-            eprintln!("{script}: {why}");
-            return ExitCode::from(USAGE);
+        Err(ParseStop::Invalid(reason)) => {
+            eprintln!("{script}: {reason}");
+            return ExitCode::from(EXIT_USAGE);
         }
     };
-    match command(script, &line) {
-        Ok(command) => run(script, &line, command),
-        Err(why) => {
-            eprintln!("{script}: {why}");
-            ExitCode::from(USAGE)
+    match command(script, &args) {
+        Ok(command) => run(script, &args, command),
+        Err(reason) => {
+            eprintln!("{script}: {reason}");
+            ExitCode::from(EXIT_USAGE)
         }
     }
 }
 
 /// The compiler and all its arguments.
-fn command(script: &str, line: &Line) -> Result<Vec<OsString>, Error> {
-    let place = Place::find()?;
-    let compilers = Compilers::load(place.site_file())?;
+fn command(script: &str, args: &WrapperArgs) -> Result<Vec<OsString>, Error> {
+    let paths = InstallPaths::find()?;
+    let compilers = Compilers::load(paths.site_file())?;
     let mut command =
-        vec![compiler_path(script, line, &compilers, |name| std::env::var(name).ok())?];
-    command.extend(line.passed_on.iter().cloned());
-    command.push(joined("-I", &place.include()?));
-    if line.links() {
-        command.extend(libraries(line, &place)?);
+        vec![compiler_path(script, args, &compilers, |name| std::env::var(name).ok())?];
+    command.extend(args.passed_on.iter().cloned());
+    command.push(option_with_path("-I", &paths.include()?));
+    if args.will_link() {
+        command.extend(libraries(args, &paths)?);
     }
     Ok(command)
 }
@@ -77,19 +77,19 @@ fn command(script: &str, line: &Line) -> Result<Vec<OsString>, Error> {
 /// that `-compiler`, else `SCORE_BUILD_COMPILERS` names, else the script's default.
 fn compiler_path(
     script: &str,
-    line: &Line,
+    args: &WrapperArgs,
     compilers: &Compilers,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<OsString, Error> {
-    let script = line.script.as_deref().unwrap_or(script);
-    if let Some(path) = &line.compiler_path {
+    let script = args.script.as_deref().unwrap_or(script);
+    if let Some(path) = &args.compiler_path {
         return Ok(path.clone());
     }
     let from_env = |name| env(name).and_then(|value| list::choose(&value, script));
     if let Some(path) = from_env("SCORE_COMPILERS") {
         return Ok(path.into());
     }
-    let chosen = match &line.compiler {
+    let chosen = match &args.compiler {
         Some(name) => compilers.path(script, name, "-compiler")?,
         None => match from_env("SCORE_BUILD_COMPILERS") {
             Some(name) => compilers.path(script, &name, "SCORE_BUILD_COMPILERS")?,
@@ -101,30 +101,30 @@ fn compiler_path(
 
 /// What the linker needs. Static: one archive, which contains PM, while libc stays dynamic, and the
 /// libraries that Rust's runtime uses. Dynamic: the shared objects, found by an rpath.
-fn libraries(line: &Line, place: &Place) -> Result<Vec<OsString>, Error> {
-    if line.nostatic {
-        let folder = place.lib(&["libscore.so", "libpm.so"])?;
-        let rpath = joined("-Wl,-rpath,", folder);
-        return Ok(vec![joined("-L", folder), rpath, "-lscore".into(), "-lpm".into()]);
+fn libraries(args: &WrapperArgs, paths: &InstallPaths) -> Result<Vec<OsString>, Error> {
+    if args.nostatic {
+        let folder = paths.lib(&["libscore.so", "libpm.so"])?;
+        let rpath = option_with_path("-Wl,-rpath,", folder);
+        return Ok(vec![option_with_path("-L", folder), rpath, "-lscore".into(), "-lpm".into()]);
     }
-    let mut words = vec![joined("-L", place.lib(&["libscore.a"])?)];
+    let mut words = vec![option_with_path("-L", paths.lib(&["libscore.a"])?)];
     let system = ["-l:libscore.a", "-lpthread", "-lm", "-ldl", "-lrt", "-lutil"];
     words.extend(system.map(OsString::from));
     Ok(words)
 }
 
-fn joined(option: &str, path: &std::path::Path) -> OsString {
+fn option_with_path(option: &str, path: &std::path::Path) -> OsString {
     let mut word = OsString::from(option);
     word.push(path);
     word
 }
 
 /// Says what there is to say and becomes the compiler; returns only if that cannot be run.
-fn run(script: &str, line: &Line, command: Vec<OsString>) -> ExitCode {
-    if let Some(option) = &line.nockpt {
+fn run(script: &str, args: &WrapperArgs, command: Vec<OsString>) -> ExitCode {
+    if let Some(option) = &args.nockpt {
         eprintln!("{script}: note: {option} has no effect yet: programs are not checkpointed");
     }
-    if line.show {
+    if args.show {
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         eprintln!("{}", words.join(" "));
     }
@@ -143,34 +143,34 @@ fn run(script: &str, line: &Line, command: Vec<OsString>) -> ExitCode {
 mod tests {
     use super::*;
 
-    fn chosen(words: &[&str], env: &[(&str, &str)]) -> Result<OsString, Error> {
-        let line = Line::parse(words.iter().map(OsString::from).collect()).ok().unwrap();
+    fn chosen_compiler(words: &[&str], env: &[(&str, &str)]) -> Result<OsString, Error> {
+        let args = WrapperArgs::parse(words.iter().map(OsString::from).collect()).ok().unwrap();
         let env = |name: &str| env.iter().find(|e| e.0 == name).map(|e| e.1.to_string());
-        compiler_path("scorecc", &line, &Compilers::built_in(|_| true), env)
+        compiler_path("scorecc", &args, &Compilers::built_in(|_| true), env)
     }
 
     #[test]
     fn the_default_is_the_first_of_the_list() {
-        assert_eq!(chosen(&["x.c"], &[]).unwrap(), "gcc");
-        assert_eq!(chosen(&["-script", "scorec++"], &[]).unwrap(), "g++");
+        assert_eq!(chosen_compiler(&["x.c"], &[]).unwrap(), "gcc");
+        assert_eq!(chosen_compiler(&["-script", "scorec++"], &[]).unwrap(), "g++");
     }
 
     #[test]
     fn options_come_before_the_environment() {
         let both = [("SCORE_BUILD_COMPILERS", "clang"), ("SCORE_COMPILERS", "scoreld=/bin/x")];
-        assert_eq!(chosen(&[], &both).unwrap(), "clang");
-        assert_eq!(chosen(&["-compiler", "intel"], &both).unwrap(), "icx");
+        assert_eq!(chosen_compiler(&[], &both).unwrap(), "clang");
+        assert_eq!(chosen_compiler(&["-compiler", "intel"], &both).unwrap(), "icx");
         let path = [("SCORE_BUILD_COMPILERS", "clang"), ("SCORE_COMPILERS", "/bin/x")];
-        assert_eq!(chosen(&[], &path).unwrap(), "/bin/x");
-        assert_eq!(chosen(&["-compiler-path=/bin/y"], &path).unwrap(), "/bin/y");
+        assert_eq!(chosen_compiler(&[], &path).unwrap(), "/bin/x");
+        assert_eq!(chosen_compiler(&["-compiler-path=/bin/y"], &path).unwrap(), "/bin/y");
     }
 
     #[test]
-    fn an_unknown_compiler_is_named_with_where_it_was_said() {
-        let error = chosen(&["-compiler=tendra"], &[]).unwrap_err().to_string();
+    fn an_unknown_compiler_is_reported_with_its_source() {
+        let error = chosen_compiler(&["-compiler=tendra"], &[]).unwrap_err().to_string();
         assert!(error.contains("tendra") && error.contains("-compiler"), "{error}");
         let env = [("SCORE_BUILD_COMPILERS", "scorecc=tendra")];
-        let error = chosen(&[], &env).unwrap_err().to_string();
+        let error = chosen_compiler(&[], &env).unwrap_err().to_string();
         assert!(error.contains("SCORE_BUILD_COMPILERS"), "{error}");
     }
 }

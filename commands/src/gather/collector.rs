@@ -5,25 +5,25 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::gather::COLLECTOR;
-use crate::hop::{Granter, HopError, Message};
-use crate::post::{Failure, Machine, Post, Try, try_read, try_write};
+use crate::node_protocol::{CreditWindow, Message, ProtocolError};
 use crate::tee::{Reader, Tee};
+use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read, try_write};
 
 /// Bytes that wait in the collector at most.
-const CAPACITY: usize = 1024 * 1024;
+const QUEUE_LEN: usize = 1024 * 1024;
 
 /// Whose bytes are being taken.
-enum Turn {
-    Own,
-    Node { node: u32, granter: Granter },
-    Over,
+enum CurrentSource {
+    Local,
+    Node { node: u32, credit_window: CreditWindow },
+    Done,
 }
 
 /// The node.
 pub struct Collector<R, W> {
-    others: VecDeque<u32>,
-    order: VecDeque<u32>,
-    turn: Turn,
+    nodes_to_close: VecDeque<u32>,
+    remaining_sources: VecDeque<u32>,
+    turn: CurrentSource,
     /// Gone once it has ended.
     input: Option<R>,
     input_name: String,
@@ -31,8 +31,8 @@ pub struct Collector<R, W> {
     discard: bool,
     output: W,
     queue: Tee,
-    blocked: bool,
-    closed: bool,
+    output_blocked: bool,
+    output_closed: bool,
 }
 
 impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
@@ -43,113 +43,117 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
         order: &[u32],
         input: Option<(R, String)>,
         output: W,
-        post: &dyn Post,
+        transport: &dyn Transport,
     ) -> Self {
-        let others = order.iter().filter(|node| **node != COLLECTOR);
-        let largest = others.map(|node| post.piece(*node)).max().unwrap_or(1);
-        let capacity = CAPACITY.max(Granter::least_room(largest));
+        let peers = order.iter().filter(|node| **node != COLLECTOR);
+        let max_payload = peers.map(|node| transport.max_payload(*node)).max().unwrap_or(1);
+        let capacity = QUEUE_LEN.max(CreditWindow::min_room(max_payload));
         let (input, input_name) = input.unzip();
         let mut collector = Self {
-            others: (0..nodes).filter(|node| *node != COLLECTOR).collect(),
-            order: order.iter().copied().collect(),
-            turn: Turn::Over,
+            nodes_to_close: (0..nodes).filter(|node| *node != COLLECTOR).collect(),
+            remaining_sources: order.iter().copied().collect(),
+            turn: CurrentSource::Done,
             input,
             input_name: input_name.unwrap_or_default(),
             discard: !order.contains(&COLLECTOR),
             output,
             queue: Tee::new(capacity, true, false),
-            blocked: false,
-            closed: false,
+            output_blocked: false,
+            output_closed: false,
         };
-        collector.next_turn(post);
+        collector.advance_source(transport);
         collector
     }
 
-    fn next_turn(&mut self, post: &dyn Post) {
-        self.turn = match self.order.pop_front() {
-            None => Turn::Over,
-            Some(COLLECTOR) => Turn::Own,
-            Some(node) => {
-                Turn::Node { node, granter: Granter::new(post.piece(node), post.window(node)) }
-            }
+    fn advance_source(&mut self, transport: &dyn Transport) {
+        self.turn = match self.remaining_sources.pop_front() {
+            None => CurrentSource::Done,
+            Some(COLLECTOR) => CurrentSource::Local,
+            Some(node) => CurrentSource::Node {
+                node,
+                credit_window: CreditWindow::new(
+                    transport.max_payload(node),
+                    transport.window(node),
+                ),
+            },
         };
     }
 
-    fn receive(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let mut moved = false;
+    fn receive(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let mut progressed = false;
         loop {
             let mut ended = false;
-            let came = post.receive(&mut |message| match (message, &mut self.turn) {
-                (Message::Data(bytes), Turn::Node { granter, .. }) => {
-                    granter.came(bytes.len())?;
-                    let fits = self.closed || self.queue.push(bytes);
-                    fits.then_some(()).ok_or(HopError::Overrun(bytes.len() as u64).into())
+            let received = transport.receive(&mut |message| match (message, &mut self.turn) {
+                (Message::Data(bytes), CurrentSource::Node { credit_window, .. }) => {
+                    credit_window.record_data(bytes.len())?;
+                    let fits = self.output_closed || self.queue.push(bytes);
+                    fits.then_some(()).ok_or(ProtocolError::Overrun(bytes.len() as u64).into())
                 }
-                (Message::End, Turn::Node { .. }) => {
+                (Message::End, CurrentSource::Node { .. }) => {
                     ended = true;
                     Ok(())
                 }
-                (Message::Data(_), _) => Err(Failure::OutOfTurn("data")),
-                (Message::End, _) => Err(Failure::OutOfTurn("an end of data")),
-                (Message::Grant(_), _) => Err(Failure::OutOfTurn("a grant")),
-                (Message::Closed, _) => Err(Failure::OutOfTurn("a farewell")),
+                (Message::Data(_), _) => Err(NodeError::OutOfTurn("data")),
+                (Message::End, _) => Err(NodeError::OutOfTurn("an end of data")),
+                (Message::Grant(_), _) => Err(NodeError::OutOfTurn("a grant")),
+                (Message::Closed, _) => Err(NodeError::OutOfTurn("a farewell")),
             })?;
             if ended {
-                self.next_turn(post);
+                self.advance_source(transport);
             }
-            if !came {
-                return Ok(moved);
+            if !received {
+                return Ok(progressed);
             }
-            moved = true;
+            progressed = true;
         }
     }
 
-    fn read(&mut self, post: &dyn Post) -> Result<bool, Failure> {
-        let own = matches!(self.turn, Turn::Own);
-        let Some(input) = self.input.as_mut().filter(|_| own || self.discard) else {
-            if own {
-                self.next_turn(post);
+    fn read(&mut self, transport: &dyn Transport) -> Result<bool, NodeError> {
+        let is_local = matches!(self.turn, CurrentSource::Local);
+        let Some(input) = self.input.as_mut().filter(|_| is_local || self.discard) else {
+            if is_local {
+                self.advance_source(transport);
             }
-            return Ok(own);
+            return Ok(is_local);
         };
         let mut scratch = [0; 64 * 1024];
-        let space = if own { self.queue.space() } else { &mut scratch };
-        if space.is_empty() {
+        let buffer = if is_local { self.queue.write_slice() } else { &mut scratch };
+        if buffer.is_empty() {
             return Ok(false);
         }
-        match try_read(input, space, &self.input_name)? {
-            Try::Moved(count) if own => self.queue.filled(count),
-            Try::Moved(_) => {}
-            Try::Blocked => return Ok(false),
-            Try::Ended => self.input = None,
+        match try_read(input, buffer, &self.input_name)? {
+            IoProgress::Transferred(count) if is_local => self.queue.commit(count),
+            IoProgress::Transferred(_) => {}
+            IoProgress::WouldBlock => return Ok(false),
+            IoProgress::Closed => self.input = None,
         }
         Ok(true)
     }
 
-    fn grant(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let Turn::Node { node, granter } = &mut self.turn else { return Ok(false) };
-        let Some(bytes) = granter.due(self.queue.room()) else { return Ok(false) };
-        if !post.send(*node, Message::Grant(bytes))? {
+    fn grant(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let CurrentSource::Node { node, credit_window } = &mut self.turn else { return Ok(false) };
+        let Some(bytes) = credit_window.next_grant(self.queue.free_len()) else { return Ok(false) };
+        if !transport.send(*node, Message::Grant(bytes))? {
             return Ok(false);
         }
-        granter.granted(bytes);
+        credit_window.record_grant(bytes);
         Ok(true)
     }
 
-    fn write(&mut self) -> Result<bool, Failure> {
-        self.blocked = false;
-        let bytes = self.queue.front(Reader::Output);
+    fn write(&mut self) -> Result<bool, NodeError> {
+        self.output_blocked = false;
+        let bytes = self.queue.read_slice(Reader::Output);
         if bytes.is_empty() {
             return Ok(false);
         }
         match try_write(&mut self.output, bytes, "standard output")? {
-            Try::Moved(count) => self.queue.advance(Reader::Output, count),
-            Try::Blocked => {
-                self.blocked = true;
+            IoProgress::Transferred(count) => self.queue.advance(Reader::Output, count),
+            IoProgress::WouldBlock => {
+                self.output_blocked = true;
                 return Ok(false);
             }
-            Try::Ended => {
-                self.closed = true;
+            IoProgress::Closed => {
+                self.output_closed = true;
                 self.queue.close(Reader::Output);
             }
         }
@@ -157,46 +161,47 @@ impl<R: Read + AsFd, W: Write + AsFd> Collector<R, W> {
     }
 
     /// Nobody reads what is gathered: everybody else shall end, too.
-    fn farewell(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let mut moved = false;
-        while let Some(node) = self.others.front() {
-            if !post.send(*node, Message::Closed)? {
+    fn send_closed(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let mut progressed = false;
+        while let Some(node) = self.nodes_to_close.front() {
+            if !transport.send(*node, Message::Closed)? {
                 break;
             }
-            self.others.pop_front();
-            moved = true;
+            self.nodes_to_close.pop_front();
+            progressed = true;
         }
-        Ok(moved)
+        Ok(progressed)
     }
 }
 
-impl<R: Read + AsFd, W: Write + AsFd> Machine for Collector<R, W> {
-    fn step(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let received = self.receive(post)?;
-        if self.closed {
-            return Ok(self.farewell(post)? || received);
+impl<R: Read + AsFd, W: Write + AsFd> NodeTask for Collector<R, W> {
+    fn step(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let received = self.receive(transport)?;
+        if self.output_closed {
+            return Ok(self.send_closed(transport)? || received);
         }
-        let read = self.read(post)?;
+        let read = self.read(transport)?;
         let written = self.write()?;
-        let granted = self.grant(post)?;
+        let granted = self.grant(transport)?;
         Ok(received || read || written || granted)
     }
 
-    fn finished(&self) -> bool {
-        if self.closed {
-            return self.others.is_empty();
+    fn is_finished(&self) -> bool {
+        if self.output_closed {
+            return self.nodes_to_close.is_empty();
         }
-        let taken = matches!(self.turn, Turn::Over) && self.queue.waiting(Reader::Output) == 0;
-        taken && (self.input.is_none() || !self.discard)
+        let drained =
+            matches!(self.turn, CurrentSource::Done) && self.queue.pending_len(Reader::Output) == 0;
+        drained && (self.input.is_none() || !self.discard)
     }
 
-    fn input(&self) -> Option<BorrowedFd<'_>> {
-        let own = matches!(self.turn, Turn::Own) && self.queue.room() > 0;
-        self.input.as_ref().filter(|_| own || self.discard).map(AsFd::as_fd)
+    fn input_fd(&self) -> Option<BorrowedFd<'_>> {
+        let is_local = matches!(self.turn, CurrentSource::Local) && self.queue.free_len() > 0;
+        self.input.as_ref().filter(|_| is_local || self.discard).map(AsFd::as_fd)
     }
 
-    fn output(&self) -> Option<BorrowedFd<'_>> {
-        self.blocked.then(|| self.output.as_fd())
+    fn output_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.output_blocked.then(|| self.output.as_fd())
     }
 }
 

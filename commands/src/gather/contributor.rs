@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::gather::COLLECTOR;
 use crate::gather::spool::{CHUNK, Spool};
-use crate::hop::Message;
-use crate::post::{Failure, Machine, Post, Try, try_read};
+use crate::node_protocol::Message;
+use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read};
 
 /// What becomes of the input.
-enum Part {
+enum InputMode {
     /// It goes to the collector once it is this node's turn. `eager`: read before that, too.
-    Give { spool: Spool, eager: bool, warned: bool },
+    Forward { spool: Spool, read_ahead: bool, warned: bool },
     /// Nobody wants it; it is read all the same, so that the program on the left runs on.
     Discard,
 }
@@ -21,51 +21,56 @@ pub struct Contributor<R> {
     name: String,
     input: R,
     input_name: String,
-    part: Part,
-    piece: usize,
-    turn: bool,
+    mode: InputMode,
+    max_payload: usize,
+    has_turn: bool,
     credit: u64,
-    ended: bool,
+    input_ended: bool,
     done: bool,
 }
 
 impl<R: Read + AsFd> Contributor<R> {
     /// A node that gives what it reads to the collector. With `eager` it reads on into the spool
     /// while others are served.
-    pub fn giving(
+    pub fn forwarding(
         input: (R, String),
-        post: &dyn Post,
+        transport: &dyn Transport,
         spool: Spool,
-        eager: bool,
+        read_ahead: bool,
         name: String,
     ) -> Self {
-        let part = Part::Give { spool, eager, warned: false };
-        Self::new(input, post.piece(COLLECTOR), part, name)
+        let mode = InputMode::Forward { spool, read_ahead, warned: false };
+        Self::new(input, transport.max_payload(COLLECTOR), mode, name)
     }
 
     /// A node whose input nobody asked for.
     pub fn discarding(input: (R, String)) -> Self {
-        Self::new(input, 1, Part::Discard, String::new())
+        Self::new(input, 1, InputMode::Discard, String::new())
     }
 
-    fn new((input, input_name): (R, String), piece: usize, part: Part, name: String) -> Self {
+    fn new(
+        (input, input_name): (R, String),
+        max_payload: usize,
+        mode: InputMode,
+        name: String,
+    ) -> Self {
         Self {
             name,
             input,
             input_name,
-            part,
-            piece,
-            turn: false,
+            mode,
+            max_payload,
+            has_turn: false,
             credit: 0,
-            ended: false,
+            input_ended: false,
             done: false,
         }
     }
 
-    fn take(&mut self, message: Message<'_>) -> Result<(), Failure> {
+    fn on_message(&mut self, message: Message<'_>) -> Result<(), NodeError> {
         match message {
             Message::Grant(bytes) => {
-                self.turn = true;
+                self.has_turn = true;
                 self.credit = self.credit.saturating_add(bytes);
                 Ok(())
             }
@@ -73,95 +78,100 @@ impl<R: Read + AsFd> Contributor<R> {
                 self.done = true;
                 Ok(())
             }
-            Message::Data(_) => Err(Failure::OutOfTurn("data")),
-            Message::End => Err(Failure::OutOfTurn("an end of data")),
+            Message::Data(_) => Err(NodeError::OutOfTurn("data")),
+            Message::End => Err(NodeError::OutOfTurn("an end of data")),
         }
     }
 
-    fn read(&mut self) -> Result<bool, Failure> {
-        if self.ended {
+    fn read(&mut self) -> Result<bool, NodeError> {
+        if self.input_ended {
             return Ok(false);
         }
-        let tried = match &mut self.part {
-            Part::Give { spool, eager, warned } => {
-                if !self.turn && !*eager {
+        let progress = match &mut self.mode {
+            InputMode::Forward { spool, read_ahead, warned } => {
+                if !self.has_turn && !*read_ahead {
                     return Ok(false);
                 }
-                let tried = spool.fill(&mut self.input, &self.input_name, *eager && !self.turn)?;
+                let progress =
+                    spool.fill(&mut self.input, &self.input_name, *read_ahead && !self.has_turn)?;
                 if spool.is_full() && !*warned {
                     *warned = true;
-                    let kept = spool.spilled() >> 20;
+                    let spilled_mib = spool.spilled_len() >> 20;
                     eprintln!(
-                        "{}: {kept} MiB wait for this node's turn; it reads no more until then \
+                        "{}: {spilled_mib} MiB wait for this node's turn; it reads no more until then \
                          (if earlier nodes wait for this one, write files and gather those)",
                         self.name
                     );
                 }
-                tried
+                progress
             }
-            Part::Discard => {
+            InputMode::Discard => {
                 let mut scratch = [0; CHUNK];
                 try_read(&mut self.input, &mut scratch, &self.input_name)?
             }
         };
-        self.ended = tried == Try::Ended;
-        Ok(tried != Try::Blocked)
+        self.input_ended = progress == IoProgress::Closed;
+        Ok(progress != IoProgress::WouldBlock)
     }
 
-    fn give(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let Part::Give { spool, .. } = &mut self.part else {
-            self.done |= self.ended;
+    fn forward(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let InputMode::Forward { spool, .. } = &mut self.mode else {
+            self.done |= self.input_ended;
             return Ok(false);
         };
-        let mut moved = false;
+        let mut progressed = false;
         while self.credit > 0 {
-            let bytes = spool.front()?;
-            let count = bytes.len().min(self.piece).min(self.credit as usize);
-            if count == 0 || !post.send(COLLECTOR, Message::Data(&bytes[..count]))? {
+            let bytes = spool.read_slice()?;
+            let count = bytes.len().min(self.max_payload).min(self.credit as usize);
+            if count == 0 || !transport.send(COLLECTOR, Message::Data(&bytes[..count]))? {
                 break;
             }
             spool.advance(count);
             self.credit -= count as u64;
-            moved = true;
+            progressed = true;
         }
-        if self.turn && self.ended && spool.is_empty() && post.send(COLLECTOR, Message::End)? {
+        if self.has_turn
+            && self.input_ended
+            && spool.is_empty()
+            && transport.send(COLLECTOR, Message::End)?
+        {
             self.done = true;
-            moved = true;
+            progressed = true;
         }
-        Ok(moved)
+        Ok(progressed)
     }
 }
 
-impl<R: Read + AsFd> Machine for Contributor<R> {
-    fn step(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let mut moved = false;
-        while post.receive(&mut |message| self.take(message))? {
-            moved = true;
+impl<R: Read + AsFd> NodeTask for Contributor<R> {
+    fn step(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let mut progressed = false;
+        while transport.receive(&mut |message| self.on_message(message))? {
+            progressed = true;
         }
         if self.done {
             return Ok(true);
         }
         let read = self.read()?;
-        let given = self.give(post)?;
-        Ok(moved || read || given)
+        let forwarded = self.forward(transport)?;
+        Ok(progressed || read || forwarded)
     }
 
-    fn finished(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.done
     }
 
-    fn input(&self) -> Option<BorrowedFd<'_>> {
-        let wanted = !self.ended
-            && match &self.part {
-                Part::Give { spool, eager, .. } => {
-                    (self.turn || *eager) && spool.wants(*eager && !self.turn)
+    fn input_fd(&self) -> Option<BorrowedFd<'_>> {
+        let can_read = !self.input_ended
+            && match &self.mode {
+                InputMode::Forward { spool, read_ahead, .. } => {
+                    (self.has_turn || *read_ahead) && spool.can_fill(*read_ahead && !self.has_turn)
                 }
-                Part::Discard => true,
+                InputMode::Discard => true,
             };
-        wanted.then(|| self.input.as_fd())
+        can_read.then(|| self.input.as_fd())
     }
 
-    fn output(&self) -> Option<BorrowedFd<'_>> {
+    fn output_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }

@@ -7,85 +7,90 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
-use crate::post::{Failure, Try, try_read};
+use crate::transport::{IoProgress, NodeError, try_read};
 
 /// Bytes that each of the two ends keeps in memory.
 pub const CHUNK: usize = 64 * 1024;
 
 /// How to come by the file when it is needed.
-pub type Maker = Box<dyn FnMut() -> io::Result<File>>;
+pub type OpenSpoolFile = Box<dyn FnMut() -> io::Result<File>>;
 
 /// The queue: head, then file, then tail.
 pub struct Spool {
     head: Vec<u8>,
-    head_taken: usize,
+    head_offset: usize,
     tail: Vec<u8>,
     file: Option<File>,
-    file_taken: u64,
+    file_offset: u64,
     file_end: u64,
-    limit: u64,
-    full: bool,
-    maker: Maker,
+    max_file_len: u64,
+    file_full: bool,
+    open_file: OpenSpoolFile,
 }
 
 impl Spool {
     /// An empty queue that puts up to `limit` bytes into the file that `maker` gives.
-    pub fn new(limit: u64, maker: Maker) -> Self {
+    pub fn new(max_file_len: u64, open_file: OpenSpoolFile) -> Self {
         Self {
             head: Vec::new(),
-            head_taken: 0,
+            head_offset: 0,
             tail: Vec::new(),
             file: None,
-            file_taken: 0,
+            file_offset: 0,
             file_end: 0,
-            limit,
-            full: false,
-            maker,
+            max_file_len,
+            file_full: false,
+            open_file,
         }
     }
 
     /// Whether the file has taken all it may: what comes now has to wait.
     pub fn is_full(&self) -> bool {
-        self.full
+        self.file_full
     }
 
     /// Bytes that went into the file.
-    pub fn spilled(&self) -> u64 {
+    pub fn spilled_len(&self) -> u64 {
         self.file_end
     }
 
     /// Whether [`Spool::fill`] would read.
-    pub fn wants(&self, spill: bool) -> bool {
-        self.tail.len() < CHUNK || (spill && !self.full)
+    pub fn can_fill(&self, spill: bool) -> bool {
+        self.tail.len() < CHUNK || (spill && !self.file_full)
     }
 
     /// Reads once from `input`; with `spill` it makes room in memory by way of the file.
     ///
     /// # Errors
     /// The input or the file is broken.
-    pub fn fill(&mut self, input: &mut impl Read, what: &str, spill: bool) -> Result<Try, Failure> {
-        if self.tail.len() >= CHUNK && spill && !self.full {
+    pub fn fill(
+        &mut self,
+        input: &mut impl Read,
+        input_name: &str,
+        spill: bool,
+    ) -> Result<IoProgress, NodeError> {
+        if self.tail.len() >= CHUNK && spill && !self.file_full {
             self.spill()?;
         }
-        let old = self.tail.len();
-        if old >= CHUNK {
-            return Ok(Try::Blocked);
+        let tail_len = self.tail.len();
+        if tail_len >= CHUNK {
+            return Ok(IoProgress::WouldBlock);
         }
         self.tail.resize(CHUNK, 0);
-        let tried = try_read(input, &mut self.tail[old..], what);
-        let count = if let Ok(Try::Moved(count)) = tried { count } else { 0 };
-        self.tail.truncate(old + count);
-        tried
+        let progress = try_read(input, &mut self.tail[tail_len..], input_name);
+        let count = if let Ok(IoProgress::Transferred(count)) = progress { count } else { 0 };
+        self.tail.truncate(tail_len + count);
+        progress
     }
 
-    fn spill(&mut self) -> Result<(), Failure> {
-        if self.file_end + self.tail.len() as u64 > self.limit {
-            self.full = true;
+    fn spill(&mut self) -> Result<(), NodeError> {
+        if self.file_end + self.tail.len() as u64 > self.max_file_len {
+            self.file_full = true;
             return Ok(());
         }
-        let failed = |error| Failure::Io("writing a temporary file".into(), error);
+        let failed = |error| NodeError::Io("writing a temporary file".into(), error);
         if self.file.is_none() {
-            self.file = Some((self.maker)().map_err(failed)?);
+            self.file = Some((self.open_file)().map_err(failed)?);
         }
         let Some(file) = &self.file else { return Ok(()) };
         match file.write_all_at(&self.tail, self.file_end) {
@@ -95,8 +100,8 @@ impl Spool {
                 Ok(())
             }
             // No room on the disk is no failure: the writer on the left waits, as at a full pipe.
-            Err(error) if no_room(&error) => {
-                self.full = true;
+            Err(error) if is_disk_full(&error) => {
+                self.file_full = true;
                 Ok(())
             }
             Err(error) => Err(failed(error)),
@@ -107,39 +112,39 @@ impl Spool {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn front(&mut self) -> Result<&[u8], Failure> {
-        if self.head_taken == self.head.len() {
-            self.head_taken = 0;
+    pub fn read_slice(&mut self) -> Result<&[u8], NodeError> {
+        if self.head_offset == self.head.len() {
+            self.head_offset = 0;
             self.head.clear();
             match &self.file {
-                Some(file) if self.file_taken < self.file_end => {
-                    let count = (self.file_end - self.file_taken).min(CHUNK as u64);
+                Some(file) if self.file_offset < self.file_end => {
+                    let count = (self.file_end - self.file_offset).min(CHUNK as u64);
                     self.head.resize(count as usize, 0);
-                    file.read_exact_at(&mut self.head, self.file_taken).map_err(|error| {
-                        Failure::Io("reading back a temporary file".into(), error)
+                    file.read_exact_at(&mut self.head, self.file_offset).map_err(|error| {
+                        NodeError::Io("reading back a temporary file".into(), error)
                     })?;
-                    self.file_taken += count;
+                    self.file_offset += count;
                 }
                 _ => std::mem::swap(&mut self.head, &mut self.tail),
             }
         }
-        Ok(&self.head[self.head_taken..])
+        Ok(&self.head[self.head_offset..])
     }
 
     /// The first `count` bytes of [`Spool::front`] have been used.
     pub fn advance(&mut self, count: usize) {
-        self.head_taken = self.head.len().min(self.head_taken + count);
+        self.head_offset = self.head.len().min(self.head_offset + count);
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.head_taken == self.head.len()
-            && self.file_taken == self.file_end
+        self.head_offset == self.head.len()
+            && self.file_offset == self.file_end
             && self.tail.is_empty()
     }
 }
 
-fn no_room(error: &io::Error) -> bool {
+fn is_disk_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
@@ -154,13 +159,13 @@ mod tests {
         let all: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251) as u8).collect();
         let mut input = &all[..];
         let mut spool = Spool::new(u64::MAX, Box::new(nameless_file));
-        while spool.fill(&mut input, "test", true).unwrap() != Try::Ended {}
-        assert!(spool.spilled() > 800_000);
+        while spool.fill(&mut input, "test", true).unwrap() != IoProgress::Closed {}
+        assert!(spool.spilled_len() > 800_000);
         let mut out = Vec::new();
         while !spool.is_empty() {
-            let part = spool.front().unwrap();
-            let count = part.len().min(1000);
-            out.extend_from_slice(&part[..count]);
+            let bytes = spool.read_slice().unwrap();
+            let count = bytes.len().min(1000);
+            out.extend_from_slice(&bytes[..count]);
             spool.advance(count);
         }
         assert!(out == all);
@@ -174,7 +179,7 @@ mod tests {
         for _ in 0..20 {
             spool.fill(&mut input, "test", true).unwrap();
         }
-        assert!(spool.is_full() && !spool.wants(true));
+        assert!(spool.is_full() && !spool.can_fill(true));
         assert_eq!(input.len(), 7 * CHUNK, "two chunks in the file, one in memory");
     }
 }

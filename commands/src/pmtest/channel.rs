@@ -15,7 +15,7 @@ use thiserror::Error;
 
 type GetSendBuffer = unsafe extern "C" fn(*mut pmContext, c_int, *mut *mut u8, usize) -> c_int;
 type Receive = unsafe extern "C" fn(*mut pmContext, *mut *mut u8, *mut usize) -> c_int;
-type OnContext = unsafe extern "C" fn(*mut pmContext) -> c_int;
+type ContextFn = unsafe extern "C" fn(*mut pmContext) -> c_int;
 
 /// A PM function that has failed.
 #[derive(Debug, Error)]
@@ -27,7 +27,7 @@ pub struct PmError {
 
 impl PmError {
     /// Whether PM has answered this.
-    pub fn is(&self, code: c_int) -> bool {
+    pub fn has_code(&self, code: c_int) -> bool {
         self.code == code
     }
 }
@@ -36,9 +36,9 @@ impl PmError {
 pub struct Channel {
     context: *mut pmContext,
     get_send_buffer: GetSendBuffer,
-    send: OnContext,
+    send: ContextFn,
     receive: Receive,
-    release: OnContext,
+    release: ContextFn,
 }
 
 /// PM's return value as a result.
@@ -63,7 +63,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 
 impl Channel {
     /// The first network set.
-    pub fn of(net: &Net) -> Self {
+    pub fn from_net(net: &Net) -> Self {
         Self::new(net.as_ptr())
     }
 
@@ -72,9 +72,9 @@ impl Channel {
         Self {
             context,
             get_send_buffer: black_box(pmGetSendBuffer as GetSendBuffer),
-            send: black_box(pmSend as OnContext),
+            send: black_box(pmSend as ContextFn),
             receive: black_box(pmReceive as Receive),
-            release: black_box(pmReleaseReceiveBuffer as OnContext),
+            release: black_box(pmReleaseReceiveBuffer as ContextFn),
         }
     }
 
@@ -147,27 +147,27 @@ impl Channel {
 ///
 /// # Errors
 /// What PM says.
-pub fn both_ends() -> Result<[Channel; 2], PmError> {
+pub fn open_loopback_pair() -> Result<[Channel; 2], PmError> {
     let argv = [c"-nodes".as_ptr(), c"2".as_ptr(), null()];
-    let open = |kind: &'static std::ffi::CStr| {
+    let open_device = |kind: &'static std::ffi::CStr| {
         let mut device = null_mut();
         // SAFETY: the strings and places are valid for the call.
         let code = unsafe { pmOpenDevice(kind.as_ptr(), 2, argv.as_ptr(), &raw mut device) };
         check("pmOpenDevice", code).map(|()| device)
     };
-    let context = |device, number| {
+    let open_context = |device, number| {
         let mut context = null_mut();
         // SAFETY: the device is PM's; the place is valid for the call.
         let code = unsafe { pmOpenContext(device, number, &raw mut context) };
         check("pmOpenContext", code).map(|()| context)
     };
-    let shmem = open(c"shmem")?;
+    let shmem = open_device(c"shmem")?;
     let mut ends = [null_mut(); 2];
-    for (own, end) in (0..).zip(&mut ends) {
-        let member = context(shmem, own)?;
+    for (self_node, end) in (0..).zip(&mut ends) {
+        let member = open_context(shmem, self_node)?;
         // SAFETY: PM checks the context.
-        check("pmBindChannel", unsafe { pmBindChannel(member, 0, own) })?;
-        *end = context(open(c"composite")?, 0)?;
+        check("pmBindChannel", unsafe { pmBindChannel(member, 0, self_node) })?;
+        *end = open_context(open_device(c"composite")?, 0)?;
         for node in 0..2 {
             // SAFETY: PM checks both contexts.
             check("pmAddNode", unsafe { pmAddNode(*end, node, member, node) })?;

@@ -5,69 +5,74 @@
 use std::ffi::c_int;
 use std::time::Instant;
 
+use crate::pmtest::baseline::FloorProbe;
 use crate::pmtest::channel::{Channel, PmError};
-use crate::pmtest::figures::{Latency, Samples};
-use crate::pmtest::floor::Floor;
+use crate::pmtest::results::{Latency, Samples};
 
 /// Round trips between two looks at the clock: reading it costs as much as a message.
 const BATCH: u32 = 32;
 /// Batches in a round.
 const BATCHES: u32 = 50;
 /// Round trips in a round that are timed one by one, for the tail.
-const SINGLES: u32 = 500;
+const TIMED_ROUND_TRIPS: u32 = 500;
 /// Batches of messages in one direction.
-const BURSTS: u32 = 12;
+const BURST_COUNT: u32 = 12;
 /// Messages in such a batch.
-const BURST: usize = 50_000;
+const MESSAGES_PER_BURST: usize = 50_000;
 /// Bytes in such a batch at most.
-const BURST_BYTES: usize = 16 << 20;
+const MAX_BURST_BYTES: usize = 16 << 20;
 
 /// One of the two nodes that measure.
-pub struct Side<'a> {
+pub struct MeasuringNode<'a> {
     channel: &'a Channel,
     /// Node 0: it begins and takes the time.
-    first: bool,
-    out: Vec<u8>,
-    into: Vec<u8>,
+    is_first: bool,
+    send_buffer: Vec<u8>,
+    receive_buffer: Vec<u8>,
     /// Messages go through a bare ring instead of PM.
-    bare: bool,
+    bare_ring: bool,
 }
 
-impl<'a> Side<'a> {
+impl<'a> MeasuringNode<'a> {
     /// `mtu` is the longest message; `bare`: the latency of a bare ring instead of PM's.
-    pub fn new(channel: &'a Channel, first: bool, mtu: usize, bare: bool) -> Self {
-        let out = (0..mtu).map(|i| i as u8).collect();
-        Self { channel, first, out, into: vec![0; mtu], bare }
+    pub fn new(channel: &'a Channel, is_first: bool, mtu: usize, bare_ring: bool) -> Self {
+        let send_buffer = (0..mtu).map(|i| i as u8).collect();
+        Self { channel, is_first, send_buffer, receive_buffer: vec![0; mtu], bare_ring }
     }
 
     fn peer(&self) -> c_int {
-        c_int::from(self.first)
+        c_int::from(self.is_first)
     }
 
     fn round_trips(&mut self, size: usize, count: u32) -> Result<(), PmError> {
         let peer = self.peer();
         for _ in 0..count {
-            if self.first {
-                self.channel.send(peer, &self.out[..size])?;
-                self.channel.receive(&mut self.into)?;
+            if self.is_first {
+                self.channel.send(peer, &self.send_buffer[..size])?;
+                self.channel.receive(&mut self.receive_buffer)?;
             } else {
-                self.channel.receive(&mut self.into)?;
-                self.channel.send(peer, &self.out[..size])?;
+                self.channel.receive(&mut self.receive_buffer)?;
+                self.channel.send(peer, &self.send_buffer[..size])?;
             }
         }
         Ok(())
     }
 
     /// By PM, or by the bare ring where that is measured.
-    fn trips(
+    fn exchange_messages(
         &mut self,
-        floor: &mut Option<&mut Floor>,
+        floor: &mut Option<&mut FloorProbe>,
         size: usize,
         count: u32,
     ) -> Result<(), PmError> {
         match floor {
-            Some(floor) if self.bare => {
-                floor.exchange(self.first, count, &self.out[..size], &mut self.into);
+            Some(floor) if self.bare_ring => {
+                floor.exchange(
+                    self.is_first,
+                    count,
+                    &self.send_buffer[..size],
+                    &mut self.receive_buffer,
+                );
                 Ok(())
             }
             _ => self.round_trips(size, count),
@@ -80,36 +85,37 @@ impl<'a> Side<'a> {
     /// A PM function failed.
     pub fn latency(
         &mut self,
-        mut floor: Option<&mut Floor>,
+        mut floor: Option<&mut FloorProbe>,
         size: usize,
         rounds: u32,
     ) -> Result<Latency, PmError> {
-        let [mut line, mut batch, mut single] = [const { Samples::none() }; 3];
-        self.trips(&mut floor, size, BATCH * BATCHES)?;
+        let [mut line_samples, mut batch_samples, mut single_samples] =
+            [const { Samples::empty() }; 3];
+        self.exchange_messages(&mut floor, size, BATCH * BATCHES)?;
         for _ in 0..rounds {
             if let Some(floor) = &mut floor {
                 for _ in 0..BATCHES {
                     let start = Instant::now();
-                    floor.bounce(self.first, BATCH);
-                    line.add(one_way(start, BATCH));
+                    floor.bounce(self.is_first, BATCH);
+                    line_samples.add(one_way(start, BATCH));
                 }
             }
             for _ in 0..BATCHES {
                 let start = Instant::now();
-                self.trips(&mut floor, size, BATCH)?;
-                batch.add(one_way(start, BATCH));
+                self.exchange_messages(&mut floor, size, BATCH)?;
+                batch_samples.add(one_way(start, BATCH));
             }
-            for _ in 0..SINGLES {
+            for _ in 0..TIMED_ROUND_TRIPS {
                 let start = Instant::now();
-                self.trips(&mut floor, size, 1)?;
-                single.add(one_way(start, 1));
+                self.exchange_messages(&mut floor, size, 1)?;
+                single_samples.add(one_way(start, 1));
             }
         }
         Ok(Latency {
-            min: batch.min(),
-            median: batch.quantile(0.5),
-            p999: single.quantile(0.999),
-            floor: line.min(),
+            min: batch_samples.min(),
+            median: batch_samples.quantile(0.5),
+            p999: single_samples.quantile(0.999),
+            floor: line_samples.min(),
         })
     }
 
@@ -118,9 +124,9 @@ impl<'a> Side<'a> {
     /// # Errors
     /// A PM function failed.
     pub fn rate(&mut self, size: usize) -> Result<f64, PmError> {
-        let count = BURST.min(BURST_BYTES / size);
+        let count = MESSAGES_PER_BURST.min(MAX_BURST_BYTES / size);
         let mut rates = Samples::default();
-        for _ in 0..BURSTS {
+        for _ in 0..BURST_COUNT {
             let start = Instant::now();
             self.burst(size, count)?;
             rates.add(count as f64 / start.elapsed().as_secs_f64());
@@ -134,19 +140,19 @@ impl<'a> Side<'a> {
     /// # Errors
     /// A PM function failed.
     pub fn bandwidth(&mut self, size: usize) -> Result<f64, PmError> {
-        let piece = size.min(self.out.len());
-        let pieces = size.div_ceil(piece);
-        let count = (BURST_BYTES / size).clamp(1, BURST);
+        let chunk = size.min(self.send_buffer.len());
+        let chunks = size.div_ceil(chunk);
+        let count = (MAX_BURST_BYTES / size).clamp(1, MESSAGES_PER_BURST);
         let mut rates = Samples::default();
-        for _ in 0..BURSTS {
+        for _ in 0..BURST_COUNT {
             let start = Instant::now();
             // The last piece of each block may be shorter; whole blocks of equal pieces would
             // not be what was asked for.
             for _ in 0..count {
-                self.one_direction(piece, pieces - 1)?;
-                self.one_direction(size - piece * (pieces - 1), 1)?;
+                self.one_direction(chunk, chunks - 1)?;
+                self.one_direction(size - chunk * (chunks - 1), 1)?;
             }
-            self.answer()?;
+            self.acknowledge()?;
             rates.add((size * count) as f64 / start.elapsed().as_secs_f64());
         }
         Ok(rates.max())
@@ -155,24 +161,24 @@ impl<'a> Side<'a> {
     /// Node 1 answers once everything has come; only then the clock is stopped.
     fn burst(&mut self, size: usize, count: usize) -> Result<(), PmError> {
         self.one_direction(size, count)?;
-        self.answer()
+        self.acknowledge()
     }
 
     fn one_direction(&mut self, size: usize, count: usize) -> Result<(), PmError> {
         let peer = self.peer();
         for _ in 0..count {
-            if self.first {
-                self.channel.send(peer, &self.out[..size])?;
+            if self.is_first {
+                self.channel.send(peer, &self.send_buffer[..size])?;
             } else {
-                self.channel.receive(&mut self.into)?;
+                self.channel.receive(&mut self.receive_buffer)?;
             }
         }
         Ok(())
     }
 
-    fn answer(&mut self) -> Result<(), PmError> {
-        if self.first {
-            self.channel.receive(&mut self.into).map(|_| ())
+    fn acknowledge(&mut self) -> Result<(), PmError> {
+        if self.is_first {
+            self.channel.receive(&mut self.receive_buffer).map(|_| ())
         } else {
             self.channel.send(self.peer(), &[0])
         }

@@ -1,13 +1,13 @@
 //! `pmtest` (pmtest(1)): latency, message rate and bandwidth between two nodes, beside the floor
 //! of the machine.
 
+pub mod baseline;
 pub mod channel;
-pub mod figures;
-pub mod floor;
 pub mod measure;
 pub mod options;
 pub mod pairs;
-pub mod pins;
+pub mod pin_cache;
+pub mod results;
 pub mod rma;
 
 use std::ffi::c_int;
@@ -16,13 +16,13 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use score_runtime::{Net, sc};
 
-use crate::pmtest::channel::{Channel, both_ends};
-use crate::pmtest::figures::Figures;
-use crate::pmtest::floor::Floor;
-use crate::pmtest::measure::Side;
-use crate::pmtest::options::{Options, Silent};
+use crate::pmtest::baseline::FloorProbe;
+use crate::pmtest::channel::{Channel, open_loopback_pair};
+use crate::pmtest::measure::MeasuringNode;
+use crate::pmtest::options::{IdleNodeMode, PmtestOptions};
+use crate::pmtest::results::SizeResult;
 use crate::pmtest::rma::Rma;
-use crate::station::Place;
+use crate::runner::NodeIdentity;
 
 /// What `-help` prints.
 pub const USAGE: &str = "\
@@ -53,9 +53,9 @@ Measures between nodes 0 and 1; everything when nothing is chosen.
 ";
 
 /// What went wrong, and the exit code that goes with it.
-pub type Refusal = (String, u8);
+pub type PmtestError = (String, u8);
 
-fn broken(error: impl std::fmt::Display) -> Refusal {
+fn pm_error(error: impl std::fmt::Display) -> PmtestError {
     (error.to_string(), 1)
 }
 
@@ -63,13 +63,13 @@ fn broken(error: impl std::fmt::Display) -> Refusal {
 ///
 /// # Errors
 /// A PM function failed.
-pub fn alone(messages: u64) -> Result<(), Refusal> {
-    let [here, there] = both_ends().map_err(broken)?;
+pub fn bench_single_node(messages: u64) -> Result<(), PmtestError> {
+    let [sender, receiver] = open_loopback_pair().map_err(pm_error)?;
     let mut into = [0; 8];
     for number in 0..messages {
         let bytes = number.to_le_bytes();
-        here.send(1, &bytes).map_err(broken)?;
-        there.receive(&mut into).map_err(broken)?;
+        sender.send(1, &bytes).map_err(pm_error)?;
+        receiver.receive(&mut into).map_err(pm_error)?;
         if into != bytes {
             return Err((format!("message {number} came back as {into:?}"), 1));
         }
@@ -82,9 +82,9 @@ pub fn alone(messages: u64) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// A PM function failed.
-pub fn puts_alone(puts: u64) -> Result<(), Refusal> {
-    let ends = both_ends().map_err(broken)?;
-    rma::alone(&ends, puts).map_err(|error| (rma::explain("-rma", &error), 1))?;
+pub fn bench_puts_single_node(puts: u64) -> Result<(), PmtestError> {
+    let ends = open_loopback_pair().map_err(pm_error)?;
+    rma::puts_single_node(&ends, puts).map_err(|error| (rma::explain("-rma", &error), 1))?;
     println!("{puts} puts of 8 bytes");
     Ok(())
 }
@@ -93,170 +93,190 @@ pub fn puts_alone(puts: u64) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// What cannot be measured, or went wrong.
-pub fn run(place: Place, options: &Options) -> Result<String, Refusal> {
-    let net = Net::open(0).filter(|_| place.nodes >= 2);
+pub fn run(identity: NodeIdentity, options: &PmtestOptions) -> Result<String, PmtestError> {
+    let net = Net::open(0).filter(|_| identity.nodes >= 2);
     let mut net = net.ok_or(("needs two nodes: scrun -nodes=2 pmtest".to_owned(), 2))?;
-    let channel = Channel::of(&net);
+    let channel = Channel::from_net(&net);
     if options.pairs {
-        let rates = pairs::run(&channel, place).map_err(broken)?;
+        let rates = pairs::run(&channel, identity).map_err(pm_error)?;
         let json = |rates| format!("{:#}\n", pairs::json(rates));
         return Ok(if options.json { json(&rates) } else { pairs::table(&rates) });
     }
-    if place.node > 1 {
-        return silent(&mut net, &channel, options).map(|()| String::new());
+    if identity.node > 1 {
+        return run_idle_node(&mut net, &channel, options).map(|()| String::new());
     }
-    let mtu = channel.mtu(c_int::from(place.node == 0)).map_err(broken)?;
-    let sizes = options.fitting(mtu).map_err(|size| {
+    let mtu = channel.mtu(c_int::from(identity.node == 0)).map_err(pm_error)?;
+    let sizes = options.sizes_for_mtu(mtu).map_err(|size| {
         (format!("-size {size}: a message has at most {mtu} bytes; -bandwidth alone splits"), 2)
     })?;
     if options.rma {
-        return remote(&channel, place, options);
+        return bench_rma(&channel, identity, options);
     }
     if options.pin {
-        return pinned(&channel, place, options);
+        return bench_pin_cache(&channel, identity, options);
     }
-    let core = if options.unpinned { None } else { pin(place.node as usize) };
-    let figures = measured(&channel, place, options, mtu, &sizes)?;
+    let core = if options.unpinned { None } else { pin_to_core(identity.node as usize) };
+    let results = bench_messages(&channel, identity, options, mtu, &sizes)?;
     if options.json {
-        let lines: Vec<_> = figures.iter().map(Figures::json).collect();
-        return Ok(format!("{:#}\n", serde_json::Value::from(lines)));
+        let objects: Vec<_> = results.iter().map(SizeResult::json).collect();
+        return Ok(format!("{:#}\n", serde_json::Value::from(objects)));
     }
     let pinned = match core {
         Some(_) => "each pinned to a core of its own",
         None => "not pinned",
     };
-    let head = format!("nodes 0 and 1 of {}, {pinned}; times one way\n", place.nodes);
-    Ok(head + &figures::table(&figures))
+    let header = format!("nodes 0 and 1 of {}, {pinned}; times one way\n", identity.nodes);
+    Ok(header + &results::table(&results))
 }
 
 /// `-rma`: the part of nodes 0 and 1.
-fn remote(channel: &Channel, place: Place, options: &Options) -> Result<String, Refusal> {
-    let area = options.area << 20;
-    let most = area / 2;
-    let sizes = rma::sizes(&options.sizes, most)
-        .map_err(|size| (format!("-size {size}: {most} bytes at most with -rma"), 2))?;
+fn bench_rma(
+    channel: &Channel,
+    identity: NodeIdentity,
+    options: &PmtestOptions,
+) -> Result<String, PmtestError> {
+    let area = options.area_mib << 20;
+    let max_size = area / 2;
+    let sizes = rma::sizes(&options.sizes, max_size)
+        .map_err(|size| (format!("-size {size}: {max_size} bytes at most with -rma"), 2))?;
     if !options.unpinned {
-        pin(place.node as usize);
+        pin_to_core(identity.node as usize);
     }
-    let first = place.node == 0;
-    let mut floor = greeted(channel, place, options)?;
+    let is_first = identity.node == 0;
+    let mut floor = sync_start(channel, identity, options)?;
     let mut rma =
-        Rma::new(channel, first, area).map_err(|error| (rma::explain("-rma", &error), 1))?;
-    let mut lines = Vec::new();
+        Rma::new(channel, is_first, area).map_err(|error| (rma::explain("-rma", &error), 1))?;
+    let mut results = Vec::new();
     for size in sizes {
-        lines.push(rma.measure(size, floor.as_mut(), options.rounds).map_err(broken)?);
+        results.push(rma.measure(size, floor.as_mut(), options.rounds).map_err(pm_error)?);
     }
-    released(channel, place, options)?;
+    release_idle_nodes(channel, identity, options)?;
     if options.json {
-        let lines: Vec<_> = lines.iter().map(rma::json).collect();
-        return Ok(format!("{:#}\n", serde_json::Value::from(lines)));
+        let objects: Vec<_> = results.iter().map(rma::json).collect();
+        return Ok(format!("{:#}\n", serde_json::Value::from(objects)));
     }
-    Ok(rma::table(&lines))
+    Ok(rma::table(&results))
 }
 
 /// `-pin`: the part of nodes 0 and 1.
-fn pinned(channel: &Channel, place: Place, options: &Options) -> Result<String, Refusal> {
-    let sizes = if options.sizes.is_empty() { &pins::SIZES[..] } else { &options.sizes };
-    let first = place.node == 0;
-    greeted(channel, place, options)?;
-    let lines = pins::run(channel, first, sizes, options.rounds);
-    let lines = lines.map_err(|error| (rma::explain("-pin", &error), 1))?;
-    released(channel, place, options)?;
+fn bench_pin_cache(
+    channel: &Channel,
+    identity: NodeIdentity,
+    options: &PmtestOptions,
+) -> Result<String, PmtestError> {
+    let sizes = if options.sizes.is_empty() { &pin_cache::SIZES[..] } else { &options.sizes };
+    let is_first = identity.node == 0;
+    sync_start(channel, identity, options)?;
+    let results = pin_cache::run(channel, is_first, sizes, options.rounds);
+    let results = results.map_err(|error| (rma::explain("-pin", &error), 1))?;
+    release_idle_nodes(channel, identity, options)?;
     if options.json {
-        let lines: Vec<_> = lines.iter().map(pins::json).collect();
-        return Ok(format!("{:#}\n", serde_json::Value::from(lines)));
+        let objects: Vec<_> = results.iter().map(pin_cache::json).collect();
+        return Ok(format!("{:#}\n", serde_json::Value::from(objects)));
     }
-    Ok(pins::table(&lines))
+    Ok(pin_cache::table(&results))
 }
 
-fn measured(
+fn bench_messages(
     channel: &Channel,
-    place: Place,
-    options: &Options,
+    identity: NodeIdentity,
+    options: &PmtestOptions,
     mtu: usize,
     sizes: &[usize],
-) -> Result<Vec<Figures>, Refusal> {
-    let first = place.node == 0;
-    let mut floor = greeted(channel, place, options)?;
-    let mut side = Side::new(channel, first, mtu, options.bare);
-    let mut figures = Vec::new();
+) -> Result<Vec<SizeResult>, PmtestError> {
+    let is_first = identity.node == 0;
+    let mut floor = sync_start(channel, identity, options)?;
+    let mut node = MeasuringNode::new(channel, is_first, mtu, options.bare);
+    let mut results = Vec::new();
     for &size in sizes {
-        let mut line = Figures { size, latency: None, bandwidth: None, rate: None };
+        let mut result = SizeResult { size, latency: None, bandwidth: None, rate: None };
         if options.latency {
-            line.latency =
-                Some(side.latency(floor.as_mut(), size, options.rounds).map_err(broken)?);
+            result.latency =
+                Some(node.latency(floor.as_mut(), size, options.rounds).map_err(pm_error)?);
         }
         if options.bandwidth {
-            line.bandwidth = Some(side.bandwidth(size).map_err(broken)?);
+            result.bandwidth = Some(node.bandwidth(size).map_err(pm_error)?);
         }
         if options.rate {
-            line.rate = Some(side.rate(size).map_err(broken)?);
+            result.rate = Some(node.rate(size).map_err(pm_error)?);
         }
-        figures.push(line);
+        results.push(result);
     }
-    released(channel, place, options)?;
-    Ok(figures)
+    release_idle_nodes(channel, identity, options)?;
+    Ok(results)
 }
 
 /// The floor, after the other nodes have sent: no measured message may come among the greetings.
-fn greeted(channel: &Channel, place: Place, options: &Options) -> Result<Option<Floor>, Refusal> {
-    let first = place.node == 0;
-    let floor = Floor::open(first, !first).map_err(broken)?;
+fn sync_start(
+    channel: &Channel,
+    identity: NodeIdentity,
+    options: &PmtestOptions,
+) -> Result<Option<FloorProbe>, PmtestError> {
+    let is_first = identity.node == 0;
+    let floor = FloorProbe::open(is_first, !is_first).map_err(pm_error)?;
     if options.bare && floor.is_none() {
         return Err((
             "-bare: nodes 0 and 1 are not on one host; -nodes=2 puts them there".to_owned(),
             2,
         ));
     }
-    if options.silent != Silent::Never {
-        let mut greeting = [0; 1];
-        for _ in 2..place.nodes {
-            channel.receive(&mut greeting).map_err(broken)?;
+    if options.idle_mode != IdleNodeMode::Never {
+        let mut message = [0; 1];
+        for _ in 2..identity.nodes {
+            channel.receive(&mut message).map_err(pm_error)?;
         }
     }
-    sc::barrier().map_err(broken)?;
+    sc::barrier().map_err(pm_error)?;
     Ok(floor)
 }
 
 /// Lets the other nodes go.
-fn released(channel: &Channel, place: Place, options: &Options) -> Result<(), Refusal> {
-    let first = place.node == 0;
-    match options.silent {
-        Silent::Receive if first => {
-            for node in 2..place.nodes {
-                channel.send(node as c_int, &[0]).map_err(broken)?;
+fn release_idle_nodes(
+    channel: &Channel,
+    identity: NodeIdentity,
+    options: &PmtestOptions,
+) -> Result<(), PmtestError> {
+    let is_first = identity.node == 0;
+    match options.idle_mode {
+        IdleNodeMode::Receive if is_first => {
+            for node in 2..identity.nodes {
+                channel.send(node as c_int, &[0]).map_err(pm_error)?;
             }
         }
-        Silent::Receive => {}
-        Silent::Barrier | Silent::Never => sc::barrier().map_err(broken)?,
+        IdleNodeMode::Receive => {}
+        IdleNodeMode::Barrier | IdleNodeMode::Never => sc::barrier().map_err(pm_error)?,
     }
     Ok(())
 }
 
 /// The part of a node that does not measure: it is there, and may have been active once.
-fn silent(net: &mut Net, channel: &Channel, options: &Options) -> Result<(), Refusal> {
-    Floor::open(false, false).map_err(broken)?;
-    if options.silent != Silent::Never {
+fn run_idle_node(
+    net: &mut Net,
+    channel: &Channel,
+    options: &PmtestOptions,
+) -> Result<(), PmtestError> {
+    FloorProbe::open(false, false).map_err(pm_error)?;
+    if options.idle_mode != IdleNodeMode::Never {
         for node in 0..2 {
-            channel.send(node, &[0]).map_err(broken)?;
+            channel.send(node, &[0]).map_err(pm_error)?;
         }
     }
-    sc::barrier().map_err(broken)?;
-    match options.silent {
-        Silent::Receive => net.receive_blocking().map(|_| ()).map_err(broken),
-        Silent::Barrier | Silent::Never => sc::barrier().map_err(broken),
+    sc::barrier().map_err(pm_error)?;
+    match options.idle_mode {
+        IdleNodeMode::Receive => net.receive_blocking().map(|_| ()).map_err(pm_error),
+        IdleNodeMode::Barrier | IdleNodeMode::Never => sc::barrier().map_err(pm_error),
     }
 }
 
 /// Puts this process on a core of its own, if there are two to be had.
-fn pin(index: usize) -> Option<usize> {
-    let this = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this).ok()?;
+fn pin_to_core(index: usize) -> Option<usize> {
+    let self_pid = Pid::from_raw(0);
+    let allowed = sched_getaffinity(self_pid).ok()?;
     let cores: Vec<usize> =
         (0..CpuSet::count()).filter(|core| allowed.is_set(*core) == Ok(true)).collect();
     let core = *cores.get(index).filter(|_| cores.len() >= 2)?;
-    let mut own = CpuSet::new();
-    own.set(core).ok()?;
-    sched_setaffinity(this, &own).ok()?;
+    let mut single_core = CpuSet::new();
+    single_core.set(core).ok()?;
+    sched_setaffinity(self_pid, &single_core).ok()?;
     Some(core)
 }

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// What a node beyond the two that measure does meanwhile.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub enum Silent {
+pub enum IdleNodeMode {
     /// It has sent to both, and sleeps in a blocking receive.
     #[default]
     Receive,
@@ -18,7 +18,7 @@ pub enum Silent {
 
 /// What stands on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct PmtestOptions {
     /// Measure latency.
     pub latency: bool,
     /// Measure bandwidth.
@@ -30,7 +30,7 @@ pub struct Options {
     /// Print JSON.
     pub json: bool,
     /// The other nodes' part.
-    pub silent: Silent,
+    pub idle_mode: IdleNodeMode,
     /// Rounds, in each of which floor and messages take turns.
     pub rounds: u32,
     /// All nodes measure, two and two, for two seconds.
@@ -42,7 +42,7 @@ pub struct Options {
     /// Remote memory.
     pub rma: bool,
     /// MiB of each memory area that remote memory is measured on.
-    pub area: usize,
+    pub area_mib: usize,
     /// Transfers that lock and unlock their memory.
     pub pin: bool,
     /// The latency of a bare ring instead of PM's.
@@ -53,7 +53,7 @@ pub struct Options {
 
 /// Why the command line cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum OptionError {
+pub enum PmtestOptionError {
     /// Not an option.
     #[error("{0:?} is not an option; pmtest -help lists them")]
     Unknown(String),
@@ -65,7 +65,7 @@ pub enum OptionError {
     NotANumber(&'static str, String),
     /// Not one of the words.
     #[error("-silent {0:?}: there are receive, barrier and never")]
-    NotSilent(String),
+    UnknownIdleMode(String),
     /// Options that exclude each other.
     #[error("{0} and {1} exclude each other")]
     Exclusive(&'static str, &'static str),
@@ -75,27 +75,27 @@ pub enum OptionError {
 const SIZES: [usize; 6] = [8, 64, 256, 1024, 4096, 8192];
 const ROUNDS: u32 = 20;
 /// Source and destination go round over 256 MiB together.
-const AREA: usize = 128;
+const DEFAULT_AREA_MIB: usize = 128;
 
-impl Options {
+impl PmtestOptions {
     /// Reads the arguments, without the program's own name.
     ///
     /// # Errors
     /// See [`OptionError`].
-    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, OptionError> {
+    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, PmtestOptionError> {
         let mut options = Self {
             latency: false,
             bandwidth: false,
             rate: false,
             sizes: Vec::new(),
             json: false,
-            silent: Silent::default(),
+            idle_mode: IdleNodeMode::default(),
             rounds: ROUNDS,
             pairs: false,
             alone: None,
             unpinned: false,
             rma: false,
-            area: AREA,
+            area_mib: DEFAULT_AREA_MIB,
             pin: false,
             bare: false,
             help: false,
@@ -110,47 +110,47 @@ impl Options {
                 "-json" => options.json = true,
                 "-pairs" => options.pairs = true,
                 "-rma" => options.rma = true,
-                "-area" => options.area = one::<u16>("-area", words.next())?.into(),
+                "-area" => options.area_mib = parse_positive::<u16>("-area", words.next())?.into(),
                 "-pin" => options.pin = true,
                 "-bare" => options.bare = true,
                 "-nopin" => options.unpinned = true,
                 "-help" => options.help = true,
-                "-size" => options.sizes = numbers("-size", words.next())?,
-                "-rounds" => options.rounds = one("-rounds", words.next())?,
-                "-alone" => options.alone = Some(one("-alone", words.next())?),
-                "-silent" => options.silent = silent(words.next())?,
-                _ => return Err(OptionError::Unknown(word)),
+                "-size" => options.sizes = parse_list("-size", words.next())?,
+                "-rounds" => options.rounds = parse_positive("-rounds", words.next())?,
+                "-alone" => options.alone = Some(parse_positive("-alone", words.next())?),
+                "-silent" => options.idle_mode = parse_idle_mode(words.next())?,
+                _ => return Err(PmtestOptionError::Unknown(word)),
             }
         }
-        options.settle()
+        options.resolve()
     }
 
-    fn settle(mut self) -> Result<Self, OptionError> {
-        let any = self.latency || self.bandwidth || self.rate;
-        if self.pairs && any {
-            return Err(OptionError::Exclusive("-pairs", "-latency, -bandwidth, -rate"));
+    fn resolve(mut self) -> Result<Self, PmtestOptionError> {
+        let has_message_test = self.latency || self.bandwidth || self.rate;
+        if self.pairs && has_message_test {
+            return Err(PmtestOptionError::Exclusive("-pairs", "-latency, -bandwidth, -rate"));
         }
         if self.pairs && !self.sizes.is_empty() {
-            return Err(OptionError::Exclusive("-pairs", "-size"));
+            return Err(PmtestOptionError::Exclusive("-pairs", "-size"));
         }
         if self.bare && (self.bandwidth || self.rate || self.pairs) {
-            return Err(OptionError::Exclusive("-bare", "-bandwidth, -rate, -pairs"));
+            return Err(PmtestOptionError::Exclusive("-bare", "-bandwidth, -rate, -pairs"));
         }
-        if self.pin && (any || self.bare || self.pairs || self.rma) {
-            return Err(OptionError::Exclusive(
+        if self.pin && (has_message_test || self.bare || self.pairs || self.rma) {
+            return Err(PmtestOptionError::Exclusive(
                 "-pin",
                 "-latency, -bandwidth, -rate, -bare, -pairs, -rma",
             ));
         }
-        if self.rma && (any || self.bare || self.pairs) {
-            return Err(OptionError::Exclusive(
+        if self.rma && (has_message_test || self.bare || self.pairs) {
+            return Err(PmtestOptionError::Exclusive(
                 "-rma",
                 "-latency, -bandwidth, -rate, -bare, -pairs",
             ));
         }
         if self.bare {
             self.latency = true;
-        } else if !any && !self.rma && !self.pin {
+        } else if !has_message_test && !self.rma && !self.pin {
             (self.latency, self.bandwidth, self.rate) = (true, true, true);
         }
         Ok(self)
@@ -162,41 +162,41 @@ impl Options {
     /// # Errors
     /// The size that cannot be measured: longer than a message, and more than the bandwidth is
     /// wanted.
-    pub fn fitting(&self, mtu: usize) -> Result<Vec<usize>, usize> {
+    pub fn sizes_for_mtu(&self, mtu: usize) -> Result<Vec<usize>, usize> {
         if self.sizes.is_empty() {
             return Ok(SIZES.into_iter().filter(|size| *size <= mtu).collect());
         }
-        let whole = self.latency || self.rate;
-        match self.sizes.iter().find(|size| whole && **size > mtu) {
+        let needs_single_message = self.latency || self.rate;
+        match self.sizes.iter().find(|size| needs_single_message && **size > mtu) {
             Some(size) => Err(*size),
             None => Ok(self.sizes.clone()),
         }
     }
 }
 
-fn one<N: std::str::FromStr + PartialOrd + From<u8>>(
+fn parse_positive<N: std::str::FromStr + PartialOrd + From<u8>>(
     name: &'static str,
     word: Option<String>,
-) -> Result<N, OptionError> {
-    let word = word.ok_or(OptionError::NoValue(name))?;
+) -> Result<N, PmtestOptionError> {
+    let word = word.ok_or(PmtestOptionError::NoValue(name))?;
     match word.parse() {
         Ok(number) if number >= N::from(1) => Ok(number),
-        _ => Err(OptionError::NotANumber(name, word)),
+        _ => Err(PmtestOptionError::NotANumber(name, word)),
     }
 }
 
-fn numbers(name: &'static str, word: Option<String>) -> Result<Vec<usize>, OptionError> {
-    let word = word.ok_or(OptionError::NoValue(name))?;
-    word.split(',').map(|part| one(name, Some(part.to_owned()))).collect()
+fn parse_list(name: &'static str, word: Option<String>) -> Result<Vec<usize>, PmtestOptionError> {
+    let word = word.ok_or(PmtestOptionError::NoValue(name))?;
+    word.split(',').map(|part| parse_positive(name, Some(part.to_owned()))).collect()
 }
 
-fn silent(word: Option<String>) -> Result<Silent, OptionError> {
-    let word = word.ok_or(OptionError::NoValue("-silent"))?;
+fn parse_idle_mode(word: Option<String>) -> Result<IdleNodeMode, PmtestOptionError> {
+    let word = word.ok_or(PmtestOptionError::NoValue("-silent"))?;
     match word.as_str() {
-        "receive" => Ok(Silent::Receive),
-        "barrier" => Ok(Silent::Barrier),
-        "never" => Ok(Silent::Never),
-        _ => Err(OptionError::NotSilent(word)),
+        "receive" => Ok(IdleNodeMode::Receive),
+        "barrier" => Ok(IdleNodeMode::Barrier),
+        "never" => Ok(IdleNodeMode::Never),
+        _ => Err(PmtestOptionError::UnknownIdleMode(word)),
     }
 }
 
@@ -204,8 +204,8 @@ fn silent(word: Option<String>) -> Result<Silent, OptionError> {
 mod tests {
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Options, OptionError> {
-        Options::parse(words.iter().map(OsString::from))
+    fn parse(words: &[&str]) -> Result<PmtestOptions, PmtestOptionError> {
+        PmtestOptions::parse(words.iter().map(OsString::from))
     }
 
     #[test]
@@ -220,17 +220,17 @@ mod tests {
     #[test]
     fn only_the_bandwidth_splits_what_is_longer_than_a_message() {
         let long = ["-size", "8,100000"];
-        assert_eq!(parse(&long).unwrap().fitting(8192), Err(100_000));
+        assert_eq!(parse(&long).unwrap().sizes_for_mtu(8192), Err(100_000));
         assert_eq!(
-            parse(&["-bandwidth", long[0], long[1]]).unwrap().fitting(8192).unwrap().len(),
+            parse(&["-bandwidth", long[0], long[1]]).unwrap().sizes_for_mtu(8192).unwrap().len(),
             2
         );
-        assert_eq!(parse(&[]).unwrap().fitting(1024).unwrap(), [8, 64, 256, 1024]);
+        assert_eq!(parse(&[]).unwrap().sizes_for_mtu(1024).unwrap(), [8, 64, 256, 1024]);
     }
 
     #[test]
-    fn every_fault_names_its_word() {
-        for (words, part) in [
+    fn every_error_names_the_faulty_word() {
+        for (words, expected) in [
             (&["-lat"][..], "\"-lat\""),
             (&["-size"], "-size needs"),
             (&["-size", "8,,9"], "\"\""),
@@ -243,7 +243,7 @@ mod tests {
             (&["-rma", "-area", "0"], "\"0\""),
         ] {
             let message = parse(words).unwrap_err().to_string();
-            assert!(message.contains(part), "{words:?}: {message}");
+            assert!(message.contains(expected), "{words:?}: {message}");
         }
     }
 }

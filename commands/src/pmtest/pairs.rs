@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::pmtest::channel::{Channel, PmError};
-use crate::station::Place;
+use crate::runner::NodeIdentity;
 
-const DURATION: Duration = Duration::from_secs(2);
+const MEASURE_WINDOW: Duration = Duration::from_secs(2);
 /// Round trips between two looks at the clock.
 const BATCH: u32 = 16;
-const GO_ON: [u8; 8] = [0; 8];
-const STOP: [u8; 8] = [0xff; 8];
+const CONTINUE_MESSAGE: [u8; 8] = [0; 8];
+const STOP_MESSAGE: [u8; 8] = [0xff; 8];
 
 /// Why the pairs could not be measured.
 #[derive(Debug, Error)]
@@ -37,22 +37,26 @@ pub enum PairError {
 ///
 /// # Errors
 /// See [`PairError`].
-pub fn run(channel: &Channel, place: Place) -> Result<Vec<f64>, PairError> {
-    if !place.nodes.is_multiple_of(2) {
-        return Err(PairError::Odd(place.nodes));
+pub fn run(channel: &Channel, identity: NodeIdentity) -> Result<Vec<f64>, PairError> {
+    if !identity.nodes.is_multiple_of(2) {
+        return Err(PairError::Odd(identity.nodes));
     }
     sc::barrier()?;
-    let node = place.node as c_int;
-    let rate = if node % 2 == 0 { lead(channel, node + 1)? } else { follow(channel, node - 1)? };
+    let node = identity.node as c_int;
+    let rate = if node % 2 == 0 {
+        run_initiator(channel, node + 1)?
+    } else {
+        run_responder(channel, node - 1)?
+    };
     sc::barrier()?;
-    let mut rates = vec![0.0; place.nodes as usize / 2];
+    let mut rates = vec![0.0; identity.nodes as usize / 2];
     match node {
         0 => {
             rates[0] = rate;
             for _ in 1..rates.len() {
-                let mut told = [0; 16];
-                channel.receive(&mut told)?;
-                let [pair, bits] = [&told[..8], &told[8..]]
+                let mut report = [0; 16];
+                channel.receive(&mut report)?;
+                let [pair, bits] = [&report[..8], &report[8..]]
                     .map(|half| u64::from_le_bytes(half.try_into().unwrap_or_default()));
                 if let Some(slot) = rates.get_mut(pair as usize) {
                     *slot = f64::from_bits(bits);
@@ -60,7 +64,7 @@ pub fn run(channel: &Channel, place: Place) -> Result<Vec<f64>, PairError> {
             }
         }
         _ if node % 2 == 0 => {
-            let pair = u64::from(place.node / 2).to_le_bytes();
+            let pair = u64::from(identity.node / 2).to_le_bytes();
             channel.send(0, &[pair, rate.to_bits().to_le_bytes()].concat())?;
         }
         _ => {}
@@ -68,27 +72,27 @@ pub fn run(channel: &Channel, place: Place) -> Result<Vec<f64>, PairError> {
     Ok(rates)
 }
 
-fn lead(channel: &Channel, peer: c_int) -> Result<f64, PmError> {
+fn run_initiator(channel: &Channel, peer: c_int) -> Result<f64, PmError> {
     let (start, mut count, mut into) = (Instant::now(), 0u64, [0; 8]);
     loop {
         for _ in 0..BATCH {
-            channel.send(peer, &GO_ON)?;
+            channel.send(peer, &CONTINUE_MESSAGE)?;
             channel.receive(&mut into)?;
         }
         count += u64::from(BATCH);
         let elapsed = start.elapsed();
-        if elapsed >= DURATION {
-            channel.send(peer, &STOP)?;
+        if elapsed >= MEASURE_WINDOW {
+            channel.send(peer, &STOP_MESSAGE)?;
             return Ok(count as f64 / elapsed.as_secs_f64());
         }
     }
 }
 
-fn follow(channel: &Channel, peer: c_int) -> Result<f64, PmError> {
+fn run_responder(channel: &Channel, peer: c_int) -> Result<f64, PmError> {
     let mut into = [0; 8];
     loop {
         channel.receive(&mut into)?;
-        if into == STOP {
+        if into == STOP_MESSAGE {
             return Ok(0.0);
         }
         channel.send(peer, &into)?;
@@ -109,6 +113,6 @@ pub fn table(rates: &[f64]) -> String {
         text += &format!("{pair:>4}{rate:>16.0}\n");
     }
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
-    text + &format!("mean{mean:>16.0}\nleast{least:>15.0}  ({:.2} of the mean)\n", least / mean)
+    let min = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    text + &format!("mean{mean:>16.0}\nleast{min:>15.0}  ({:.2} of the mean)\n", min / mean)
 }

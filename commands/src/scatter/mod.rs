@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use score_runtime::sc;
 
-use crate::options::Options;
-use crate::post::Failure;
+use crate::options::NodeOptions;
+use crate::runner::{NodeIdentity, NodeRunner, standard_input, standard_output};
 use crate::scatter::relay::Relay;
-use crate::station::{Place, Station, standard_input, standard_output};
+use crate::transport::NodeError;
 
 /// What `-help` prints.
 pub const USAGE: &str = "\
@@ -29,37 +29,43 @@ Copies scrun's standard input to the standard output of every scatter process.
 ///
 /// # Errors
 /// The node cannot go on; the whole must end.
-pub fn run(station: &mut Station, place: Place, options: &Options) -> Result<(), Failure> {
-    let stops: Vec<u32> = match options.node {
-        None => (0..place.nodes).collect(),
+pub fn run(
+    runner: &mut NodeRunner,
+    identity: NodeIdentity,
+    options: &NodeOptions,
+) -> Result<(), NodeError> {
+    let route: Vec<u32> = match options.node {
+        None => (0..identity.nodes).collect(),
         Some(0) => vec![0],
         Some(node) => vec![0, node],
     };
-    let Some(position) = stops.iter().position(|stop| *stop == place.node) else {
+    let Some(position) = route.iter().position(|node| *node == identity.node) else {
         return Ok(());
     };
-    let chosen = options.node.is_none_or(|node| node == place.node);
+    let is_selected = options.node.is_none_or(|node| node == identity.node);
     let output = match &options.file {
-        _ if !chosen => None,
+        _ if !is_selected => None,
         None => Some((standard_output()?, "standard output".to_owned())),
         // One process on each host writes the file: the first, unless another one was asked for.
-        Some(name) if place.process == 0 || options.node.is_some() => Some(create(name)?),
+        Some(name) if identity.process == 0 || options.node.is_some() => Some(create_output(name)?),
         Some(_) => None,
     };
-    let next = stops.get(position + 1).copied();
+    let next = route.get(position + 1).copied();
     let mut relay = match position.checked_sub(1) {
-        None => Relay::head(standard_input()?, output, next, station),
-        Some(before) => Relay::behind(stops[before], output, next, station),
+        None => Relay::from_input(standard_input()?, output, next, runner),
+        Some(previous) => Relay::from_node(route[previous], output, next, runner),
     };
-    station.run(&mut relay)
+    runner.run(&mut relay)
 }
 
-fn create(name: &OsStr) -> Result<(File, String), Failure> {
+fn create_output(name: &OsStr) -> Result<(File, String), NodeError> {
     let created = if name.as_bytes().starts_with(b"/") {
         File::create(name)
     } else {
         sc::create_temporary_file(name).map(File::from).map_err(Into::into)
     };
-    let shown = name.display().to_string();
-    created.map(|file| (file, shown.clone())).map_err(|error| Failure::Io(shown, error))
+    let printable_name = name.display().to_string();
+    created
+        .map(|file| (file, printable_name.clone()))
+        .map_err(|error| NodeError::Io(printable_name, error))
 }

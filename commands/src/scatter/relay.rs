@@ -7,25 +7,25 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::hop::{Granter, HopError, Message};
-use crate::post::{Failure, Machine, Post, Try, try_read, try_write};
+use crate::node_protocol::{CreditWindow, Message, ProtocolError};
 use crate::tee::{Reader, Tee};
+use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read, try_write};
 
 /// Bytes that wait in one node at most.
-const CAPACITY: usize = 1024 * 1024;
+const QUEUE_LEN: usize = 1024 * 1024;
 
 /// Where the bytes come from.
 enum Source<R> {
     Input(R),
-    Node { node: u32, granter: Granter },
+    Node { node: u32, credit_window: CreditWindow },
 }
 
 /// The node behind.
-struct Next {
+struct Downstream {
     node: u32,
-    piece: usize,
+    max_payload: usize,
     credit: u64,
-    told_end: bool,
+    end_sent: bool,
 }
 
 /// See the module.
@@ -33,74 +33,89 @@ pub struct Relay<R, W> {
     source: Source<R>,
     output: Option<W>,
     output_name: String,
-    next: Option<Next>,
+    next: Option<Downstream>,
     tee: Tee,
-    ended: bool,
-    told_closed: bool,
+    input_ended: bool,
+    closed_sent: bool,
     output_blocked: bool,
 }
 
 impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
     /// The head of the pipeline, which reads `input`.
-    pub fn head(input: R, output: Option<(W, String)>, next: Option<u32>, post: &dyn Post) -> Self {
-        Self::new(Source::Input(input), output, next, post, CAPACITY)
+    pub fn from_input(
+        input: R,
+        output: Option<(W, String)>,
+        next: Option<u32>,
+        transport: &dyn Transport,
+    ) -> Self {
+        Self::new(Source::Input(input), output, next, transport, QUEUE_LEN)
     }
 
     /// A node that receives from `previous`.
-    pub fn behind(
+    pub fn from_node(
         previous: u32,
         output: Option<(W, String)>,
         next: Option<u32>,
-        post: &dyn Post,
+        transport: &dyn Transport,
     ) -> Self {
-        let piece = post.piece(previous);
-        let granter = Granter::new(piece, post.window(previous));
-        let source = Source::Node { node: previous, granter };
-        Self::new(source, output, next, post, CAPACITY.max(Granter::least_room(piece)))
+        let max_payload = transport.max_payload(previous);
+        let credit_window = CreditWindow::new(max_payload, transport.window(previous));
+        let source = Source::Node { node: previous, credit_window };
+        Self::new(
+            source,
+            output,
+            next,
+            transport,
+            QUEUE_LEN.max(CreditWindow::min_room(max_payload)),
+        )
     }
 
     fn new(
         source: Source<R>,
         output: Option<(W, String)>,
         next: Option<u32>,
-        post: &dyn Post,
+        transport: &dyn Transport,
         capacity: usize,
     ) -> Self {
         let (output, output_name) = output.unzip();
-        let next =
-            next.map(|node| Next { node, piece: post.piece(node), credit: 0, told_end: false });
+        let next = next.map(|node| Downstream {
+            node,
+            max_payload: transport.max_payload(node),
+            credit: 0,
+            end_sent: false,
+        });
         Self {
             tee: Tee::new(capacity, output.is_some(), next.is_some()),
             source,
             output,
             output_name: output_name.unwrap_or_default(),
             next,
-            ended: false,
-            told_closed: false,
+            input_ended: false,
+            closed_sent: false,
             output_blocked: false,
         }
     }
 
-    fn receive(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let mut moved = false;
-        while post.receive(&mut |message| self.take(message))? {
-            moved = true;
+    fn receive(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let mut progressed = false;
+        while transport.receive(&mut |message| self.on_message(message))? {
+            progressed = true;
         }
-        Ok(moved)
+        Ok(progressed)
     }
 
-    fn take(&mut self, message: Message<'_>) -> Result<(), Failure> {
+    fn on_message(&mut self, message: Message<'_>) -> Result<(), NodeError> {
         match (message, &mut self.source, &mut self.next) {
-            (Message::Data(bytes), Source::Node { granter, .. }, _) if !self.ended => {
-                granter.came(bytes.len())?;
-                if self.nobody_reads() || self.tee.push(bytes) {
+            (Message::Data(bytes), Source::Node { credit_window, .. }, _) if !self.input_ended => {
+                credit_window.record_data(bytes.len())?;
+                if self.has_no_readers() || self.tee.push(bytes) {
                     Ok(())
                 } else {
-                    Err(HopError::Overrun(bytes.len() as u64).into())
+                    Err(ProtocolError::Overrun(bytes.len() as u64).into())
                 }
             }
             (Message::End, Source::Node { .. }, _) => {
-                self.ended = true;
+                self.input_ended = true;
                 Ok(())
             }
             (Message::Grant(bytes), _, Some(next)) => {
@@ -111,41 +126,41 @@ impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
                 self.tee.close(Reader::Next);
                 Ok(())
             }
-            (Message::Data(_), ..) => Err(Failure::OutOfTurn("data")),
-            (Message::End, ..) => Err(Failure::OutOfTurn("an end of data")),
-            (Message::Grant(_), ..) => Err(Failure::OutOfTurn("a grant")),
-            (Message::Closed, ..) => Err(Failure::OutOfTurn("a farewell")),
+            (Message::Data(_), ..) => Err(NodeError::OutOfTurn("data")),
+            (Message::End, ..) => Err(NodeError::OutOfTurn("an end of data")),
+            (Message::Grant(_), ..) => Err(NodeError::OutOfTurn("a grant")),
+            (Message::Closed, ..) => Err(NodeError::OutOfTurn("a farewell")),
         }
     }
 
-    fn read(&mut self) -> Result<bool, Failure> {
+    fn read(&mut self) -> Result<bool, NodeError> {
         let Source::Input(input) = &mut self.source else { return Ok(false) };
-        let space = self.tee.space();
-        if self.ended || space.is_empty() {
+        let buffer = self.tee.write_slice();
+        if self.input_ended || buffer.is_empty() {
             return Ok(false);
         }
-        match try_read(input, space, "standard input")? {
-            Try::Moved(count) => self.tee.filled(count),
-            Try::Blocked => return Ok(false),
-            Try::Ended => self.ended = true,
+        match try_read(input, buffer, "standard input")? {
+            IoProgress::Transferred(count) => self.tee.commit(count),
+            IoProgress::WouldBlock => return Ok(false),
+            IoProgress::Closed => self.input_ended = true,
         }
         Ok(true)
     }
 
-    fn write(&mut self) -> Result<bool, Failure> {
+    fn write(&mut self) -> Result<bool, NodeError> {
         self.output_blocked = false;
         let Some(output) = &mut self.output else { return Ok(false) };
-        let bytes = self.tee.front(Reader::Output);
+        let bytes = self.tee.read_slice(Reader::Output);
         if bytes.is_empty() {
             return Ok(false);
         }
         match try_write(output, bytes, &self.output_name)? {
-            Try::Moved(count) => self.tee.advance(Reader::Output, count),
-            Try::Blocked => {
+            IoProgress::Transferred(count) => self.tee.advance(Reader::Output, count),
+            IoProgress::WouldBlock => {
                 self.output_blocked = true;
                 return Ok(false);
             }
-            Try::Ended => {
+            IoProgress::Closed => {
                 self.tee.close(Reader::Output);
                 self.output = None;
             }
@@ -153,82 +168,84 @@ impl<R: Read + AsFd, W: Write + AsFd> Relay<R, W> {
         Ok(true)
     }
 
-    fn forward(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
+    fn forward(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
         let Some(next) = &mut self.next else { return Ok(false) };
-        let mut moved = false;
-        while self.tee.has(Reader::Next) {
-            let bytes = self.tee.front(Reader::Next);
-            let count = bytes.len().min(next.piece).min(next.credit as usize);
+        let mut progressed = false;
+        while self.tee.is_open(Reader::Next) {
+            let bytes = self.tee.read_slice(Reader::Next);
+            let count = bytes.len().min(next.max_payload).min(next.credit as usize);
             if count == 0 {
                 break;
             }
-            if !post.send(next.node, Message::Data(&bytes[..count]))? {
+            if !transport.send(next.node, Message::Data(&bytes[..count]))? {
                 break;
             }
             next.credit -= count as u64;
             self.tee.advance(Reader::Next, count);
-            moved = true;
+            progressed = true;
         }
-        let all_sent = self.tee.has(Reader::Next) && self.tee.waiting(Reader::Next) == 0;
-        if self.ended && all_sent && !next.told_end {
-            next.told_end = post.send(next.node, Message::End)?;
-            moved |= next.told_end;
+        let all_sent = self.tee.is_open(Reader::Next) && self.tee.pending_len(Reader::Next) == 0;
+        if self.input_ended && all_sent && !next.end_sent {
+            next.end_sent = transport.send(next.node, Message::End)?;
+            progressed |= next.end_sent;
         }
-        Ok(moved)
+        Ok(progressed)
     }
 
     /// Tells the node before how things stand here.
-    fn answer(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let nobody_reads = self.nobody_reads();
-        let Source::Node { node, granter } = &mut self.source else { return Ok(false) };
-        if nobody_reads {
-            if self.told_closed || self.ended {
+    fn send_upstream(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let no_readers = self.has_no_readers();
+        let Source::Node { node, credit_window } = &mut self.source else { return Ok(false) };
+        if no_readers {
+            if self.closed_sent || self.input_ended {
                 return Ok(false);
             }
-            self.told_closed = post.send(*node, Message::Closed)?;
-            return Ok(self.told_closed);
+            self.closed_sent = transport.send(*node, Message::Closed)?;
+            return Ok(self.closed_sent);
         }
-        let Some(bytes) = granter.due(self.tee.room()) else { return Ok(false) };
-        if self.ended || !post.send(*node, Message::Grant(bytes))? {
+        let Some(bytes) = credit_window.next_grant(self.tee.free_len()) else { return Ok(false) };
+        if self.input_ended || !transport.send(*node, Message::Grant(bytes))? {
             return Ok(false);
         }
-        granter.granted(bytes);
+        credit_window.record_grant(bytes);
         Ok(true)
     }
 
-    fn nobody_reads(&self) -> bool {
-        !self.tee.has(Reader::Output) && !self.tee.has(Reader::Next)
+    fn has_no_readers(&self) -> bool {
+        !self.tee.is_open(Reader::Output) && !self.tee.is_open(Reader::Next)
     }
 }
 
-impl<R: Read + AsFd, W: Write + AsFd> Machine for Relay<R, W> {
-    fn step(&mut self, post: &mut dyn Post) -> Result<bool, Failure> {
-        let received = self.receive(post)?;
+impl<R: Read + AsFd, W: Write + AsFd> NodeTask for Relay<R, W> {
+    fn step(&mut self, transport: &mut dyn Transport) -> Result<bool, NodeError> {
+        let received = self.receive(transport)?;
         let read = self.read()?;
-        let forwarded = self.forward(post)?;
+        let forwarded = self.forward(transport)?;
         let written = self.write()?;
-        let answered = self.answer(post)?;
-        Ok(received || read || forwarded || written || answered)
+        let reported = self.send_upstream(transport)?;
+        Ok(received || read || forwarded || written || reported)
     }
 
-    fn finished(&self) -> bool {
-        if self.nobody_reads() {
-            let head = matches!(self.source, Source::Input(_));
-            return head || self.told_closed || self.ended;
+    fn is_finished(&self) -> bool {
+        if self.has_no_readers() {
+            let is_first = matches!(self.source, Source::Input(_));
+            return is_first || self.closed_sent || self.input_ended;
         }
-        let passed_on =
-            !self.tee.has(Reader::Next) || self.next.as_ref().is_some_and(|next| next.told_end);
-        self.ended && self.tee.waiting(Reader::Output) == 0 && passed_on
+        let all_forwarded =
+            !self.tee.is_open(Reader::Next) || self.next.as_ref().is_some_and(|next| next.end_sent);
+        self.input_ended && self.tee.pending_len(Reader::Output) == 0 && all_forwarded
     }
 
-    fn input(&self) -> Option<BorrowedFd<'_>> {
+    fn input_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.source {
-            Source::Input(input) if !self.ended && self.tee.room() > 0 => Some(input.as_fd()),
+            Source::Input(input) if !self.input_ended && self.tee.free_len() > 0 => {
+                Some(input.as_fd())
+            }
             _ => None,
         }
     }
 
-    fn output(&self) -> Option<BorrowedFd<'_>> {
+    fn output_fd(&self) -> Option<BorrowedFd<'_>> {
         self.output.as_ref().filter(|_| self.output_blocked).map(AsFd::as_fd)
     }
 }

@@ -2,25 +2,25 @@
 //! line of JSON for each period.
 
 mod draw;
+mod format;
 mod options;
-mod picture;
 mod screen;
-mod shown;
 mod source;
+mod svg;
 
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use score_monitor::View;
-use score_proto::message::{Stream, Up};
+use score_monitor::JobView;
+use score_proto::message::{ServerMessage, Stream};
 
-use crate::cluster::Part;
-use draw::{Around, Manner};
-pub use options::Options;
-use screen::{Screen, Wish};
-use source::Source;
+use crate::scored_client::Reply;
+use draw::{FrameText, ViewSettings};
+pub use options::ScmonOptions;
+use screen::{Screen, UserAction};
+use source::MetricsSource;
 
 /// The text of `-help`.
 pub const USAGE: &str = "\
@@ -41,127 +41,141 @@ usage: scmon [options] JOB
 ";
 
 /// Exit code: the command line is wrong.
-pub const WRONG: u8 = 2;
+pub const EXIT_USAGE: u8 = 2;
 /// Between two looks at the keyboard.
-const KEYS: Duration = Duration::from_millis(50);
+const KEY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Lines of standard error that are kept until the terminal is given back, and of these shown.
-const KEPT: usize = 1000;
-const SHOWN: usize = 4;
+const MAX_STDERR_LINES: usize = 1000;
+const SHOWN_STDERR_LINES: usize = 4;
 /// Periods before a picture, and its columns and lines.
-const PERIODS: u32 = 40;
-const PICTURE: (u16, u16) = (120, 30);
+const PERIODS_BEFORE_SVG: u32 = 40;
+const SVG_CELLS: (u16, u16) = (120, 30);
 
 /// Shows a job until it ends or the user does.
 ///
 /// # Errors
 /// One line.
-pub fn run(options: &Options) -> Result<(), String> {
-    let mut source = Source::open(options)?;
-    let mut job = Job::new(options);
+pub fn run(options: &ScmonOptions) -> Result<(), String> {
+    let mut source = MetricsSource::open(options)?;
+    let mut job = MonitoredJob::new(options);
     if options.once || options.json || options.svg {
         return print(options, &mut source, &mut job);
     }
     let mut screen = Screen::open()?;
-    let ended = look(options, &mut source, &mut job, &mut screen);
+    let result = run_interactive(options, &mut source, &mut job, &mut screen);
     drop(screen);
     let mut err = std::io::stderr().lock();
     // A reader that has gone has missed them anyway.
-    let _ = err.write_all(&job.said).and_then(|()| err.flush());
-    ended
+    let _ = err.write_all(&job.stderr).and_then(|()| err.flush());
+    result
 }
 
 /// What is known of the job.
-struct Job {
+struct MonitoredJob {
     number: u32,
-    began: Instant,
-    view: View,
+    started_at: Instant,
+    view: JobView,
     nodes: u32,
     hosts: u32,
     /// What it has written to standard error, where this stands on the same terminal.
-    said: Vec<u8>,
+    stderr: Vec<u8>,
     /// Messages with figures.
-    heard: u64,
+    metrics_count: u64,
 }
 
-impl Job {
-    fn new(options: &Options) -> Self {
+impl MonitoredJob {
+    fn new(options: &ScmonOptions) -> Self {
         let number = options.job.unwrap_or_default();
-        let (view, said) = (View::default(), Vec::new());
-        Self { number, began: Instant::now(), view, nodes: 0, hosts: 0, said, heard: 0 }
+        let (view, stderr) = (JobView::default(), Vec::new());
+        Self {
+            number,
+            started_at: Instant::now(),
+            view,
+            nodes: 0,
+            hosts: 0,
+            stderr,
+            metrics_count: 0,
+        }
     }
 
-    fn take(&mut self, up: Up) {
-        match up {
-            Up::Figures(figures) => {
-                self.heard += 1;
-                self.view.take(&figures, self.began.elapsed());
+    fn on_message(&mut self, message: ServerMessage) {
+        match message {
+            ServerMessage::Metrics(metrics) => {
+                self.metrics_count += 1;
+                self.view.apply_report(&metrics, self.started_at.elapsed());
             }
-            Up::Accepted { job, nodes, hosts } => {
+            ServerMessage::Accepted { job, nodes, hosts } => {
                 (self.number, self.nodes, self.hosts) = (job, nodes, hosts);
             }
-            Up::Output { stream: Stream::Stderr, bytes, .. } => self.hear(&bytes),
-            Up::Notice { text, .. } => self.hear(format!("{text}\n").as_bytes()),
+            ServerMessage::Output { stream: Stream::Stderr, bytes, .. } => self.add_stderr(&bytes),
+            ServerMessage::Notice { text, .. } => self.add_stderr(format!("{text}\n").as_bytes()),
             _ => {}
         }
     }
 
-    fn hear(&mut self, bytes: &[u8]) {
-        self.said.extend_from_slice(bytes);
-        let ends = self.said.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
-        if let Some((at, _)) = ends.map(|(at, byte)| (at, *byte)).nth(KEPT) {
-            self.said.drain(..=at);
+    fn add_stderr(&mut self, bytes: &[u8]) {
+        self.stderr.extend_from_slice(bytes);
+        let ends = self.stderr.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n');
+        if let Some((index, _)) = ends.map(|(index, byte)| (index, *byte)).nth(MAX_STDERR_LINES) {
+            self.stderr.drain(..=index);
         }
     }
 
-    fn around(&self, options: &Options) -> Around {
+    fn frame_text(&self, options: &ScmonOptions) -> FrameText {
         let count = self.view.processes().len();
         let hosts = self.view.hosts().len();
-        let waits = if self.heard == 0 { ", waiting for figures" } else { "" };
+        let waiting_note = if self.metrics_count == 0 { ", waiting for figures" } else { "" };
         let title = format!(
-            "job {}: {count} processes on {hosts} hosts, every {:?}{waits}   (q ends)",
+            "job {}: {count} processes on {hosts} hosts, every {:?}{waiting_note}   (q ends)",
             self.number,
             options.period(),
         );
-        let said = String::from_utf8_lossy(&self.said);
-        let lines: Vec<&str> = said.lines().collect();
-        let last = &lines[lines.len().saturating_sub(SHOWN)..];
+        let stderr = String::from_utf8_lossy(&self.stderr);
+        let lines: Vec<&str> = stderr.lines().collect();
+        let last = &lines[lines.len().saturating_sub(SHOWN_STDERR_LINES)..];
         // What a program writes must not steer the terminal.
         let plain = |line: &&str| line.chars().filter(|letter| !letter.is_control()).collect();
-        Around { title, said: last.iter().map(plain).collect() }
+        FrameText { title, stderr_lines: last.iter().map(plain).collect() }
     }
 }
 
 /// Takes what comes within `limit`. False: the job has ended, which is no error.
-fn hear(source: &mut Source, limit: Duration, job: &mut Job) -> Result<bool, String> {
-    match source.next(limit)? {
-        Part::Said(up) => job.take(up),
-        Part::NotYet => {}
-        Part::End => return Ok(false),
+fn receive_reports(
+    source: &mut MetricsSource,
+    timeout: Duration,
+    job: &mut MonitoredJob,
+) -> Result<bool, String> {
+    match source.next_reply(timeout)? {
+        Reply::Message(message) => job.on_message(message),
+        Reply::Pending => {}
+        Reply::End => return Ok(false),
     }
     Ok(true)
 }
 
-fn look(
-    options: &Options,
-    source: &mut Source,
-    job: &mut Job,
+fn run_interactive(
+    options: &ScmonOptions,
+    source: &mut MetricsSource,
+    job: &mut MonitoredJob,
     screen: &mut Screen,
 ) -> Result<(), String> {
-    let gone = |error: std::io::Error| format!("the terminal: {error}");
-    let mut due = Instant::now();
+    let terminal_error = |error: std::io::Error| format!("the terminal: {error}");
+    let mut next_draw_at = Instant::now();
     loop {
-        if Instant::now() >= due {
-            job.view.forget(job.began.elapsed(), options.period());
-            screen.draw(&job.view, &options.kinds, &job.around(options)).map_err(gone)?;
-            due = Instant::now() + options.period();
+        if Instant::now() >= next_draw_at {
+            job.view.drop_stale(job.started_at.elapsed(), options.period());
+            screen
+                .draw(&job.view, &options.kinds, &job.frame_text(options))
+                .map_err(terminal_error)?;
+            next_draw_at = Instant::now() + options.period();
         }
-        let left = due.saturating_duration_since(Instant::now()).min(KEYS);
-        if !hear(source, left, job)? {
+        let left = next_draw_at.saturating_duration_since(Instant::now()).min(KEY_POLL_INTERVAL);
+        if !receive_reports(source, left, job)? {
             return Ok(());
         }
-        match screen.wish(Duration::ZERO).map_err(gone)? {
-            Some(Wish::Quit) => return Ok(()),
-            Some(Wish::Redraw) => due = Instant::now(),
+        match screen.next_action(Duration::ZERO).map_err(terminal_error)? {
+            Some(UserAction::Quit) => return Ok(()),
+            Some(UserAction::Redraw) => next_draw_at = Instant::now(),
             None => {}
         }
     }
@@ -169,55 +183,69 @@ fn look(
 
 /// `-once`, `-json` and `-svg`. Each line stands for a period: behind the first it comes with the
 /// last of the figures, for which this process is awake anyway, or half a period late without them.
-fn print(options: &Options, source: &mut Source, job: &mut Job) -> Result<(), String> {
-    let (period, late) = (options.period(), options.period() / 2);
-    let (mut due, mut printed) = (None::<Instant>, None);
+fn print(
+    options: &ScmonOptions,
+    source: &mut MetricsSource,
+    job: &mut MonitoredJob,
+) -> Result<(), String> {
+    let (period, grace) = (options.period(), options.period() / 2);
+    let (mut next_print_at, mut printed_at) = (None::<Instant>, None);
     loop {
-        let left = due.map_or(period, |due| (due + late).saturating_duration_since(Instant::now()));
-        if !hear(source, left, job)? {
-            return match (options.svg, due) {
+        let left = next_print_at.map_or(period, |next_print_at| {
+            (next_print_at + grace).saturating_duration_since(Instant::now())
+        });
+        if !receive_reports(source, left, job)? {
+            return match (options.svg, next_print_at) {
                 (_, None) => Err(format!("job {} has ended", job.number)),
-                (true, Some(_)) => write(&picture(options, job)),
+                (true, Some(_)) => write_stdout(&render_svg(options, job)),
                 (false, Some(_)) => Ok(()),
             };
         }
         let now = Instant::now();
-        if due.is_none() && job.heard > 0 {
+        if next_print_at.is_none() && job.metrics_count > 0 {
             // Rates need two.
-            due = Some(now + period * if options.svg { PERIODS } else { 1 });
+            next_print_at = Some(now + period * if options.svg { PERIODS_BEFORE_SVG } else { 1 });
         }
-        let Some(time) = due else { continue };
-        let complete = printed.is_some_and(|printed| job.view.is_newer(printed));
-        if now < time + late && !(complete && now + late >= time) {
+        let Some(time) = next_print_at else { continue };
+        let complete = printed_at.is_some_and(|printed_at| job.view.is_complete_since(printed_at));
+        if now < time + grace && !(complete && now + grace >= time) {
             continue;
         }
         // Others may have figures come more often.
-        due = Some(if time + period > now { time + period } else { now + period });
-        printed = Some(job.began.elapsed());
-        job.view.forget(job.began.elapsed(), options.period());
+        next_print_at = Some(if time + period > now { time + period } else { now + period });
+        printed_at = Some(job.started_at.elapsed());
+        job.view.drop_stale(job.started_at.elapsed(), options.period());
         let text = match (options.svg, options.json) {
-            (true, _) => picture(options, job),
-            (_, true) => shown::json(&job.view, job.number, job.began.elapsed().as_secs_f64()),
-            (_, false) => shown::table(&job.view, &options.kinds),
+            (true, _) => render_svg(options, job),
+            (_, true) => {
+                format::json(&job.view, job.number, job.started_at.elapsed().as_secs_f64())
+            }
+            (_, false) => format::table(&job.view, &options.kinds),
         };
-        write(&text)?;
+        write_stdout(&text)?;
         if options.once || options.svg {
             return Ok(());
         }
     }
 }
 
-fn picture(options: &Options, job: &Job) -> String {
-    let (width, height) = PICTURE;
+fn render_svg(options: &ScmonOptions, job: &MonitoredJob) -> String {
+    let (width, height) = SVG_CELLS;
     let lines = job.view.processes().len() + job.view.hosts().len() + 2;
     let height = height.min(u16::try_from(lines).unwrap_or(height));
     let mut buffer = Buffer::empty(Rect { x: 0, y: 0, width, height });
-    draw::draw(&job.view, &options.kinds, Manner::default(), &job.around(options), &mut buffer);
-    picture::svg(&buffer)
+    draw::draw(
+        &job.view,
+        &options.kinds,
+        ViewSettings::default(),
+        &job.frame_text(options),
+        &mut buffer,
+    );
+    svg::render(&buffer)
 }
 
 /// A reader that has gone has read enough.
-fn write(text: &str) -> Result<(), String> {
+fn write_stdout(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),

@@ -4,22 +4,22 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use score_monitor::{Kind, kinds};
+use score_monitor::{Metric, parse_metrics};
 
-use crate::words::Words;
+use crate::args::Args;
 
-const NAMES: &[&str] = &["show", "period", "json", "once", "svg", "socket", "pipe", "help"];
+const OPTION_NAMES: &[&str] = &["show", "period", "json", "once", "svg", "socket", "pipe", "help"];
 /// Milliseconds between two pictures: by default, at least, at most.
-const PERIOD: u32 = 500;
-const PERIODS: (u32, u32) = (50, 10_000);
+const DEFAULT_INTERVAL_MS: u32 = 500;
+const INTERVAL_RANGE_MS: (u32, u32) = (50, 10_000);
 
 /// What stands on the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ScmonOptions {
     /// The job.
     pub job: Option<u32>,
     /// `-show TYPE`
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<Metric>,
     /// `-period MS`
     pub period_ms: u32,
     /// `-json`
@@ -36,16 +36,16 @@ pub struct Options {
     pub help: bool,
 }
 
-impl Options {
+impl ScmonOptions {
     /// Reads the words behind the command's name.
     ///
     /// # Errors
     /// The word that is wrong, and what would be right.
-    pub fn parse(words: &[OsString]) -> Result<Self, String> {
+    pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self {
             job: None,
             kinds: Vec::new(),
-            period_ms: PERIOD,
+            period_ms: DEFAULT_INTERVAL_MS,
             json: false,
             once: false,
             svg: false,
@@ -53,26 +53,28 @@ impl Options {
             pipe: None,
             help: false,
         };
-        let mut words = Words::new(words);
-        while let Some(word) = words.next() {
-            let mut value = || words.value(&word);
-            match word.option() {
-                None => options.job(word.text())?,
+        let mut args = Args::new(args);
+        while let Some(arg) = args.next() {
+            let mut value = || args.value(&arg);
+            match arg.option() {
+                None => options.set_job(arg.text())?,
                 Some("json") => options.json = true,
                 Some("once") => options.once = true,
                 Some("svg") => options.svg = true,
                 Some("help" | "h") => options.help = true,
-                Some("show") => options.kinds.extend(kinds(Some(&value()?.to_string_lossy()))?),
-                Some("period") => options.period_ms = period(&value()?.to_string_lossy())?,
+                Some("show") => {
+                    options.kinds.extend(parse_metrics(Some(&value()?.to_string_lossy()))?)
+                }
+                Some("period") => options.period_ms = parse_period(&value()?.to_string_lossy())?,
                 Some("socket") => options.socket = Some(value()?.into()),
                 Some("pipe") => options.pipe = Some(value()?.into()),
-                Some(_) => return Err(word.unknown(NAMES)),
+                Some(_) => return Err(arg.unknown(OPTION_NAMES)),
             }
         }
         options.kinds.sort();
         options.kinds.dedup();
         if options.kinds.is_empty() {
-            options.kinds = Kind::ALL[..4].to_vec();
+            options.kinds = Metric::ALL[..4].to_vec();
         }
         if options.job.is_none() && !options.help {
             return Err("which job? scps lists them".to_owned());
@@ -80,7 +82,7 @@ impl Options {
         Ok(options)
     }
 
-    fn job(&mut self, word: &str) -> Result<(), String> {
+    fn set_job(&mut self, word: &str) -> Result<(), String> {
         let number = word.parse::<u32>().ok().filter(|number| *number > 0);
         let number = number.ok_or_else(|| format!("{word}: the number of a job is wanted"))?;
         match self.job.replace(number) {
@@ -95,23 +97,23 @@ impl Options {
     }
 }
 
-fn period(word: &str) -> Result<u32, String> {
-    let (least, most) = PERIODS;
-    let number = word.parse::<u32>().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("-period {word}: milliseconds from {least} to {most}"))
+fn parse_period(word: &str) -> Result<u32, String> {
+    let (min, max) = INTERVAL_RANGE_MS;
+    let number = word.parse::<u32>().ok().filter(|number| (min..=max).contains(number));
+    number.ok_or_else(|| format!("-period {word}: milliseconds from {min} to {max}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Options, String> {
-        Options::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    fn parse(words: &[&str]) -> Result<ScmonOptions, String> {
+        ScmonOptions::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
-    fn every_fault_names_its_word() {
-        for (words, part) in [
+    fn every_error_names_the_faulty_word() {
+        for (words, expected) in [
             (&[][..], "which job"),
             (&["x"], "x: the number of a job"),
             (&["0"], "0: the number of a job"),
@@ -121,14 +123,17 @@ mod tests {
             (&["7", "-show", "cpu"], "load, comm, memory, disk, usr0, usr1, all, ALL"),
             (&["7", "-period", "49"], "-period 49: milliseconds from 50 to 10000"),
         ] {
-            let fault = parse(words).unwrap_err();
-            assert!(fault.contains(part), "{words:?}: {fault}");
+            let error = parse(words).unwrap_err();
+            assert!(error.contains(expected), "{words:?}: {error}");
         }
         let good = parse(&["--json", "-once", "7", "-period", "100", "-show", "usr1"]).unwrap();
         assert_eq!((good.job, good.json, good.once, good.period_ms), (Some(7), true, true, 100));
-        assert_eq!(good.kinds, [Kind::Usr1]);
+        assert_eq!(good.kinds, [Metric::Usr1]);
         assert_eq!(good.period(), Duration::from_millis(100));
-        let all = |words: &[&str]| parse(words).unwrap().kinds.len();
-        assert_eq!((all(&["7"]), all(&["7", "-show", "ALL", "-show", "comm"])), (4, 6));
+        let kind_count = |words: &[&str]| parse(words).unwrap().kinds.len();
+        assert_eq!(
+            (kind_count(&["7"]), kind_count(&["7", "-show", "ALL", "-show", "comm"])),
+            (4, 6)
+        );
     }
 }

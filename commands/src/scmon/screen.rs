@@ -13,13 +13,13 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use score_monitor::{Kind, View};
+use score_monitor::{JobView, Metric};
 
-use super::draw::{self, Around, Manner};
+use super::draw::{self, FrameText, ViewSettings};
 
 /// What the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum UserAction {
     /// The end.
     Quit,
     /// Another look.
@@ -29,9 +29,9 @@ pub enum Wish {
 /// The terminal that is drawn on.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<File>>,
-    manner: Manner,
+    settings: ViewSettings,
     /// How far can be scrolled.
-    most: usize,
+    max_offset: usize,
 }
 
 impl Screen {
@@ -51,19 +51,24 @@ impl Screen {
         enable_raw_mode().map_err(no_terminal)?;
         execute!(file, EnterAlternateScreen, Hide).map_err(no_terminal)?;
         let terminal = Terminal::new(CrosstermBackend::new(file)).map_err(no_terminal)?;
-        Ok(Self { terminal, manner: Manner::default(), most: 0 })
+        Ok(Self { terminal, settings: ViewSettings::default(), max_offset: 0 })
     }
 
     /// Draws a picture.
     ///
     /// # Errors
     /// The terminal has gone.
-    pub fn draw(&mut self, view: &View, kinds: &[Kind], around: &Around) -> io::Result<()> {
-        let (manner, most) = (self.manner, &mut self.most);
+    pub fn draw(
+        &mut self,
+        view: &JobView,
+        kinds: &[Metric],
+        frame_text: &FrameText,
+    ) -> io::Result<()> {
+        let (settings, max_offset) = (self.settings, &mut self.max_offset);
         self.terminal.draw(|frame| {
-            *most = draw::draw(view, kinds, manner, around, frame.buffer_mut());
+            *max_offset = draw::draw(view, kinds, settings, frame_text, frame.buffer_mut());
         })?;
-        self.manner.offset = self.manner.offset.min(self.most);
+        self.settings.offset = self.settings.offset.min(self.max_offset);
         Ok(())
     }
 
@@ -71,33 +76,33 @@ impl Screen {
     ///
     /// # Errors
     /// The terminal has gone.
-    pub fn wish(&mut self, limit: Duration) -> io::Result<Option<Wish>> {
-        if !event::poll(limit)? {
+    pub fn next_action(&mut self, timeout: Duration) -> io::Result<Option<UserAction>> {
+        if !event::poll(timeout)? {
             return Ok(None);
         }
         let key = match event::read()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => key,
-            Event::Resize(..) => return Ok(Some(Wish::Redraw)),
+            Event::Resize(..) => return Ok(Some(UserAction::Redraw)),
             _ => return Ok(None),
         };
         let page = usize::from(self.terminal.size()?.height).saturating_sub(3);
-        let offset = &mut self.manner.offset;
+        let offset = &mut self.settings.offset;
         match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Ok(Some(Wish::Quit)),
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(Some(UserAction::Quit)),
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Ok(Some(Wish::Quit));
+                return Ok(Some(UserAction::Quit));
             }
-            KeyCode::Char('h') => self.manner.hosts_only = Some(true),
-            KeyCode::Char('p') => self.manner.hosts_only = Some(false),
+            KeyCode::Char('h') => self.settings.hosts_only = Some(true),
+            KeyCode::Char('p') => self.settings.hosts_only = Some(false),
             KeyCode::Up => *offset = offset.saturating_sub(1),
             KeyCode::PageUp => *offset = offset.saturating_sub(page),
             KeyCode::Home => *offset = 0,
-            KeyCode::Down => *offset = (*offset + 1).min(self.most),
-            KeyCode::PageDown => *offset = (*offset + page).min(self.most),
-            KeyCode::End => *offset = self.most,
+            KeyCode::Down => *offset = (*offset + 1).min(self.max_offset),
+            KeyCode::PageDown => *offset = (*offset + page).min(self.max_offset),
+            KeyCode::End => *offset = self.max_offset,
             _ => return Ok(None),
         }
-        Ok(Some(Wish::Redraw))
+        Ok(Some(UserAction::Redraw))
     }
 }
 

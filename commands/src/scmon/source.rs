@@ -8,45 +8,45 @@ use std::path::Path;
 use std::time::Duration;
 
 use score_proto::frame::Decoder;
-use score_proto::message::{Console, Up};
+use score_proto::message::{ConsoleRequest, ServerMessage};
 
-use super::Options;
-use crate::cluster::{Answer, Part, is_readable};
+use super::ScmonOptions;
+use crate::scored_client::{QueryStream, Reply, is_readable};
 
 /// Bytes that are taken from a pipe at once.
-const CHUNK: usize = 1 << 16;
+const READ_CHUNK_LEN: usize = 1 << 16;
 
 /// Who tells of the job.
-pub enum Source {
+pub enum MetricsSource {
     /// scored.
-    Scored(Answer),
+    Scored(QueryStream),
     /// scrun, which passes on what it hears.
     Scrun(Pipe),
 }
 
-impl Source {
+impl MetricsSource {
     /// Begins to listen.
     ///
     /// # Errors
     /// One line: nobody is there, or it cannot be opened.
-    pub fn open(options: &Options) -> Result<Self, String> {
+    pub fn open(options: &ScmonOptions) -> Result<Self, String> {
         if let Some(path) = &options.pipe {
             return Pipe::open(path).map(Self::Scrun);
         }
         let job = options.job.unwrap_or_default();
-        let question = Console::Watch { job, period_ms: options.period_ms };
-        Answer::to(question, options.socket.clone()).map(Self::Scored)
+        let request = ConsoleRequest::SubscribeMetrics { job, period_ms: options.period_ms };
+        QueryStream::open(request, options.socket.clone()).map(Self::Scored)
     }
 
     /// What comes next, if it comes within `limit`.
     ///
     /// # Errors
     /// One line: it has ended, and not well.
-    pub fn next(&mut self, limit: Duration) -> Result<Part, String> {
+    pub fn next_reply(&mut self, timeout: Duration) -> Result<Reply, String> {
         match self {
-            Self::Scored(answer) => answer.next_within(limit),
+            Self::Scored(query) => query.next_reply_within(timeout),
             Self::Scrun(pipe) => {
-                pipe.next_within(limit).map_err(|error| format!("from scrun: {error}"))
+                pipe.next_reply_within(timeout).map_err(|error| format!("from scrun: {error}"))
             }
         }
     }
@@ -63,19 +63,19 @@ impl Pipe {
     fn open(path: &Path) -> Result<Self, String> {
         let path = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self { file, decoder: Decoder::default(), chunk: vec![0; CHUNK] })
+        Ok(Self { file, decoder: Decoder::default(), chunk: vec![0; READ_CHUNK_LEN] })
     }
 
-    fn next_within(&mut self, limit: Duration) -> std::io::Result<Part> {
+    fn next_reply_within(&mut self, timeout: Duration) -> std::io::Result<Reply> {
         loop {
-            match self.decoder.next::<Up>().map_err(std::io::Error::other)? {
-                Some(Up::Finished(_)) => return Ok(Part::End),
-                Some(up) => return Ok(Part::Said(up)),
-                None if !is_readable(self.file.as_fd(), limit)? => return Ok(Part::NotYet),
+            match self.decoder.next::<ServerMessage>().map_err(std::io::Error::other)? {
+                Some(ServerMessage::Finished(_)) => return Ok(Reply::End),
+                Some(message) => return Ok(Reply::Message(message)),
+                None if !is_readable(self.file.as_fd(), timeout)? => return Ok(Reply::Pending),
                 None => {}
             }
             match self.file.read(&mut self.chunk) {
-                Ok(0) => return Ok(Part::End),
+                Ok(0) => return Ok(Reply::End),
                 Ok(count) => self.decoder.push(&self.chunk[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

@@ -1,17 +1,17 @@
 //! `scorehosts`: which hosts an expression means (score_doc 5.8.3 and 7, scorehosts).
 
+mod format;
 mod options;
-mod shown;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use score_hosts::database::Available;
-use score_hosts::source::{self, Read, locate};
-use score_hosts::{Context, Database, Host, Virtual, evaluate};
+use score_hosts::database::AvailableHosts;
+use score_hosts::database_file::{self, ReadFile, locate};
+use score_hosts::{Context, Database, Host, VirtualHostSpec, evaluate};
 
-pub use options::{Options, Which};
+pub use options::{HostFilter, ScorehostsOptions};
 
 /// The text of `-help`.
 pub const USAGE: &str = "\
@@ -36,113 +36,135 @@ usage: scorehosts [options] [[-group] EXPRESSION]
 
 /// What the command has to say.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommandOutput {
     /// For standard output.
-    pub out: String,
+    pub stdout: String,
     /// Lines for standard error.
-    pub err: Vec<String>,
+    pub stderr: Vec<String>,
     /// Exit code.
     pub code: u8,
 }
 
 /// Nothing is left of the hosts that were asked for.
-pub const NONE_LEFT: u8 = 1;
+pub const EXIT_NO_HOSTS: u8 = 1;
 /// The command line, the expression or a file is wrong.
-pub const WRONG: u8 = 2;
+pub const EXIT_USAGE: u8 = 2;
 
 /// Answers a command line. `variable` is the value of SCBDSERV.
-pub fn answer(words: &[OsString], variable: Option<&OsStr>, read: Read<'_>) -> Answer {
-    let wrong = |line: String| Answer { err: vec![line], code: WRONG, ..Answer::default() };
-    let options = match Options::parse(words) {
+pub fn execute(args: &[OsString], variable: Option<&OsStr>, read: ReadFile<'_>) -> CommandOutput {
+    let usage_error = |message: String| CommandOutput {
+        stderr: vec![message],
+        code: EXIT_USAGE,
+        ..CommandOutput::default()
+    };
+    let options = match ScorehostsOptions::parse(args) {
         Ok(options) => options,
-        Err(line) => return wrong(format!("{line} (scorehosts -help)")),
+        Err(message) => return usage_error(format!("{message} (scorehosts -help)")),
     };
     if options.help {
-        return Answer { out: USAGE.into(), ..Answer::default() };
+        return CommandOutput { stdout: USAGE.into(), ..CommandOutput::default() };
     }
     match run(&options, variable, read) {
-        Ok(answer) => answer,
-        Err(line) => wrong(line),
+        Ok(output) => output,
+        Err(message) => usage_error(message),
     }
 }
 
-fn run(options: &Options, variable: Option<&OsStr>, read: Read<'_>) -> Result<Answer, String> {
+fn run(
+    options: &ScorehostsOptions,
+    variable: Option<&OsStr>,
+    read: ReadFile<'_>,
+) -> Result<CommandOutput, String> {
     let database = load(options, variable, read)?;
     if options.check {
         let database = database.as_ref().ok_or_else(no_database)?;
-        return Ok(Answer { out: shown::summary(database), ..Answer::default() });
+        return Ok(CommandOutput { stdout: format::summary(database), ..CommandOutput::default() });
     }
-    let wanted = match (&options.group, &database) {
+    let selected = match (&options.group, &database) {
         (Some(expression), _) => {
-            let context = Context { database: database.as_ref(), read, machine: machine() };
-            evaluate(expression, &context).map_err(|fault| {
-                let before = expression.get(..fault.at).map_or(0, |text| text.chars().count());
-                format!("{fault}\n  {expression}\n  {}^", " ".repeat(before))
+            let context = Context { database: database.as_ref(), read, machine: local_machine() };
+            evaluate(expression, &context).map_err(|error| {
+                let column = expression.get(..error.offset).map_or(0, |text| text.chars().count());
+                format!("{error}\n  {expression}\n  {}^", " ".repeat(column))
             })?
         }
         (None, Some(database)) => database.hosts().to_vec(),
         (None, None) => return Err(no_database()),
     };
-    let available = choose(options.which, wanted, database.as_ref());
-    let mut answer = Answer::default();
+    let available = filter_hosts(options.filter, selected, database.as_ref());
+    let mut output = CommandOutput::default();
     if available.hosts.is_empty() {
-        answer.code = NONE_LEFT;
+        output.code = EXIT_NO_HOSTS;
     }
     if !options.quiet {
-        answer.err = shown::notes(&available, options.which);
+        output.stderr = format::notes(&available, options.filter);
     }
-    answer.out = if options.json {
-        shown::json(&available, database.as_ref())
+    output.stdout = if options.json {
+        format::json(&available, database.as_ref())
     } else {
-        shown::names(&available.hosts, options.lines)
+        format::names(&available.hosts, options.one_per_line)
     };
-    Ok(answer)
+    Ok(output)
 }
 
 fn no_database() -> String {
-    format!("there is no {}; -file or {} names one", source::DEFAULT, source::VARIABLE)
+    format!(
+        "there is no {}; -file or {} names one",
+        database_file::DEFAULT_DATABASE_PATH,
+        database_file::DATABASE_ENV
+    )
 }
 
 fn load(
-    options: &Options,
+    options: &ScorehostsOptions,
     variable: Option<&OsStr>,
-    read: Read<'_>,
+    read: ReadFile<'_>,
 ) -> Result<Option<Database>, String> {
     let path = locate(options.file.as_deref(), variable)?;
-    let load = |path: &Path| Database::load(path, read).map_err(|fault| fault.to_string());
+    let load = |path: &Path| Database::load(path, read).map_err(|error| error.to_string());
     let mut database = path.as_deref().map(load).transpose()?;
     if let Some(list) = &options.defects {
         let database = database.as_mut().ok_or_else(no_database)?;
         let name = list.to_string_lossy();
         let bytes = read(list).map_err(|error| format!("{name}: {error}"))?;
-        database.mark_defects(&name, &bytes, read).map_err(|fault| fault.to_string())?;
+        database.mark_defects(&name, &bytes, read).map_err(|error| error.to_string())?;
     }
     Ok(database)
 }
 
-fn choose(which: Which, wanted: Vec<Host>, database: Option<&Database>) -> Available {
-    let all = |hosts: Vec<Host>| Available { hosts, ..Available::default() };
-    match (which, database) {
-        (Which::InOrder, Some(database)) => database.available(wanted),
-        (Which::Defects, _) => all(wanted.into_iter().filter(|host| host.defect).collect()),
-        (Which::WithSpares, Some(database)) => {
-            let mut known: HashSet<String> = wanted.iter().map(|host| host.name.clone()).collect();
-            let mut hosts = wanted.clone();
-            let spares = wanted.iter().flat_map(|host| &host.spares);
+fn filter_hosts(
+    filter: HostFilter,
+    selected: Vec<Host>,
+    database: Option<&Database>,
+) -> AvailableHosts {
+    let without_replacements =
+        |hosts: Vec<Host>| AvailableHosts { hosts, ..AvailableHosts::default() };
+    match (filter, database) {
+        (HostFilter::Usable, Some(database)) => database.available(selected),
+        (HostFilter::Defective, _) => {
+            without_replacements(selected.into_iter().filter(|host| host.defect).collect())
+        }
+        (HostFilter::AllWithSpares, Some(database)) => {
+            let mut names: HashSet<String> =
+                selected.iter().map(|host| host.name.clone()).collect();
+            let mut hosts = selected.clone();
+            let spares = selected.iter().flat_map(|host| &host.spares);
             for spare in spares.filter_map(|name| database.host(name)) {
-                if known.insert(spare.name.clone()) {
+                if names.insert(spare.name.clone()) {
                     hosts.push(spare.clone());
                 }
             }
-            all(hosts)
+            without_replacements(hosts)
         }
-        (Which::All | Which::InOrder | Which::WithSpares, _) => all(wanted),
+        (HostFilter::All | HostFilter::Usable | HostFilter::AllWithSpares, _) => {
+            without_replacements(selected)
+        }
     }
 }
 
 /// What `local:N` gets of this machine.
-fn machine() -> Virtual {
+fn local_machine() -> VirtualHostSpec {
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let bintype = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
-    Virtual { processors: u32::try_from(count).unwrap_or(1), bintype: Some(bintype) }
+    VirtualHostSpec { processors: u32::try_from(count).unwrap_or(1), bintype: Some(bintype) }
 }

@@ -3,31 +3,31 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::words::Words;
+use crate::args::Args;
 
 /// Which hosts of a set are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Which {
+pub enum HostFilter {
     /// Those in order, spares in the places of the others (`-r`).
     #[default]
-    InOrder,
+    Usable,
     /// All (`-i`).
     All,
     /// All, and their spares (`-s`).
-    WithSpares,
+    AllWithSpares,
     /// Those out of order (`-d`).
-    Defects,
+    Defective,
 }
 
 /// What stands on the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ScorehostsOptions {
     /// The expression.
     pub group: Option<String>,
     /// `-i`, `-r`, `-s`, `-d`.
-    pub which: Which,
+    pub filter: HostFilter,
     /// `-l`.
-    pub lines: bool,
+    pub one_per_line: bool,
     /// `-q`.
     pub quiet: bool,
     /// `-json`.
@@ -43,33 +43,35 @@ pub struct Options {
 }
 
 /// Those that have more than a letter.
-const NAMES: &[&str] = &["group", "json", "check", "file", "defects", "help"];
+const OPTION_NAMES: &[&str] = &["group", "json", "check", "file", "defects", "help"];
 
-impl Options {
+impl ScorehostsOptions {
     /// Reads the words behind the command's name.
     ///
     /// # Errors
     /// The word that is wrong, and what would be right.
-    pub fn parse(words: &[OsString]) -> Result<Self, String> {
+    pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
-        let mut which = None;
-        let mut words = Words::new(words);
-        while let Some(word) = words.next() {
-            let mut value = || words.value(&word);
-            match word.option() {
-                None => options.set_group(word.text())?,
+        let mut filter_option = None;
+        let mut args = Args::new(args);
+        while let Some(arg) = args.next() {
+            let mut value = || args.value(&arg);
+            match arg.option() {
+                None => options.set_group(arg.text())?,
                 Some(name @ ("i" | "r" | "s" | "d")) => {
-                    if let Some(other) = which.replace(name.to_owned()).filter(|one| one != name) {
+                    if let Some(other) =
+                        filter_option.replace(name.to_owned()).filter(|one| one != name)
+                    {
                         return Err(format!("-{other} and -{name} exclude each other"));
                     }
-                    options.which = match name {
-                        "i" => Which::All,
-                        "s" => Which::WithSpares,
-                        "d" => Which::Defects,
-                        _ => Which::InOrder,
+                    options.filter = match name {
+                        "i" => HostFilter::All,
+                        "s" => HostFilter::AllWithSpares,
+                        "d" => HostFilter::Defective,
+                        _ => HostFilter::Usable,
                     };
                 }
-                Some("l") => options.lines = true,
+                Some("l") => options.one_per_line = true,
                 Some("q") => options.quiet = true,
                 Some("json") => options.json = true,
                 Some("check") => options.check = true,
@@ -77,7 +79,7 @@ impl Options {
                 Some("g" | "group") => options.set_group(&value()?.to_string_lossy())?,
                 Some("file") => options.file = Some(value()?.into()),
                 Some("defects") => options.defects = Some(value()?.into()),
-                Some(_) => return Err(word.unknown(NAMES)),
+                Some(_) => return Err(arg.unknown(OPTION_NAMES)),
             }
         }
         Ok(options)

@@ -1,15 +1,15 @@
 //! `scps`: the jobs of the cluster that the scored of this host serves.
 
-mod shown;
+mod format;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use score_proto::listing::JobLine;
-use score_proto::message::{Console, Up};
+use score_proto::job_list::JobEntry;
+use score_proto::message::{ConsoleRequest, ServerMessage};
 
-use crate::cluster::Answer;
-use crate::words::Words;
+use crate::args::Args;
+use crate::scored_client::QueryStream;
 
 /// The text of `-help`.
 pub const USAGE: &str = "\
@@ -26,13 +26,13 @@ usage: scps [-json] [-own] [-socket PATH]
 ";
 
 /// The answer could not be written.
-pub const UNWRITTEN: u8 = 74;
+pub const EXIT_IO_ERROR: u8 = 74;
 
-const NAMES: &[&str] = &["json", "own", "page", "socket", "help"];
+const OPTION_NAMES: &[&str] = &["json", "own", "page", "socket", "help"];
 
 /// What stands on the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ScpsOptions {
     /// `-json`
     pub json: bool,
     /// `-own`
@@ -45,23 +45,23 @@ pub struct Options {
     pub socket: Option<PathBuf>,
 }
 
-impl Options {
+impl ScpsOptions {
     /// Reads the words behind the command's name.
     ///
     /// # Errors
     /// The word that is wrong, and what would be right.
-    pub fn parse(words: &[OsString]) -> Result<Self, String> {
+    pub fn parse(args: &[OsString]) -> Result<Self, String> {
         let mut options = Self::default();
-        let mut words = Words::new(words);
-        while let Some(word) = words.next() {
-            match word.option() {
+        let mut args = Args::new(args);
+        while let Some(arg) = args.next() {
+            match arg.option() {
                 Some("json") => options.json = true,
                 Some("own") => options.own = true,
                 Some("page") => options.page = true,
                 Some("help" | "h") => options.help = true,
-                Some("socket") => options.socket = Some(words.value(&word)?.into()),
-                Some(_) => return Err(word.unknown(NAMES)),
-                None => return Err(format!("{}: unknown word", word.text())),
+                Some("socket") => options.socket = Some(args.value(&arg)?.into()),
+                Some(_) => return Err(arg.unknown(OPTION_NAMES)),
+                None => return Err(format!("{}: unknown word", arg.text())),
             }
         }
         if options.page && (options.json || options.own) {
@@ -75,18 +75,20 @@ impl Options {
 ///
 /// # Errors
 /// One line.
-pub fn answer(options: Options) -> Result<String, String> {
+pub fn execute(options: ScpsOptions) -> Result<String, String> {
     if options.help {
         return Ok(USAGE.to_owned());
     }
-    let question = if options.page { Console::Page } else { Console::List };
-    let mut parts = Answer::to(question, options.socket)?;
-    let mut jobs: Vec<JobLine> = Vec::new();
+    let request = if options.page { ConsoleRequest::Page } else { ConsoleRequest::List };
+    let mut query = QueryStream::open(request, options.socket)?;
+    let mut jobs: Vec<JobEntry> = Vec::new();
     let mut page = None;
-    while let Some(part) = parts.next_part()? {
-        match part {
-            Up::Jobs(some) => jobs.extend(some),
-            Up::Page { host, address } => page = Some(shown::page(&host, &address)),
+    while let Some(reply) = query.next_reply()? {
+        match reply {
+            ServerMessage::Jobs(listed) => jobs.extend(listed),
+            ServerMessage::Page { host, url: address } => {
+                page = Some(format::page(&host, &address))
+            }
             _ => {}
         }
     }
@@ -97,27 +99,27 @@ pub fn answer(options: Options) -> Result<String, String> {
         let uid = nix::unistd::getuid().as_raw();
         jobs.retain(|job| job.uid == uid);
     }
-    Ok(if options.json { shown::json(&jobs) } else { shown::table(&jobs) })
+    Ok(if options.json { format::json(&jobs) } else { format::table(&jobs) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Options, String> {
-        Options::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    fn parse(words: &[&str]) -> Result<ScpsOptions, String> {
+        ScpsOptions::parse(&words.iter().map(OsString::from).collect::<Vec<_>>())
     }
 
     #[test]
-    fn every_fault_names_its_word() {
-        for (words, part) in [
+    fn every_error_names_the_faulty_word() {
+        for (words, expected) in [
             (&["-jsn"][..], "-jsn: unknown option; did you mean -json?"),
             (&["7"], "7: unknown word"),
             (&["-socket"], "-socket: its value is missing"),
             (&["-page", "-json"], "-page stands alone"),
         ] {
-            let fault = parse(words).unwrap_err();
-            assert!(fault.contains(part), "{words:?}: {fault}");
+            let error = parse(words).unwrap_err();
+            assert!(error.contains(expected), "{words:?}: {error}");
         }
         let good = parse(&["--json", "-own", "-socket", "x"]).unwrap();
         assert_eq!((good.json, good.own, good.socket), (true, true, Some("x".into())));

@@ -1,9 +1,9 @@
 //! The commands as a user runs them: under the real scrun and scored.
 
 mod gather;
-mod outside;
+mod harness;
 mod pmtest;
-mod running;
 mod scatter;
 mod scorehosts;
 mod system;
+mod without_scrun;

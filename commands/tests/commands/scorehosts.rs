@@ -36,14 +36,14 @@ impl Files {
     }
 
     /// Standard output of a command that must succeed.
-    fn says(&self, words: &[&str]) -> String {
+    fn stdout_of(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// Standard error of a command that must fail with this code and print nothing else.
-    fn fails(&self, words: &[&str], code: i32) -> String {
+    fn stderr_of_failure(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);
         assert_eq!(output.status.code(), Some(code), "{words:?}: {output:?}");
         assert!(output.stdout.is_empty(), "{words:?}: {output:?}");
@@ -58,7 +58,7 @@ impl Drop for Files {
 }
 
 #[test]
-fn expressions_are_answered_as_the_page_of_score_7_shows() {
+fn expressions_yield_the_hosts_of_the_score_7_manual() {
     let files = Files::new("expressions");
     for (expression, expected) in [
         ("all:4", "comp0 comp1 comp2 comp3\n"),
@@ -68,10 +68,10 @@ fn expressions_are_answered_as_the_page_of_score_7_shows() {
         ("./file^comp7", "comp7 comp3 comp4\n"),
         ("local:2", "local0 local1\n"),
     ] {
-        assert_eq!(files.says(&["-i", expression]), expected, "{expression}");
-        assert_eq!(files.says(&["-i", "-g", expression]), expected, "{expression}");
+        assert_eq!(files.stdout_of(&["-i", expression]), expected, "{expression}");
+        assert_eq!(files.stdout_of(&["-i", "-g", expression]), expected, "{expression}");
     }
-    assert_eq!(files.says(&["-i", "-l", "-group", "./file"]), "comp3\ncomp4\n");
+    assert_eq!(files.stdout_of(&["-i", "-l", "-group", "./file"]), "comp3\ncomp4\n");
 }
 
 #[test]
@@ -86,51 +86,51 @@ fn defects_are_replaced_shown_or_ignored() {
          scorehosts: out of order, and without a spare: comp2\n\
          scorehosts: 3 hosts\n"
     );
-    assert_eq!(files.says(&["-r", "all:4"]), "comp0 spare0 comp3\n");
-    assert_eq!(files.says(&["-i", "all:4"]), "comp0 comp1 comp2 comp3\n");
-    assert_eq!(files.says(&["-s", "all:2"]), "comp0 comp1 spare0\n");
-    assert_eq!(files.says(&["-d"]), "comp1 comp2\n");
+    assert_eq!(files.stdout_of(&["-r", "all:4"]), "comp0 spare0 comp3\n");
+    assert_eq!(files.stdout_of(&["-i", "all:4"]), "comp0 comp1 comp2 comp3\n");
+    assert_eq!(files.stdout_of(&["-s", "all:2"]), "comp0 comp1 spare0\n");
+    assert_eq!(files.stdout_of(&["-d"]), "comp1 comp2\n");
     assert!(files.run(&["-q", "all:4"]).stderr.is_empty());
-    assert_eq!(files.says(&["-d", "-defects", "file"]), "comp1 comp2 comp3 comp4\n");
+    assert_eq!(files.stdout_of(&["-d", "-defects", "file"]), "comp1 comp2 comp3 comp4\n");
     std::fs::write(files.0.join("scorehosts.defects"), "comp7\n").unwrap();
-    assert_eq!(files.says(&["-d"]), "comp1 comp2 comp7\n");
-    let _ = files.fails(&["-q", "comp2"], 1);
+    assert_eq!(files.stdout_of(&["-d"]), "comp1 comp2 comp7\n");
+    let _ = files.stderr_of_failure(&["-q", "comp2"], 1);
 }
 
 #[test]
-fn json_tells_everything() {
+fn json_has_every_field() {
     let files = Files::new("json");
-    let answer: serde_json::Value =
-        serde_json::from_str(&files.says(&["-json", "comp1+comp2+comp0"])).unwrap();
-    assert_eq!(answer["hosts"][0]["name"], "spare0");
-    assert_eq!(answer["hosts"][0]["cores"], 8);
-    assert_eq!(answer["hosts"][0]["own"]["rack"][0], "7");
-    assert_eq!(answer["replaced"][0]["host"], "comp1");
-    assert_eq!(answer["missing"][0], "comp2");
+    let output: serde_json::Value =
+        serde_json::from_str(&files.stdout_of(&["-json", "comp1+comp2+comp0"])).unwrap();
+    assert_eq!(output["hosts"][0]["name"], "spare0");
+    assert_eq!(output["hosts"][0]["cores"], 8);
+    assert_eq!(output["hosts"][0]["own"]["rack"][0], "7");
+    assert_eq!(output["replaced"][0]["host"], "comp1");
+    assert_eq!(output["missing"][0], "comp2");
 }
 
 #[test]
-fn check_says_what_a_file_holds_and_what_is_wrong_in_it() {
+fn check_reports_the_contents_and_errors_of_a_file() {
     let files = Files::new("check");
-    let text = files.says(&["--check"]);
-    for part in [
+    let text = files.stdout_of(&["--check"]);
+    for expected in [
         "db: 9 hosts, 2 groups, 1 network",
         "group all: 8 hosts",
-        "network ethernet: ethernet, trusted",
+        "network ethernet, trusted",
         "out of order: comp1 comp2",
         "attributes of your own: rack",
     ] {
-        assert!(text.contains(part), "{text}");
+        assert!(text.contains(expected), "{text}");
     }
     std::fs::write(files.0.join("bad"), "comp0 cores=8\ncomp1 cors=8\n").unwrap();
-    let text = files.fails(&["-check", "-file", "bad"], 2);
+    let text = files.stderr_of_failure(&["-check", "-file", "bad"], 2);
     assert_eq!(text, "scorehosts: bad:2: cors: unknown attribute; did you mean 'cores'?\n");
 }
 
 #[test]
-fn every_fault_names_its_word() {
+fn every_error_names_the_faulty_word() {
     let files = Files::new("faults");
-    for (words, part) in [
+    for (words, expected) in [
         (&["al"][..], "'al': no host or group of "),
         (&["comp0+comp8"], "\n  comp0+comp8\n        ^"),
         (&["all:9"], "9 hosts are wanted, 8 hosts are there"),
@@ -142,17 +142,17 @@ fn every_fault_names_its_word() {
         (&["-defects", "gone"], "gone: No such file"),
         (&[""], "a host, a group or a file is expected first"),
     ] {
-        let text = files.fails(words, 2);
-        assert!(text.contains(part) && text.starts_with("scorehosts: "), "{words:?}: {text}");
+        let text = files.stderr_of_failure(words, 2);
+        assert!(text.contains(expected) && text.starts_with("scorehosts: "), "{words:?}: {text}");
     }
     let server = files.command(&["all"]).env("SCBDSERV", "serv1").output().unwrap();
     assert!(String::from_utf8(server.stderr).unwrap().contains("SCBDSERV=serv1: "));
 }
 
 #[test]
-fn help_and_a_full_disk_are_answered() {
+fn help_is_printed_and_a_full_disk_is_exit_code_74() {
     let files = Files::new("help");
-    assert!(files.says(&["-help"]).starts_with("usage: scorehosts"));
+    assert!(files.stdout_of(&["-help"]).starts_with("usage: scorehosts"));
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = files.command(&["all"]);
     let status = command.stdout(full).stderr(Stdio::null()).status().unwrap();

@@ -8,9 +8,9 @@ use std::ffi::{c_char, c_int, c_ulong};
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-use score_pm::{Context, ContextRef, Error, Result};
+use score_pm::{Context, ContextRef, Error, PmResult};
 
-use crate::{answer, array, in_out, int, name, natural, out, text};
+use crate::{array, in_out, int, name, non_negative, out, text, to_errno};
 
 /// `pmContextConfig` (manual, figure 3.12).
 #[repr(C)]
@@ -39,7 +39,7 @@ fn attach_fds() -> std::sync::MutexGuard<'static, BTreeSet<RawFd>> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmCloseContext(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.close()?;
         // SAFETY: into_raw gave this reference away; only one close succeeds.
@@ -50,15 +50,15 @@ unsafe extern "C" fn pmCloseContext(pmc: *mut Context) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmBindChannel(pmc: *mut Context, channel: c_int, own: c_int) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
-        unsafe { Context::from_ptr(pmc) }?.bind_channel(natural(channel)?, natural(own)?)
+        unsafe { Context::from_ptr(pmc) }?.bind_channel(non_negative(channel)?, non_negative(own)?)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmUnbindChannel(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.unbind_channel()
     })
@@ -66,7 +66,7 @@ unsafe extern "C" fn pmUnbindChannel(pmc: *mut Context) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmCreateAttachFd(pmc: *mut Context, fdp: *mut c_int) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, fdp) = unsafe { (Context::from_ptr(pmc)?, out(fdp)?) };
         let fd = pmc.create_attach_fd()?.into_raw_fd();
@@ -78,7 +78,7 @@ unsafe extern "C" fn pmCreateAttachFd(pmc: *mut Context, fdp: *mut c_int) -> c_i
 
 #[unsafe(no_mangle)]
 extern "C" fn pmCloseAttachFd(fd: c_int) -> c_int {
-    answer(|| {
+    to_errno(|| {
         if !attach_fds().remove(&fd) {
             return Err(Error::Invalid);
         }
@@ -94,7 +94,7 @@ unsafe extern "C" fn pmAttachContext(
     fd: c_int,
     pmcp: *mut *mut Context,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (kind, pmcp) = unsafe { (text(kind)?, out(pmcp)?) };
         let context = Context::attach(kind, duplicate(fd)?)?;
@@ -104,8 +104,8 @@ unsafe extern "C" fn pmAttachContext(
 }
 
 /// A descriptor of our own for what the caller's descriptor stands for.
-fn duplicate(fd: c_int) -> Result<OwnedFd> {
-    natural(fd)?;
+fn duplicate(fd: c_int) -> PmResult<OwnedFd> {
+    non_negative(fd)?;
     // SAFETY: not -1; if it is not open the call below says so and nothing else is done with it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     fd.try_clone_to_owned().map_err(|error| match error.raw_os_error() {
@@ -116,7 +116,7 @@ fn duplicate(fd: c_int) -> Result<OwnedFd> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmDetachContext(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.detach()?;
         // SAFETY: into_raw gave this reference away; only one detach succeeds.
@@ -127,7 +127,7 @@ unsafe extern "C" fn pmDetachContext(pmc: *mut Context) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmGetContextConfig(pmc: *mut Context, config: *mut ContextConfig) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, config) = unsafe { (Context::from_ptr(pmc)?, out(config)?) };
         let found = pmc.config()?;
@@ -145,7 +145,7 @@ unsafe extern "C" fn pmGetContextConfig(pmc: *mut Context, config: *mut ContextC
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmGetSelf(pmc: *mut Context, selfp: *mut c_int) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, selfp) = unsafe { (Context::from_ptr(pmc)?, out(selfp)?) };
         selfp.write(int(pmc.self_node()? as usize));
@@ -155,17 +155,17 @@ unsafe extern "C" fn pmGetSelf(pmc: *mut Context, selfp: *mut c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmGetMtu(pmc: *mut Context, node: c_int, mtup: *mut usize) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, mtup) = unsafe { (Context::from_ptr(pmc)?, out(mtup)?) };
-        mtup.write(pmc.mtu(natural(node)?)?);
+        mtup.write(pmc.mtu(non_negative(node)?)?);
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmResetContext(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.reset()
     })
@@ -173,24 +173,24 @@ unsafe extern "C" fn pmResetContext(pmc: *mut Context) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmSaveContext(pmc: *mut Context, buf: *mut u8, sizep: *mut usize) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, size) = unsafe { (Context::from_ptr(pmc)?, in_out(sizep)?) };
-        let room = *size;
+        let capacity = *size;
         *size = pmc.save_size()?;
         // A buffer that cannot be big enough is not looked at: the caller asks for the size.
-        if room < *size {
+        if capacity < *size {
             return Err(Error::NoSpace);
         }
         // SAFETY: the rule of the crate.
-        *size = pmc.save(unsafe { array(buf, room) }?)?;
+        *size = pmc.save(unsafe { array(buf, capacity) }?)?;
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmRestoreContext(pmc: *mut Context, buf: *mut u8, size: usize) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, saved) = unsafe { (Context::from_ptr(pmc)?, array(buf, size)?) };
         pmc.restore(saved)
@@ -199,7 +199,7 @@ unsafe extern "C" fn pmRestoreContext(pmc: *mut Context, buf: *mut u8, size: usi
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmIsSendStable(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.is_send_stable()
     })
@@ -212,10 +212,10 @@ unsafe extern "C" fn pmControlSend(
     buf: *mut u8,
     len: usize,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, message) = unsafe { (Context::from_ptr(pmc)?, array(buf, len)?) };
-        pmc.control_send(natural(node)?, message)
+        pmc.control_send(non_negative(node)?, message)
     })
 }
 
@@ -226,7 +226,7 @@ unsafe extern "C" fn pmControlReceive(
     buf: *mut u8,
     lenp: *mut usize,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, nodep, len) = unsafe { (Context::from_ptr(pmc)?, out(nodep)?, in_out(lenp)?) };
         // SAFETY: the rule of the crate.

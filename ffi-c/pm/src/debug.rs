@@ -8,12 +8,12 @@ use std::sync::atomic::AtomicU32;
 
 use score_pm::{Context, Error, IdleCallback};
 
-use crate::{answer, natural};
+use crate::{non_negative, to_errno};
 
 #[unsafe(no_mangle)]
 extern "C" fn pmDebug(level: c_int) -> c_int {
-    answer(|| {
-        natural(level)?;
+    to_errno(|| {
+        non_negative(level)?;
         score_pm::debug::set_level(level);
         Ok(())
     })
@@ -21,14 +21,14 @@ extern "C" fn pmDebug(level: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmDumpContext(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.dump(&mut std::io::stderr().lock())
     })
 }
 
 /// What the errno values mean where PM returns them, in PM's words.
-fn words(error: c_int) -> Option<&'static CStr> {
+fn error_text(error: c_int) -> Option<&'static CStr> {
     Some(match error {
         0 => c"success",
         libc::EINVAL => c"invalid argument, or not an object of this process",
@@ -50,8 +50,8 @@ fn words(error: c_int) -> Option<&'static CStr> {
 
 #[unsafe(no_mangle)]
 extern "C" fn pmErrorString(error: c_int) -> *mut c_char {
-    match words(error) {
-        Some(words) => words.as_ptr().cast_mut(),
+    match error_text(error) {
+        Some(text) => text.as_ptr().cast_mut(),
         // SAFETY: takes any number; glibc's buffer for unknown ones is the thread's own.
         None => unsafe { libc::strerror(error) },
     }
@@ -64,7 +64,7 @@ unsafe extern "C" fn pmSetIdleWord(
     word: *const AtomicU32,
     callback: Option<IdleCallback>,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let callback = match callback {
             Some(callback) => callback,
             None if word.is_null() => nothing,

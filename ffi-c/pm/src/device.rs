@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_ulong};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use score_pm::{Context, Device, Error, Result};
+use score_pm::{Context, Device, Error, PmResult};
 
-use crate::{answer, array, in_out, int, name, natural, out, text};
+use crate::{array, in_out, int, name, non_negative, out, text, to_errno};
 
 /// `pmDeviceConfig`.
 #[repr(C)]
@@ -30,21 +30,21 @@ pub struct DeviceConfig {
 }
 
 /// An open device and the process that opened it: a child of fork() has none.
-struct Open {
+struct OpenDevice {
     device: Arc<Device>,
     process: u32,
 }
 
 /// The open devices by the address that C knows them by. A `pmDevice *` is looked up here and never
 /// followed, so one that is closed is EINVAL.
-static DEVICES: LazyLock<Mutex<BTreeMap<usize, Open>>> = LazyLock::new(Mutex::default);
+static DEVICES: LazyLock<Mutex<BTreeMap<usize, OpenDevice>>> = LazyLock::new(Mutex::default);
 
-fn devices() -> std::sync::MutexGuard<'static, BTreeMap<usize, Open>> {
+fn devices() -> std::sync::MutexGuard<'static, BTreeMap<usize, OpenDevice>> {
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The device that C means.
-fn device(pmd: *const Device) -> Result<Arc<Device>> {
+fn device(pmd: *const Device) -> PmResult<Arc<Device>> {
     let devices = devices();
     let open = devices.get(&pmd.addr()).ok_or(Error::Invalid)?;
     if open.process == std::process::id() { Ok(open.device.clone()) } else { Err(Error::Invalid) }
@@ -52,13 +52,13 @@ fn device(pmd: *const Device) -> Result<Arc<Device>> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmGetTypeList(types: *mut *mut c_char, ntypesp: *mut c_int) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let ntypes = unsafe { in_out(ntypesp) }?;
-        let room = natural(*ntypes)? as usize;
+        let capacity = non_negative(*ntypes)? as usize;
         let list = score_pm::type_list();
         *ntypes = int(list.len());
-        if room < list.len() {
+        if capacity < list.len() {
             return Err(Error::NoSpace);
         }
         // SAFETY: the rule of the crate.
@@ -77,16 +77,16 @@ unsafe extern "C" fn pmOpenDevice(
     argv: *const *const c_char,
     pmdp: *mut *const Device,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (kind, pmdp) = unsafe { (text(kind)?, out(pmdp)?) };
         // SAFETY: the rule of the crate; the array is only read.
-        let words = unsafe { array(argv.cast_mut(), natural(argc)? as usize) }?;
+        let args = unsafe { array(argv.cast_mut(), non_negative(argc)? as usize) }?;
         // SAFETY: the rule of the crate, for each word.
-        let words: Result<Vec<&str>> = words.iter().map(|word| unsafe { text(*word) }).collect();
-        let device = Arc::new(Device::open(kind, &words?)?);
+        let args: PmResult<Vec<&str>> = args.iter().map(|word| unsafe { text(*word) }).collect();
+        let device = Arc::new(Device::open(kind, &args?)?);
         let address = Arc::as_ptr(&device);
-        devices().insert(address.addr(), Open { device, process: std::process::id() });
+        devices().insert(address.addr(), OpenDevice { device, process: std::process::id() });
         pmdp.write(address);
         Ok(())
     })
@@ -94,7 +94,7 @@ unsafe extern "C" fn pmOpenDevice(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmCloseDevice(pmd: *const Device) -> c_int {
-    answer(|| {
+    to_errno(|| {
         device(pmd)?.close()?;
         devices().remove(&pmd.addr());
         Ok(())
@@ -103,7 +103,7 @@ unsafe extern "C" fn pmCloseDevice(pmd: *const Device) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmGetDeviceConfig(pmd: *const Device, config: *mut DeviceConfig) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let config = unsafe { out(config) }?;
         let found = device(pmd)?.config()?;
@@ -121,7 +121,7 @@ unsafe extern "C" fn pmGetDeviceConfig(pmd: *const Device, config: *mut DeviceCo
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmGetOptionBit(pmd: *const Device, optionp: *mut c_ulong) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let option = unsafe { out(optionp) }?;
         option.write(device(pmd)?.option_bits()?);
@@ -135,13 +135,13 @@ unsafe extern "C" fn pmGetNodeList(
     nodes: *mut c_int,
     nnodesp: *mut c_int,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let nnodes = unsafe { in_out(nnodesp) }?;
-        let room = natural(*nnodes)? as usize;
+        let capacity = non_negative(*nnodes)? as usize;
         let list = device(pmd)?.node_list()?;
         *nnodes = int(list.len());
-        if room < list.len() {
+        if capacity < list.len() {
             return Err(Error::NoSpace);
         }
         // SAFETY: the rule of the crate.
@@ -159,10 +159,10 @@ unsafe extern "C" fn pmIsReachable(
     node: c_int,
     reachablep: *mut c_int,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let reachable = unsafe { out(reachablep) }?;
-        reachable.write(c_int::from(device(pmd)?.is_reachable(natural(node)?)?));
+        reachable.write(c_int::from(device(pmd)?.is_reachable(non_negative(node)?)?));
         Ok(())
     })
 }
@@ -173,10 +173,10 @@ unsafe extern "C" fn pmOpenContext(
     number: c_int,
     pmcp: *mut *mut Context,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let pmcp = unsafe { out(pmcp) }?;
-        let context = device(pmd)?.open_context(natural(number)? as usize)?;
+        let context = device(pmd)?.open_context(non_negative(number)? as usize)?;
         pmcp.write(context.into_raw());
         Ok(())
     })

@@ -16,23 +16,23 @@ mod context;
 mod debug;
 mod device;
 mod message;
-mod remote;
+mod rma;
 mod select;
 
 pub use context::ContextConfig;
 pub use device::DeviceConfig;
 pub use message::MessageQueueStatus;
-pub use remote::{AddrHandle, MmapInfo};
+pub use rma::{AddrHandle, MmapInfo};
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
-use score_pm::{Error, Result};
+use score_pm::{Error, PmResult};
 
 /// Runs a function's body; answers `PM_SUCCESS` or the errno value.
 #[inline(always)]
-fn answer(body: impl FnOnce() -> Result<()>) -> c_int {
+fn to_errno(body: impl FnOnce() -> PmResult<()>) -> c_int {
     match body() {
         Ok(()) => 0,
         Err(error) => error.errno(),
@@ -44,7 +44,7 @@ fn answer(body: impl FnOnce() -> Result<()>) -> c_int {
 /// # Safety
 /// The rule of the crate.
 #[inline(always)]
-unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut MaybeUninit<T>> {
+unsafe fn out<'a, T>(pointer: *mut T) -> PmResult<&'a mut MaybeUninit<T>> {
     // SAFETY: not NULL, so by the rule it points to a T, perhaps not initialised yet.
     unsafe { pointer.cast::<MaybeUninit<T>>().as_mut() }.ok_or(Error::Invalid)
 }
@@ -53,7 +53,7 @@ unsafe fn out<'a, T>(pointer: *mut T) -> Result<&'a mut MaybeUninit<T>> {
 ///
 /// # Safety
 /// The rule of the crate.
-unsafe fn in_out<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
+unsafe fn in_out<'a, T>(pointer: *mut T) -> PmResult<&'a mut T> {
     // SAFETY: not NULL, so by the rule it points to a T.
     unsafe { pointer.as_mut() }.ok_or(Error::Invalid)
 }
@@ -62,7 +62,7 @@ unsafe fn in_out<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
 ///
 /// # Safety
 /// The rule of the crate.
-unsafe fn array<'a, T>(pointer: *mut T, len: usize) -> Result<&'a mut [T]> {
+unsafe fn array<'a, T>(pointer: *mut T, len: usize) -> PmResult<&'a mut [T]> {
     match (pointer.is_null(), len) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Error::Invalid),
@@ -75,7 +75,7 @@ unsafe fn array<'a, T>(pointer: *mut T, len: usize) -> Result<&'a mut [T]> {
 ///
 /// # Safety
 /// The rule of the crate.
-unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a str> {
+unsafe fn text<'a>(pointer: *const c_char) -> PmResult<&'a str> {
     if pointer.is_null() {
         return Err(Error::Invalid);
     }
@@ -85,7 +85,7 @@ unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a str> {
 
 /// A node number, channel number, or the like: not below 0.
 #[inline(always)]
-fn natural(number: c_int) -> Result<u32> {
+fn non_negative(number: c_int) -> PmResult<u32> {
     u32::try_from(number).map_err(|_| Error::Invalid)
 }
 
@@ -95,14 +95,14 @@ fn int(count: usize) -> c_int {
 }
 
 /// The C strings of the device names, for ever.
-static NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
+static DEVICE_TYPE_NAMES: LazyLock<Vec<CString>> = LazyLock::new(|| {
     let name = |name: &&str| CString::new(*name).expect("device names have no NUL");
     score_pm::DEVICE_TYPES.iter().map(name).collect()
 });
 
 /// The C string of a device name.
 fn name(kind: &str) -> *const c_char {
-    let known = NAMES.iter().find(|name| name.to_bytes() == kind.as_bytes());
+    let known = DEVICE_TYPE_NAMES.iter().find(|name| name.to_bytes() == kind.as_bytes());
     known.map_or(c"unknown".as_ptr(), |name| name.as_ptr())
 }
 
@@ -120,13 +120,13 @@ mod tests {
     use super::*;
 
     extern "C" fn panics() -> c_int {
-        answer(|| panic!("on purpose"))
+        to_errno(|| panic!("on purpose"))
     }
 
     #[test]
     fn a_panic_aborts_with_its_message_and_does_not_unwind_into_c() {
-        const INSIDE: &str = "PM_C_TEST_PANICS";
-        if std::env::var_os(INSIDE).is_some() {
+        const IN_CHILD_ENV: &str = "PM_C_TEST_PANICS";
+        if std::env::var_os(IN_CHILD_ENV).is_some() {
             // Unwinding out would be caught here and end this child with 0.
             let _ = std::panic::catch_unwind(|| panics());
             std::process::exit(0);
@@ -134,18 +134,18 @@ mod tests {
         let name = "tests::a_panic_aborts_with_its_message_and_does_not_unwind_into_c";
         let child = std::process::Command::new(std::env::current_exe().expect("it is running"))
             .args([name, "--exact", "--nocapture"])
-            .env(INSIDE, "1")
+            .env(IN_CHILD_ENV, "1")
             .output()
             .expect("it can be started again");
         assert_eq!(child.status.signal(), Some(libc::SIGABRT));
-        let words = String::from_utf8_lossy(&child.stderr);
-        assert!(words.contains("on purpose"), "{words}");
+        let stderr = String::from_utf8_lossy(&child.stderr);
+        assert!(stderr.contains("on purpose"), "{stderr}");
     }
 
     #[test]
     fn numbers_of_c_are_checked() {
-        assert_eq!(natural(-1), Err(Error::Invalid));
-        assert_eq!(natural(c_int::MAX), Ok(i32::MAX as u32));
+        assert_eq!(non_negative(-1), Err(Error::Invalid));
+        assert_eq!(non_negative(c_int::MAX), Ok(i32::MAX as u32));
         assert_eq!(int(usize::MAX), c_int::MAX);
     }
 

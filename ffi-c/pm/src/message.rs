@@ -9,9 +9,9 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
-use score_pm::{Context, Error, Live, Poll, Result};
+use score_pm::{Context, Error, FastReceive, LiveContext, PmResult};
 
-use crate::{answer, int, natural, out};
+use crate::{int, non_negative, out, to_errno};
 
 /// `pmMessageQueueStatus` (manual, figure 3.7).
 #[repr(C)]
@@ -33,19 +33,26 @@ unsafe extern "C" fn pmGetSendBuffer(
     len: usize,
 ) -> c_int {
     // SAFETY: the rule of the crate.
-    let (Ok(pmc), Ok(bufp)) = (unsafe { (Context::live_at(pmc), out(bufp)) }) else {
+    let (Ok(pmc), Ok(bufp)) = (unsafe { (Context::live_from_ptr(pmc), out(bufp)) }) else {
         return libc::EINVAL;
     };
     // Below 0 is above every node.
     let node = dest.cast_unsigned();
-    let Some(buffer) = pmc.get_short(node, len) else { return get(pmc, node, bufp, len) };
+    let Some(buffer) = pmc.get_send_buffer_fast(node, len) else {
+        return get(pmc, node, bufp, len);
+    };
     bufp.write(buffer);
     0
 }
 
 #[inline(never)]
-extern "C" fn get(pmc: &Live, node: u32, bufp: &mut MaybeUninit<*mut u8>, len: usize) -> c_int {
-    answer(|| {
+extern "C" fn get(
+    pmc: &LiveContext,
+    node: u32,
+    bufp: &mut MaybeUninit<*mut u8>,
+    len: usize,
+) -> c_int {
+    to_errno(|| {
         bufp.write(pmc.get_send_buffer(node, len)?);
         Ok(())
     })
@@ -59,9 +66,9 @@ unsafe extern "C" fn pmGetMulticastBuffer(
     bufp: *mut *mut u8,
     len: usize,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
-        let (pmc, bufp) = unsafe { (Context::live_at(pmc)?, out(bufp)?) };
+        let (pmc, bufp) = unsafe { (Context::live_from_ptr(pmc)?, out(bufp)?) };
         // SAFETY: the rule of the crate.
         let nodes = unsafe { destinations(dest, ndest) }?;
         bufp.write(pmc.get_multicast_buffer(nodes, len)?);
@@ -73,8 +80,8 @@ unsafe extern "C" fn pmGetMulticastBuffer(
 ///
 /// # Safety
 /// The rule of the crate.
-unsafe fn destinations<'a>(dest: *const c_int, ndest: c_int) -> Result<&'a [u32]> {
-    let count = natural(ndest)? as usize;
+unsafe fn destinations<'a>(dest: *const c_int, ndest: c_int) -> PmResult<&'a [u32]> {
+    let count = non_negative(ndest)? as usize;
     if dest.is_null() || count == 0 || count > score_pm::MAX_NODE {
         return Err(Error::Invalid);
     }
@@ -89,59 +96,60 @@ unsafe fn destinations<'a>(dest: *const c_int, ndest: c_int) -> Result<&'a [u32]
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmTruncateBuffer(pmc: *mut Context, len: usize) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
-        unsafe { Context::live_at(pmc) }?.truncate(len)
+        unsafe { Context::live_from_ptr(pmc) }?.truncate(len)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmSend(pmc: *mut Context) -> c_int {
     // SAFETY: the rule of the crate.
-    let Ok(pmc) = (unsafe { Context::live_at(pmc) }) else { return libc::EINVAL };
-    if pmc.send_short() { 0 } else { send(pmc) }
+    let Ok(pmc) = (unsafe { Context::live_from_ptr(pmc) }) else { return libc::EINVAL };
+    if pmc.send_fast() { 0 } else { send(pmc) }
 }
 
 #[inline(never)]
-extern "C" fn send(pmc: &Live) -> c_int {
-    answer(|| pmc.send())
+extern "C" fn send(pmc: &LiveContext) -> c_int {
+    to_errno(|| pmc.send())
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmReceive(pmc: *mut Context, bufp: *mut *mut u8, lenp: *mut usize) -> c_int {
     // SAFETY: the rule of the crate.
-    let (Ok(pmc), Ok(bufp), Ok(lenp)) = (unsafe { (Context::live_at(pmc), out(bufp), out(lenp)) })
+    let (Ok(pmc), Ok(bufp), Ok(lenp)) =
+        (unsafe { (Context::live_from_ptr(pmc), out(bufp), out(lenp)) })
     else {
         return libc::EINVAL;
     };
-    match pmc.receive_short() {
-        Poll::Message(message, len) => {
+    match pmc.receive_fast() {
+        FastReceive::Message(message, len) => {
             bufp.write(message);
             lenp.write(len);
             0
         }
-        Poll::Nothing => libc::ENOBUFS,
-        Poll::Aside => look_aside(pmc, bufp, lenp),
-        Poll::Ask => receive(pmc, bufp, lenp),
+        FastReceive::Empty => libc::ENOBUFS,
+        FastReceive::CheckOthers => look_aside(pmc, bufp, lenp),
+        FastReceive::SlowPath => receive(pmc, bufp, lenp),
     }
 }
 
 #[inline(never)]
 extern "C" fn look_aside(
-    pmc: &Live,
+    pmc: &LiveContext,
     bufp: &mut MaybeUninit<*mut u8>,
     lenp: &mut MaybeUninit<usize>,
 ) -> c_int {
-    if pmc.is_silent_aside() { libc::ENOBUFS } else { receive(pmc, bufp, lenp) }
+    if pmc.finish_poll_if_others_empty() { libc::ENOBUFS } else { receive(pmc, bufp, lenp) }
 }
 
 #[inline(never)]
 extern "C" fn receive(
-    pmc: &Live,
+    pmc: &LiveContext,
     bufp: &mut MaybeUninit<*mut u8>,
     lenp: &mut MaybeUninit<usize>,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         let (message, len) = pmc.receive()?;
         bufp.write(message);
         lenp.write(len);
@@ -152,18 +160,18 @@ extern "C" fn receive(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmReleaseReceiveBuffer(pmc: *mut Context) -> c_int {
     // SAFETY: the rule of the crate.
-    let Ok(pmc) = (unsafe { Context::live_at(pmc) }) else { return libc::EINVAL };
-    if pmc.release_short() { 0 } else { release(pmc) }
+    let Ok(pmc) = (unsafe { Context::live_from_ptr(pmc) }) else { return libc::EINVAL };
+    if pmc.release_fast() { 0 } else { release(pmc) }
 }
 
 #[inline(never)]
-extern "C" fn release(pmc: &Live) -> c_int {
-    answer(|| pmc.release_receive_buffer())
+extern "C" fn release(pmc: &LiveContext) -> c_int {
+    to_errno(|| pmc.release_receive_buffer())
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmIsSendDone(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.is_send_done()
     })
@@ -174,7 +182,7 @@ unsafe extern "C" fn pmGetMessageQueueStatus(
     pmc: *mut Context,
     statp: *mut MessageQueueStatus,
 ) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, statp) = unsafe { (Context::from_ptr(pmc)?, out(statp)?) };
         let found = pmc.queue_status()?;

@@ -7,17 +7,17 @@ use std::ffi::c_int;
 
 use score_pm::{Context, Error};
 
-use crate::{answer, array, in_out, int, natural};
+use crate::{array, in_out, int, non_negative, to_errno};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmGetFd(pmc: *mut Context, fd: *mut c_int, nfdp: *mut c_int) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         let (pmc, nfd) = unsafe { (Context::from_ptr(pmc)?, in_out(nfdp)?) };
-        let room = natural(*nfd)? as usize;
+        let capacity = non_negative(*nfd)? as usize;
         let count = pmc.fd_count()?;
         *nfd = int(count);
-        if room < count {
+        if capacity < count {
             return Err(Error::NoSpace);
         }
         // SAFETY: the rule of the crate.
@@ -28,7 +28,7 @@ unsafe extern "C" fn pmGetFd(pmc: *mut Context, fd: *mut c_int, nfdp: *mut c_int
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmBeforeSelect(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.before_select()
     })
@@ -36,7 +36,7 @@ unsafe extern "C" fn pmBeforeSelect(pmc: *mut Context) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pmAfterSelect(pmc: *mut Context) -> c_int {
-    answer(|| {
+    to_errno(|| {
         // SAFETY: the rule of the crate.
         unsafe { Context::from_ptr(pmc) }?.after_select()
     })

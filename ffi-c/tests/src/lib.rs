@@ -22,17 +22,17 @@ pub fn source(name: &str) -> PathBuf {
 
 /// The folder with the libraries and compiler wrappers. `HARNESS_BIN_DIR` names one that is built
 /// already; else they are built first, in the profile of these tests.
-pub fn built() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
+pub fn build_dir() -> &'static Path {
+    static BUILD_DIR: OnceLock<PathBuf> = OnceLock::new();
+    BUILD_DIR.get_or_init(|| match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => build(),
     })
 }
 
 fn build() -> PathBuf {
-    let here = std::env::current_exe().expect("a running program has a path");
-    let folder = here.ancestors().nth(2).expect("tests run in TARGET/PROFILE/deps");
+    let exe = std::env::current_exe().expect("a running program has a path");
+    let folder = exe.ancestors().nth(2).expect("tests run in TARGET/PROFILE/deps");
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
         Some("debug") => "dev",
         Some(name) => name,
@@ -51,56 +51,56 @@ fn build() -> PathBuf {
 }
 
 /// The C compilers that are here, C++ ones by `plus`; says once which are missing.
-pub fn compilers(plus: bool) -> Vec<&'static str> {
-    let all = if plus { ["g++", "clang++"] } else { ["gcc", "clang"] };
-    let present = |name: &&str| {
+pub fn compilers(is_cxx: bool) -> Vec<&'static str> {
+    let all = if is_cxx { ["g++", "clang++"] } else { ["gcc", "clang"] };
+    let is_installed = |name: &&str| {
         let found = Command::new(name).arg("--version").output().is_ok();
         if !found {
             score_tests::skip(&format!("C ABI with {name}"), "it is not installed");
         }
         found
     };
-    all.into_iter().filter(present).collect()
+    all.into_iter().filter(is_installed).collect()
 }
 
 /// The first of these spellings of a standard that the compiler knows: C23 is c2x to older ones.
 pub fn standard(compiler: &str, names: &[&str]) -> String {
-    let known = |name: &&&str| {
+    let is_supported = |name: &&&str| {
         let mut command = Command::new(compiler);
         command.arg(format!("-std={name}")).args(["-E", "-x", "c", "/dev/null"]);
         command.output().is_ok_and(|output| output.status.success())
     };
-    let name = names.iter().find(known);
+    let name = names.iter().find(is_supported);
     format!("-std={}", name.unwrap_or_else(|| panic!("{compiler} knows none of {names:?}")))
 }
 
 /// Runs a command to its end; if it fails, the test does, with all that was printed. It finds the
 /// libraries by its own search path: the one that cargo gives to tests names other builds of them.
-pub fn ok(command: &mut Command) -> Output {
+pub fn run_ok(command: &mut Command) -> Output {
     command.env_remove("LD_LIBRARY_PATH");
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, both(&output));
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, all_output(&output));
     output
 }
 
 /// All that a command has printed.
-pub fn both(output: &Output) -> String {
+pub fn all_output(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// A command's standard output.
 pub fn stdout(command: &mut Command) -> String {
-    String::from_utf8(ok(command).stdout).expect("UTF-8")
+    String::from_utf8(run_ok(command).stdout).expect("UTF-8")
 }
 
 /// A folder of its own for a test, removed with the value.
-pub struct Scratch(PathBuf);
+pub struct TempDir(PathBuf);
 
-impl Scratch {
+impl TempDir {
     /// Makes the folder, in cargo's target directory.
     pub fn new(name: &str) -> Self {
-        let here = std::env::current_exe().expect("a running program has a path");
-        let folder = here.with_file_name(format!("c-abi-{name}-{}", std::process::id()));
+        let exe = std::env::current_exe().expect("a running program has a path");
+        let folder = exe.with_file_name(format!("c-abi-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("the target directory is writable");
         Self(folder)
     }
@@ -111,7 +111,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -119,7 +119,7 @@ impl Drop for Scratch {
 
 /// The names of the functions (and, for `extern` lines, variables) that a header declares: what
 /// stands before the first parenthesis, outside of comments and preprocessor lines.
-pub fn declared(header: &str) -> Vec<String> {
+pub fn declared_names(header: &str) -> Vec<String> {
     let text = std::fs::read_to_string(include().join(header)).expect("the header is readable");
     let text = without_comments(&text);
     let mut names = Vec::new();
@@ -167,16 +167,16 @@ fn name_of(statement: &str) -> Option<String> {
     if statement.starts_with("typedef") || statement.starts_with("struct") {
         return None;
     }
-    let head = match statement.split_once('(') {
-        Some((head, _)) => head,
+    let signature = match statement.split_once('(') {
+        Some((signature, _)) => signature,
         None => statement.strip_prefix("extern ")?,
     };
-    let name = head.trim().rsplit([' ', '*']).next()?;
+    let name = signature.trim().rsplit([' ', '*']).next()?;
     (!name.is_empty()).then(|| name.to_string())
 }
 
 /// The names in a version script's `global:` part.
-pub fn listed(map: &str) -> Vec<String> {
+pub fn exported_names(map: &str) -> Vec<String> {
     let path = ffi_c().join("link").join(map);
     let text = std::fs::read_to_string(path).expect("the version script is readable");
     let global = text.split_once("global:").expect("has a global part").1;

@@ -5,22 +5,24 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use score_c_tests::{Scratch, both, built, compilers, ffi_c, include, ok, standard, stdout};
+use score_c_tests::{
+    TempDir, all_output, build_dir, compilers, ffi_c, include, run_ok, standard, stdout,
+};
 
 fn example() -> PathBuf {
     ffi_c().with_file_name("examples").join("scatter")
 }
 
 /// Without scrun it is one node, and says so.
-fn runs_alone(program: PathBuf) {
+fn assert_runs_without_scrun(program: PathBuf) {
     let output = Command::new(&program).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(both(&output), "Two or more nodes required to run.\n");
+    assert_eq!(all_output(&output), "Two or more nodes required to run.\n");
 }
 
 /// A copy of the example to build in.
-fn copied(name: &str) -> Scratch {
-    let scratch = Scratch::new(name);
+fn copy_example(name: &str) -> TempDir {
+    let scratch = TempDir::new(name);
     for entry in std::fs::read_dir(example()).unwrap() {
         let entry = entry.unwrap();
         if entry.file_name() != "scatter" {
@@ -37,12 +39,14 @@ fn each_file_is_clean_in_c99_and_c23() {
             for entry in std::fs::read_dir(example()).unwrap() {
                 let file = entry.unwrap().path();
                 if file.extension().is_some_and(|end| end == "c") {
-                    ok(Command::new(compiler)
-                        .arg(standard(compiler, names))
-                        .args(["-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-pedantic"])
-                        .args(["-Werror", "-fsyntax-only", "-I"])
-                        .arg(include())
-                        .arg(&file));
+                    run_ok(
+                        Command::new(compiler)
+                            .arg(standard(compiler, names))
+                            .args(["-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-pedantic"])
+                            .args(["-Werror", "-fsyntax-only", "-I"])
+                            .arg(include())
+                            .arg(&file),
+                    );
                 }
             }
         }
@@ -51,11 +55,11 @@ fn each_file_is_clean_in_c99_and_c23() {
 
 #[test]
 fn make_builds_it_with_scorecc() {
-    let scratch = copied("make");
-    let scorecc = format!("CC={}", built().join("scorecc").display());
-    let output = ok(Command::new("make").arg(scorecc).current_dir(scratch.file(".")));
-    assert!(output.stderr.is_empty(), "{}", both(&output));
-    runs_alone(scratch.file("scatter"));
+    let scratch = copy_example("make");
+    let scorecc = format!("CC={}", build_dir().join("scorecc").display());
+    let output = run_ok(Command::new("make").arg(scorecc).current_dir(scratch.file(".")));
+    assert!(output.stderr.is_empty(), "{}", all_output(&output));
+    assert_runs_without_scrun(scratch.file("scatter"));
 }
 
 #[test]
@@ -64,14 +68,14 @@ fn make_builds_it_with_plain_compilers_and_pkg_config() {
         return score_tests::skip("pkg-config files", "pkg-config is not installed");
     }
     for compiler in compilers(false) {
-        let scratch = copied(&format!("pkg-config-{compiler}"));
+        let scratch = copy_example(&format!("pkg-config-{compiler}"));
         // An installed tree: PREFIX/include, PREFIX/lib and the .pc files with PREFIX filled in.
         let prefix = scratch.file("prefix");
         std::fs::create_dir_all(prefix.join("lib/pkgconfig")).unwrap();
         std::os::unix::fs::symlink(include(), prefix.join("include")).unwrap();
         for library in ["libpm.so", "libpm.so.2", "libscore.so", "libscore.so.6"] {
             let to = prefix.join("lib").join(library);
-            std::os::unix::fs::symlink(built().join(library), to).unwrap();
+            std::os::unix::fs::symlink(build_dir().join(library), to).unwrap();
         }
         for name in ["pm.pc", "score.pc"] {
             let template = ffi_c().join("pkgconfig").join(format!("{name}.in"));
@@ -86,10 +90,12 @@ fn make_builds_it_with_plain_compilers_and_pkg_config() {
                 .args(["--cflags", "--libs", "score"])
                 .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")),
         );
-        ok(Command::new("make")
-            .arg(format!("CC={compiler}"))
-            .arg(format!("SCORE={}", flags.trim()))
-            .current_dir(scratch.file(".")));
-        runs_alone(scratch.file("scatter"));
+        run_ok(
+            Command::new("make")
+                .arg(format!("CC={compiler}"))
+                .arg(format!("SCORE={}", flags.trim()))
+                .current_dir(scratch.file(".")),
+        );
+        assert_runs_without_scrun(scratch.file("scatter"));
     }
 }

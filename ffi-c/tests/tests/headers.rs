@@ -3,7 +3,9 @@
 
 use std::process::Command;
 
-use score_c_tests::{Scratch, compilers, declared, include, listed, ok, source, standard};
+use score_c_tests::{
+    TempDir, compilers, declared_names, exported_names, include, run_ok, source, standard,
+};
 
 const HEADERS: [&str; 5] = ["pm.h", "score.h", "sc.h", "score_resource.h", "score_options.h"];
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-Wshadow"];
@@ -17,17 +19,19 @@ fn inclusions() -> Vec<String> {
 }
 
 fn compile(compiler: &str, standard: &str, language: &str) {
-    let scratch = Scratch::new(&format!("headers-{compiler}{standard}"));
+    let scratch = TempDir::new(&format!("headers-{compiler}{standard}"));
     for (index, text) in inclusions().into_iter().enumerate() {
         let file = scratch.file(&format!("{index}.c"));
         std::fs::write(&file, text + "int main(void) { return 0; }\n").unwrap();
-        ok(Command::new(compiler)
-            .arg(standard)
-            .args(STRICT)
-            .arg("-I")
-            .arg(include())
-            .args(["-fsyntax-only", "-x", language])
-            .arg(&file));
+        run_ok(
+            Command::new(compiler)
+                .arg(standard)
+                .args(STRICT)
+                .arg("-I")
+                .arg(include())
+                .args(["-fsyntax-only", "-x", language])
+                .arg(&file),
+        );
     }
 }
 
@@ -53,26 +57,29 @@ fn each_header_alone_and_all_together_are_clean_cxx() {
 fn the_declared_types_are_what_the_manual_says() {
     for compiler in compilers(false) {
         for names in [&["c99"][..], &["c23", "c2x"]] {
-            ok(Command::new(compiler)
-                .arg(standard(compiler, names))
-                .args(STRICT)
-                .arg("-I")
-                .arg(include())
-                .args(["-fsyntax-only"])
-                .arg(source("signatures.c")));
+            run_ok(
+                Command::new(compiler)
+                    .arg(standard(compiler, names))
+                    .args(STRICT)
+                    .arg("-I")
+                    .arg(include())
+                    .args(["-fsyntax-only"])
+                    .arg(source("signatures.c")),
+            );
         }
     }
 }
 
 #[test]
 fn pm_h_declares_exactly_what_libpm_exports() {
-    assert_eq!(declared("pm.h"), listed("pm.map"));
+    assert_eq!(declared_names("pm.h"), exported_names("pm.map"));
 }
 
 #[test]
 fn the_headers_of_libscore_declare_exactly_what_it_exports() {
-    let mut all: Vec<String> = HEADERS[1..].iter().flat_map(|header| declared(header)).collect();
+    let mut all: Vec<String> =
+        HEADERS[1..].iter().flat_map(|header| declared_names(header)).collect();
     all.sort();
     all.dedup();
-    assert_eq!(all, listed("score.map"));
+    assert_eq!(all, exported_names("score.map"));
 }

@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
-use score_c_tests::{Scratch, compilers, include, ok, source, stdout};
+use score_c_tests::{TempDir, compilers, include, run_ok, source, stdout};
 
 /// A structure: its C name, its size, and its members with their offsets.
 macro_rules! lines {
@@ -34,14 +34,16 @@ fn sizes_and_offsets_are_the_same_in_c_and_in_rust() {
         "pmAddrHandle" = pm::AddrHandle {}
     };
     for compiler in compilers(false) {
-        let scratch = Scratch::new(&format!("layout-{compiler}"));
+        let scratch = TempDir::new(&format!("layout-{compiler}"));
         let program = scratch.file("layout");
-        ok(Command::new(compiler)
-            .arg("-I")
-            .arg(include())
-            .arg(source("layout.c"))
-            .arg("-o")
-            .arg(&program));
+        run_ok(
+            Command::new(compiler)
+                .arg("-I")
+                .arg(include())
+                .arg(source("layout.c"))
+                .arg("-o")
+                .arg(&program),
+        );
         let c = stdout(&mut Command::new(&program));
         assert_eq!(c.lines().collect::<Vec<_>>(), rust, "{compiler}");
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use score_c_tests::{Scratch, built, compilers, include, ok, source, stdout};
+use score_c_tests::{TempDir, build_dir, compilers, include, run_ok, source, stdout};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-g"];
 
@@ -15,21 +15,26 @@ fn compile(compiler: &str, name: &str, library: &[String], to: &Path) {
     if compiler.ends_with("++") {
         command.args(["-x", "c++"]);
     }
-    ok(command.arg(source(name)).args(["-x", "none"]).args(library));
+    run_ok(command.arg(source(name)).args(["-x", "none"]).args(library));
 }
 
 fn shared() -> Vec<String> {
-    let folder = built().display();
+    let folder = build_dir().display();
     vec![format!("-L{folder}"), format!("-Wl,-rpath,{folder}"), "-lpm".into()]
 }
 
 fn archive() -> Vec<String> {
-    vec![format!("{}/libpm.a", built().display()), "-lpthread".into(), "-ldl".into(), "-lm".into()]
+    vec![
+        format!("{}/libpm.a", build_dir().display()),
+        "-lpthread".into(),
+        "-ldl".into(),
+        "-lm".into(),
+    ]
 }
 
-fn conforms(library: &[String], name: &str) {
+fn assert_conforms(library: &[String], name: &str) {
     for compiler in compilers(false).into_iter().chain(compilers(true)) {
-        let scratch = Scratch::new(&format!("{name}-{compiler}"));
+        let scratch = TempDir::new(&format!("{name}-{compiler}"));
         let program = scratch.file("conformance");
         compile(compiler, "conformance.c", library, &program);
         assert_eq!(stdout(&mut Command::new(&program)), "conforms\n", "{compiler}");
@@ -38,18 +43,18 @@ fn conforms(library: &[String], name: &str) {
 
 #[test]
 fn every_function_answers_as_its_manual_page_says_from_libpm_so() {
-    conforms(&shared(), "shared");
+    assert_conforms(&shared(), "shared");
 }
 
 #[test]
 fn every_function_answers_as_its_manual_page_says_from_libpm_a() {
-    conforms(&archive(), "archive");
+    assert_conforms(&archive(), "archive");
 }
 
 #[test]
 fn two_nodes_over_ethernet_talk_sleep_and_fork() {
     for (library, name) in [(shared(), "shared"), (archive(), "archive")] {
-        let scratch = Scratch::new(&format!("ethernet-{name}"));
+        let scratch = TempDir::new(&format!("ethernet-{name}"));
         let program = scratch.file("ethernet");
         compile("cc", "ethernet.c", &library, &program);
         assert_eq!(stdout(&mut Command::new(&program)), "conforms\n");
@@ -58,21 +63,21 @@ fn two_nodes_over_ethernet_talk_sleep_and_fork() {
 
 #[test]
 fn libpm_so_can_be_opened_at_run_time_and_has_its_version() {
-    let scratch = Scratch::new("dynamic");
+    let scratch = TempDir::new("dynamic");
     let program = scratch.file("dynamic");
     compile("cc", "dynamic.c", &["-ldl".into()], &program);
-    let library = built().join("libpm.so.2");
+    let library = build_dir().join("libpm.so.2");
     assert_eq!(stdout(Command::new(&program).arg(library)), "composite shmem\n");
 }
 
 #[test]
-fn words_that_cannot_be_printed_do_not_end_the_program() {
-    let scratch = Scratch::new("full");
+fn debug_output_that_cannot_be_written_does_not_end_the_program() {
+    let scratch = TempDir::new("full");
     let program = scratch.file("words");
-    compile("cc", "words.c", &shared(), &program);
+    compile("cc", "debug_output.c", &shared(), &program);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(&program);
     assert_eq!(stdout(command.env("PM_DEBUG", "3").stderr(full)), "ENODEV\n");
-    let spoken = ok(command.stderr(std::process::Stdio::piped()));
-    assert!(String::from_utf8_lossy(&spoken.stderr).contains("carrier-pigeon"), "{spoken:?}");
+    let output = run_ok(command.stderr(std::process::Stdio::piped()));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("carrier-pigeon"), "{output:?}");
 }

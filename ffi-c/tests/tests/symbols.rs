@@ -3,12 +3,13 @@
 
 use std::process::Command;
 
-use score_c_tests::{built, listed, stdout};
+use score_c_tests::{build_dir, exported_names, stdout};
 
 /// Names in a dynamic symbol table, with their versions, after `nm` options.
-fn dynamic(library: &str, which: &str) -> Vec<String> {
-    let path = built().join(library);
-    let text = stdout(Command::new("nm").args(["-D", "--with-symbol-versions", which]).arg(path));
+fn dynamic_symbols(library: &str, nm_option: &str) -> Vec<String> {
+    let path = build_dir().join(library);
+    let text =
+        stdout(Command::new("nm").args(["-D", "--with-symbol-versions", nm_option]).arg(path));
     let name = |line: &str| line.split_whitespace().last().unwrap_or_default().to_string();
     let mut names: Vec<String> = text.lines().map(name).collect();
     names.sort();
@@ -16,7 +17,7 @@ fn dynamic(library: &str, which: &str) -> Vec<String> {
 }
 
 fn exported(library: &str, version: &str) -> Vec<String> {
-    let names = dynamic(library, "--defined-only").into_iter();
+    let names = dynamic_symbols(library, "--defined-only").into_iter();
     let suffix = format!("@@{version}");
     let plain = |name: String| match name.strip_suffix(&suffix) {
         Some(plain) => plain.to_string(),
@@ -26,17 +27,17 @@ fn exported(library: &str, version: &str) -> Vec<String> {
 }
 
 fn dynamic_section(library: &str) -> String {
-    stdout(Command::new("readelf").arg("-dW").arg(built().join(library)))
+    stdout(Command::new("readelf").arg("-dW").arg(build_dir().join(library)))
 }
 
 #[test]
 fn libpm_so_exports_the_committed_list_and_nothing_else() {
-    assert_eq!(exported("libpm.so", "PM_2.0"), listed("pm.map"));
+    assert_eq!(exported("libpm.so", "PM_2.0"), exported_names("pm.map"));
 }
 
 #[test]
 fn libscore_so_exports_the_committed_list_and_nothing_else() {
-    assert_eq!(exported("libscore.so", "SCORE_6.0"), listed("score.map"));
+    assert_eq!(exported("libscore.so", "SCORE_6.0"), exported_names("score.map"));
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn the_sonames_are_those_that_programs_record_and_lead_to_the_libraries() {
     for (library, soname) in [("libpm.so", "libpm.so.2"), ("libscore.so", "libscore.so.6")] {
         let section = dynamic_section(library);
         assert!(section.contains(&format!("soname: [{soname}]")), "{section}");
-        let link = std::fs::read_link(built().join(soname)).unwrap();
+        let link = std::fs::read_link(build_dir().join(soname)).unwrap();
         assert_eq!(link.to_str(), Some(library));
     }
 }
@@ -53,10 +54,10 @@ fn the_sonames_are_those_that_programs_record_and_lead_to_the_libraries() {
 fn libscore_so_takes_pm_from_libpm_so_and_has_none_of_its_own() {
     let section = dynamic_section("libscore.so");
     assert!(section.contains("Shared library: [libpm.so.2]"), "{section}");
-    let wanted = dynamic("libscore.so", "--undefined-only");
-    assert!(wanted.contains(&"pmAttachContext@PM_2.0".to_string()), "{wanted:?}");
+    let undefined = dynamic_symbols("libscore.so", "--undefined-only");
+    assert!(undefined.contains(&"pmAttachContext@PM_2.0".to_string()), "{undefined:?}");
     // With local symbols: no function of the crate score_pm, which would bring its statics along.
-    let all = stdout(Command::new("nm").arg("--demangle").arg(built().join("libscore.so")));
+    let all = stdout(Command::new("nm").arg("--demangle").arg(build_dir().join("libscore.so")));
     assert!(all.contains("score_runtime::"), "libscore.so has no local symbols to look at");
     let copied: Vec<&str> = all.lines().filter(|line| line.contains("score_pm::")).collect();
     assert!(copied.is_empty(), "{copied:?}");
@@ -64,10 +65,10 @@ fn libscore_so_takes_pm_from_libpm_so_and_has_none_of_its_own() {
 
 #[test]
 fn the_libraries_need_nothing_beyond_the_c_library() {
-    let known = ["libpm.so.2", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"];
+    let allowed = ["libpm.so.2", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"];
     for library in ["libpm.so", "libscore.so"] {
         for line in dynamic_section(library).lines().filter(|line| line.contains("(NEEDED)")) {
-            assert!(known.iter().any(|name| line.contains(&format!("[{name}]"))), "{line}");
+            assert!(allowed.iter().any(|name| line.contains(&format!("[{name}]"))), "{line}");
         }
     }
 }
@@ -76,13 +77,13 @@ fn the_libraries_need_nothing_beyond_the_c_library() {
 fn each_archive_defines_all_that_its_shared_object_exports() {
     let archives = [("libpm.a", &["pm.map"][..]), ("libscore.a", &["pm.map", "score.map"])];
     for (archive, maps) in archives {
-        let path = built().join(archive);
+        let path = build_dir().join(archive);
         // Not nm: with LLVM's plugin it fails on the bitcode that rustc puts beside the code.
         let text = stdout(Command::new("readelf").arg("-sW").arg(path));
         let defined: Vec<&str> = text.lines().filter_map(global).collect();
-        for name in maps.iter().flat_map(|map| listed(map)) {
-            let times = defined.iter().filter(|found| **found == name).count();
-            assert_eq!(times, 1, "{archive}: {name} is defined {times} times");
+        for name in maps.iter().flat_map(|map| exported_names(map)) {
+            let count = defined.iter().filter(|found| **found == name).count();
+            assert_eq!(count, 1, "{archive}: {name} is defined {count} times");
         }
     }
 }

@@ -4,59 +4,61 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use score_c_tests::{Scratch, both, built, compilers, ok, source, stdout};
+use score_c_tests::{TempDir, all_output, build_dir, compilers, run_ok, source, stdout};
 
 /// A wrapper, without what the caller's environment may say of compilers.
 fn wrapper(name: &str) -> Command {
-    let mut command = Command::new(built().join(name));
+    let mut command = Command::new(build_dir().join(name));
     command.env_remove("SCORE_BUILD_COMPILERS").env_remove("SCORE_COMPILERS");
     command
 }
 
-fn needed(program: &Path) -> String {
+fn dynamic_section(program: &Path) -> String {
     stdout(Command::new("readelf").arg("-dW").arg(program))
 }
 
-/// Compiles alone.c with a wrapper and these options, and runs it without scrun.
-fn compile_and_run(scratch: &Scratch, name: &str, options: &[&str]) -> String {
+/// Compiles standalone.c with a wrapper and these options, and runs it without scrun.
+fn compile_and_run(scratch: &TempDir, name: &str, options: &[&str]) -> String {
     let program = scratch.file("program");
     let language = if name == "scorec++" { ["-x", "c++"] } else { ["-x", "c"] };
     let mut command = wrapper(name);
-    ok(command.args(options).args(language).arg(source("alone.c")).arg("-o").arg(&program));
+    run_ok(
+        command.args(options).args(language).arg(source("standalone.c")).arg("-o").arg(&program),
+    );
     assert_eq!(stdout(&mut Command::new(&program)), "node 0 of 1\n", "{name} {options:?}");
-    needed(&program)
+    dynamic_section(&program)
 }
 
 #[test]
 fn by_default_libscore_is_linked_statically_and_libc_dynamically() {
-    let scratch = Scratch::new("static");
+    let scratch = TempDir::new("static");
     let each = [("scorecc", compilers(false)), ("scorec++", compilers(true))];
     for (name, installed) in each {
         for compiler in ["gnu", "clang"].into_iter().take(installed.len()) {
-            let needed =
+            let section =
                 compile_and_run(&scratch, name, &["-Wall", "-Werror", "-compiler", compiler]);
-            assert!(needed.contains("[libc.so.6]"), "{needed}");
-            assert!(!needed.contains("libscore") && !needed.contains("libpm"), "{needed}");
+            assert!(section.contains("[libc.so.6]"), "{section}");
+            assert!(!section.contains("libscore") && !section.contains("libpm"), "{section}");
         }
     }
 }
 
 #[test]
 fn nostatic_links_the_shared_objects_and_finds_them_by_an_rpath() {
-    let scratch = Scratch::new("nostatic");
+    let scratch = TempDir::new("nostatic");
     for name in ["scorecc", "scorec++"] {
-        let needed = compile_and_run(&scratch, name, &["-nostatic"]);
-        assert!(needed.contains("[libscore.so.6]"), "{needed}");
-        assert!(needed.contains(built().to_str().unwrap()), "{needed}");
+        let section = compile_and_run(&scratch, name, &["-nostatic"]);
+        assert!(section.contains("[libscore.so.6]"), "{section}");
+        assert!(section.contains(build_dir().to_str().unwrap()), "{section}");
     }
 }
 
 #[test]
 fn scorecc_compiles_and_scoreld_links() {
-    let scratch = Scratch::new("scoreld");
+    let scratch = TempDir::new("scoreld");
     let (object, program) = (scratch.file("alone.o"), scratch.file("alone"));
-    ok(wrapper("scorecc").arg("-c").arg(source("alone.c")).arg("-o").arg(&object));
-    ok(wrapper("scoreld").arg(&object).arg("-o").arg(&program));
+    run_ok(wrapper("scorecc").arg("-c").arg(source("standalone.c")).arg("-o").arg(&object));
+    run_ok(wrapper("scoreld").arg(&object).arg("-o").arg(&program));
     assert_eq!(stdout(&mut Command::new(&program)), "node 0 of 1\n");
 }
 
@@ -65,58 +67,68 @@ fn fortran_programs_call_the_c_functions() {
     if Command::new("gfortran").arg("--version").output().is_err() {
         return score_tests::skip("scoref77 and scoref90", "gfortran is not installed");
     }
-    let scratch = Scratch::new("fortran");
+    let scratch = TempDir::new("fortran");
     let program = scratch.file("program");
-    ok(wrapper("scoref90")
-        .current_dir(scratch.file("."))
-        .arg(source("alone.f90"))
-        .arg("-o")
-        .arg(&program));
+    run_ok(
+        wrapper("scoref90")
+            .current_dir(scratch.file("."))
+            .arg(source("alone.f90"))
+            .arg("-o")
+            .arg(&program),
+    );
     assert_eq!(stdout(&mut Command::new(&program)).trim(), "node 0");
-    ok(wrapper("scoref77").arg(source("alone.f")).arg("-o").arg(&program));
+    run_ok(wrapper("scoref77").arg(source("alone.f")).arg("-o").arg(&program));
     assert_eq!(stdout(&mut Command::new(&program)).trim(), "node 0");
 }
 
 #[test]
 fn show_prints_the_compilers_command_line_and_runs_it() {
-    let scratch = Scratch::new("show");
+    let scratch = TempDir::new("show");
     let object = scratch.file("alone.o");
-    let output = ok(wrapper("scorecc")
-        .args(["-show", "-O1", "-c"])
-        .arg(source("alone.c"))
-        .arg("-o")
-        .arg(&object));
+    let output = run_ok(
+        wrapper("scorecc")
+            .args(["-show", "-O1", "-c"])
+            .arg(source("standalone.c"))
+            .arg("-o")
+            .arg(&object),
+    );
     let line = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(line.starts_with("gcc -O1 -c ") && line.contains(" -I"), "{line}");
     assert!(object.is_file());
 }
 
 /// What a wrapper would run, by having it run `echo`, or by an error.
-fn shown(name: &str, options: &[&str], env: &[(&str, &str)]) -> Output {
+fn run_wrapper(name: &str, options: &[&str], env: &[(&str, &str)]) -> Output {
     wrapper(name).args(options).envs(env.iter().copied()).output().unwrap()
 }
 
 #[test]
 fn the_compiler_is_chosen_by_option_then_environment_then_list() {
-    let first = |options: &[&str], env: &[(&str, &str)]| {
-        let output = shown("scorecc", &[&["-show", "--version"], options].concat(), env);
+    let chosen_compiler = |options: &[&str], env: &[(&str, &str)]| {
+        let output = run_wrapper("scorecc", &[&["-show", "--version"], options].concat(), env);
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         line.split(' ').next().unwrap_or_default().to_string()
     };
-    assert_eq!(first(&[], &[]), "gcc");
-    assert_eq!(first(&["-compiler=clang"], &[]), "clang");
-    assert_eq!(first(&["-compiler", "clang"], &[("SCORE_BUILD_COMPILERS", "gnu")]), "clang");
-    assert_eq!(first(&[], &[("SCORE_BUILD_COMPILERS", "clang,scorecc=gnu")]), "gcc");
-    assert_eq!(first(&[], &[("SCORE_BUILD_COMPILERS", "scorec++=gnu clang")]), "clang");
-    assert_eq!(first(&["-script", "scorec++"], &[]), "g++");
-    assert_eq!(first(&["-compiler-path", "/bin/echo"], &[]), "/bin/echo");
-    assert_eq!(first(&["-compiler=clang"], &[("SCORE_COMPILERS", "/bin/echo")]), "/bin/echo");
+    assert_eq!(chosen_compiler(&[], &[]), "gcc");
+    assert_eq!(chosen_compiler(&["-compiler=clang"], &[]), "clang");
+    assert_eq!(
+        chosen_compiler(&["-compiler", "clang"], &[("SCORE_BUILD_COMPILERS", "gnu")]),
+        "clang"
+    );
+    assert_eq!(chosen_compiler(&[], &[("SCORE_BUILD_COMPILERS", "clang,scorecc=gnu")]), "gcc");
+    assert_eq!(chosen_compiler(&[], &[("SCORE_BUILD_COMPILERS", "scorec++=gnu clang")]), "clang");
+    assert_eq!(chosen_compiler(&["-script", "scorec++"], &[]), "g++");
+    assert_eq!(chosen_compiler(&["-compiler-path", "/bin/echo"], &[]), "/bin/echo");
+    assert_eq!(
+        chosen_compiler(&["-compiler=clang"], &[("SCORE_COMPILERS", "/bin/echo")]),
+        "/bin/echo"
+    );
     let both_set = [("SCORE_COMPILERS", "scorecc=/bin/true"), ("SCORE_BUILD_COMPILERS", "clang")];
-    assert_eq!(first(&[], &both_set), "/bin/true");
+    assert_eq!(chosen_compiler(&[], &both_set), "/bin/true");
 }
 
 #[test]
-fn what_cannot_be_done_is_one_line_that_names_the_word() {
+fn an_unsupported_option_is_one_line_that_names_the_word() {
     for (options, named) in [
         (&["-scash", "a.c"][..], "-scash"),
         (&["a.c", "-scash_smp"], "-scash_smp"),
@@ -124,56 +136,59 @@ fn what_cannot_be_done_is_one_line_that_names_the_word() {
         (&["-script", "scorecp", "a.c"], "scorecp"),
         (&["-compiler"], "-compiler"),
     ] {
-        let output = shown("scorecc", options, &[]);
+        let output = run_wrapper("scorecc", options, &[]);
         assert_eq!(output.status.code(), Some(2), "{options:?}");
-        let text = both(&output);
+        let text = all_output(&output);
         assert!(text.lines().count() == 1 && text.contains(named), "{options:?}: {text}");
     }
-    let output = shown("scorecc", &["-compiler-path=/nowhere/cc", "a.c"], &[]);
+    let output = run_wrapper("scorecc", &["-compiler-path=/nowhere/cc", "a.c"], &[]);
     assert_eq!(output.status.code(), Some(127));
-    assert!(both(&output).contains("/nowhere/cc"));
+    assert!(all_output(&output).contains("/nowhere/cc"));
 }
 
 #[test]
 fn the_exit_code_is_the_compilers() {
-    let output = shown("scorecc", &["-compiler-path", "/bin/false"], &[]);
+    let output = run_wrapper("scorecc", &["-compiler-path", "/bin/false"], &[]);
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
 fn nockpt_is_accepted_with_a_note() {
-    let scratch = Scratch::new("nockpt");
+    let scratch = TempDir::new("nockpt");
     for option in ["-nockpt", "-nocheckpoint"] {
         let mut command = wrapper("scorecc");
-        let output = ok(command
-            .args([option, "-c"])
-            .arg(source("alone.c"))
-            .arg("-o")
-            .arg(scratch.file("a.o")));
-        assert!(both(&output).contains(option), "{}", both(&output));
+        let output = run_ok(
+            command
+                .args([option, "-c"])
+                .arg(source("standalone.c"))
+                .arg("-o")
+                .arg(scratch.file("a.o")),
+        );
+        assert!(all_output(&output).contains(option), "{}", all_output(&output));
     }
 }
 
 #[test]
 fn an_installed_tree_is_used_where_it_stands() {
-    let scratch = Scratch::new("prefix");
+    let scratch = TempDir::new("prefix");
     let copy = |from: &Path, to: &str| {
         let to = scratch.file(to);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
         std::fs::copy(from, &to).unwrap();
         to
     };
-    let scorecc = copy(&built().join("scorecc"), "bin/scorecc");
-    copy(&built().join("libscore.a"), "lib/libscore.a");
+    let scorecc = copy(&build_dir().join("scorecc"), "bin/scorecc");
+    copy(&build_dir().join("libscore.a"), "lib/libscore.a");
     for header in ["pm.h", "score.h", "sc.h"] {
         copy(&score_c_tests::include().join(header), &format!("include/{header}"));
     }
     std::fs::create_dir_all(scratch.file("etc/compilers")).unwrap();
     std::fs::write(scratch.file("etc/compilers/site"), "scorecc own=cc gnu\n").unwrap();
     let program = scratch.file("program");
-    let output =
-        ok(Command::new(&scorecc).arg("-show").arg(source("alone.c")).arg("-o").arg(&program));
-    let line = both(&output);
+    let output = run_ok(
+        Command::new(&scorecc).arg("-show").arg(source("standalone.c")).arg("-o").arg(&program),
+    );
+    let line = all_output(&output);
     let lib = format!(" -L{} ", scratch.file("lib").display());
     assert!(line.starts_with("cc ") && line.contains(&lib), "{line}");
     assert_eq!(stdout(&mut Command::new(&program)), "node 0 of 1\n");
@@ -181,7 +196,7 @@ fn an_installed_tree_is_used_where_it_stands() {
     std::fs::write(scratch.file("etc/compilers/site"), "\nscorecc new\n").unwrap();
     let output = Command::new(&scorecc).arg("a.c").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(both(&output).contains("etc/compilers/site:2: new"), "{}", both(&output));
+    assert!(all_output(&output).contains("etc/compilers/site:2: new"), "{}", all_output(&output));
 }
 
 #[test]
@@ -192,11 +207,11 @@ fn score_compiler_list_prints_what_the_compiler_option_takes() {
     assert!(list(&["-script", "scorecc", "-check"]).starts_with("gnu ok\n"));
     assert_eq!(list(&["-all", "-path"]), list(&["-env", "score", "-path"]));
     for name in list(&["-script", "scorecc", "-noalias"]).lines() {
-        ok(wrapper("scorecc").args(["-compiler", name, "--version"]));
+        run_ok(wrapper("scorecc").args(["-compiler", name, "--version"]));
     }
     let output = wrapper("score_compiler_list").arg("-scirpt").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(both(&output).contains("-scirpt"));
+    assert!(all_output(&output).contains("-scirpt"));
 }
 
 #[test]

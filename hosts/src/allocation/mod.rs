@@ -7,17 +7,17 @@
 //! | LSF | `LSB_JOBID` | `LSB_MCPU_HOSTS`: host, slots, ...; else `LSB_HOSTS`: a name per slot |
 //! | Grid Engine | `JOB_ID` | the file `PE_HOSTFILE`: host and slots in each line |
 
-mod list;
+mod formats;
 
 use crate::database::Host;
-use crate::fault::shown;
-use crate::source::Read;
+use crate::database_file::ReadFile;
+use crate::error::printable;
 use std::ffi::OsString;
 use std::path::Path;
 
 /// A batch system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum System {
+pub enum BatchSystem {
     /// Slurm: remote processes by `srun`.
     Slurm,
     /// PBS and Torque: by `pbsdsh` or `pbs_tmrsh`.
@@ -28,7 +28,7 @@ pub enum System {
     GridEngine,
 }
 
-impl std::fmt::Display for System {
+impl std::fmt::Display for BatchSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Slurm => "Slurm",
@@ -43,7 +43,7 @@ impl std::fmt::Display for System {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
     /// Which system.
-    pub system: System,
+    pub system: BatchSystem,
     /// Its name for the job.
     pub job: String,
     /// Name and slots of each host, in its order; none twice.
@@ -68,19 +68,19 @@ impl Allocation {
 /// A variable or file of the system that cannot be understood, by name.
 pub fn allocation(
     variable: &dyn Fn(&str) -> Option<OsString>,
-    read: Read<'_>,
+    read: ReadFile<'_>,
 ) -> Result<Option<Allocation>, String> {
     let text = |name: &str| variable(name).and_then(|value| value.into_string().ok());
     let text = |name: &str| text(name).filter(|value| !value.is_empty());
     let file = |name: &'static str| -> Result<Option<(&'static str, String)>, String> {
         let Some(path) = text(name) else { return Ok(None) };
-        let bad = |what: String| format!("{name}={}: {what}", shown(&path));
-        let bytes = read(Path::new(&path)).map_err(|error| bad(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| bad("this is no text".into()))?;
+        let file_error = |what: String| format!("{name}={}: {what}", printable(&path));
+        let bytes = read(Path::new(&path)).map_err(|error| file_error(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| file_error("this is no text".into()))?;
         Ok(Some((name, text)))
     };
     let list = |name: &'static str| text(name).map(|value| (name, value));
-    let found = |system, job, (name, hosts): (&str, Result<list::Slots, String>)| {
+    let found = |system, job, (name, hosts): (&str, Result<formats::Slots, String>)| {
         let hosts = hosts.map_err(|what| format!("{name}: {what} ({system} has set it)"))?;
         Ok(Some(Allocation { system, job, hosts }))
     };
@@ -89,25 +89,29 @@ pub fn allocation(
     {
         let slots = list("SLURM_JOB_CPUS_PER_NODE").or_else(|| list("SLURM_TASKS_PER_NODE"));
         let slots = slots.as_ref().map(|(name, value)| (*name, value.as_str()));
-        return found(System::Slurm, job, (name, list::slurm(&nodes, slots)));
+        return found(BatchSystem::Slurm, job, (name, formats::slurm(&nodes, slots)));
     }
     if let Some(job) = text("PBS_JOBID")
         && let Some((name, nodes)) = file("PBS_NODEFILE")?
     {
-        return found(System::Pbs, job, (name, list::repeated(nodes.lines())));
+        return found(BatchSystem::Pbs, job, (name, formats::repeated(nodes.lines())));
     }
     if let Some(job) = text("LSB_JOBID") {
         if let Some((name, hosts)) = list("LSB_MCPU_HOSTS") {
-            return found(System::Lsf, job, (name, list::pairs(&hosts)));
+            return found(BatchSystem::Lsf, job, (name, formats::pairs(&hosts)));
         }
         if let Some((name, hosts)) = list("LSB_HOSTS") {
-            return found(System::Lsf, job, (name, list::repeated(hosts.split_whitespace())));
+            return found(
+                BatchSystem::Lsf,
+                job,
+                (name, formats::repeated(hosts.split_whitespace())),
+            );
         }
     }
     if let Some(job) = text("JOB_ID")
         && let Some((name, hosts)) = file("PE_HOSTFILE")?
     {
-        return found(System::GridEngine, job, (name, list::host_file(&hosts)));
+        return found(BatchSystem::GridEngine, job, (name, formats::host_file(&hosts)));
     }
     Ok(None)
 }
@@ -127,7 +131,7 @@ pub(crate) fn fuzz(text: &str) {
 mod tests {
     use super::*;
 
-    fn of(variables: &[(&str, &str)], file: &str) -> Result<Option<String>, String> {
+    fn allocation_in(variables: &[(&str, &str)], file: &str) -> Result<Option<String>, String> {
         let variable = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
@@ -143,10 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_a_job_there_is_none() {
-        assert_eq!(of(&[], ""), Ok(None));
-        assert_eq!(of(&[("SLURM_JOB_NODELIST", "n1")], ""), Ok(None));
-        assert_eq!(of(&[("JOB_ID", "7")], ""), Ok(None), "a job of one slot has no host file");
+    fn no_allocation_is_found_outside_of_a_batch_job() {
+        assert_eq!(allocation_in(&[], ""), Ok(None));
+        assert_eq!(allocation_in(&[("SLURM_JOB_NODELIST", "n1")], ""), Ok(None));
+        assert_eq!(
+            allocation_in(&[("JOB_ID", "7")], ""),
+            Ok(None),
+            "a job of one slot has no host file"
+        );
     }
 
     #[test]
@@ -154,7 +162,7 @@ mod tests {
         let with = |nodes, cpus| {
             let job = ("SLURM_JOB_ID", "42");
             let cpus = ("SLURM_JOB_CPUS_PER_NODE", cpus);
-            of(&[job, ("SLURM_JOB_NODELIST", nodes), cpus], "").map(Option::unwrap)
+            allocation_in(&[job, ("SLURM_JOB_NODELIST", nodes), cpus], "").map(Option::unwrap)
         };
         assert_eq!(with("n1", "4").unwrap(), "Slurm 42 n1:4");
         assert_eq!(with("n[1-2,07],x", "8(x3),2").unwrap(), "Slurm 42 n1:8 n2:8 n07:8 x:2");
@@ -170,25 +178,28 @@ mod tests {
             assert!(error.contains(part) && error.contains("Slurm"), "{error}");
         }
         let job = [("SLURM_JOB_ID", "1"), ("SLURM_JOB_NODELIST", "a,b")];
-        assert_eq!(of(&job, "").unwrap().unwrap(), "Slurm 1 a:1 b:1");
+        assert_eq!(allocation_in(&job, "").unwrap().unwrap(), "Slurm 1 a:1 b:1");
     }
 
     #[test]
     fn pbs_names_a_host_once_for_each_slot() {
         let job = [("PBS_JOBID", "7.server"), ("PBS_NODEFILE", "/file")];
-        assert_eq!(of(&job, "a\na\n\nb\na\n").unwrap().unwrap(), "PBS 7.server a:3 b:1");
-        assert!(of(&job, "").unwrap_err().contains("PBS_NODEFILE: no host"));
-        let gone = [("PBS_JOBID", "7"), ("PBS_NODEFILE", "/gone")];
-        assert!(of(&gone, "").unwrap_err().starts_with("PBS_NODEFILE=/gone: "));
+        assert_eq!(allocation_in(&job, "a\na\n\nb\na\n").unwrap().unwrap(), "PBS 7.server a:3 b:1");
+        assert!(allocation_in(&job, "").unwrap_err().contains("PBS_NODEFILE: no host"));
+        let missing = [("PBS_JOBID", "7"), ("PBS_NODEFILE", "/gone")];
+        assert!(allocation_in(&missing, "").unwrap_err().starts_with("PBS_NODEFILE=/gone: "));
     }
 
     #[test]
     fn lsf_gives_pairs_or_names() {
         let job = ("LSB_JOBID", "9");
         let pairs = ("LSB_MCPU_HOSTS", "a 2 b 4 ");
-        assert_eq!(of(&[job, pairs], "").unwrap().unwrap(), "LSF 9 a:2 b:4");
-        assert_eq!(of(&[job, ("LSB_HOSTS", "a a b")], "").unwrap().unwrap(), "LSF 9 a:2 b:1");
-        let error = of(&[job, ("LSB_MCPU_HOSTS", "a 2 b")], "").unwrap_err();
+        assert_eq!(allocation_in(&[job, pairs], "").unwrap().unwrap(), "LSF 9 a:2 b:4");
+        assert_eq!(
+            allocation_in(&[job, ("LSB_HOSTS", "a a b")], "").unwrap().unwrap(),
+            "LSF 9 a:2 b:1"
+        );
+        let error = allocation_in(&[job, ("LSB_MCPU_HOSTS", "a 2 b")], "").unwrap_err();
         assert!(error.contains("LSB_MCPU_HOSTS: no number of slots behind b"), "{error}");
     }
 
@@ -196,8 +207,8 @@ mod tests {
     fn grid_engine_writes_a_file() {
         let job = [("JOB_ID", "3"), ("PE_HOSTFILE", "/file")];
         let file = "a.x 4 all.q@a.x UNDEFINED\nb.x 2 all.q@b.x 0,1:0,2\na.x 1 other.q@a.x <NULL>\n";
-        assert_eq!(of(&job, file).unwrap().unwrap(), "Grid Engine 3 a.x:5 b.x:2");
-        let error = of(&job, "a.x\n").unwrap_err();
+        assert_eq!(allocation_in(&job, file).unwrap().unwrap(), "Grid Engine 3 a.x:5 b.x:2");
+        let error = allocation_in(&job, "a.x\n").unwrap_err();
         assert!(error.contains("PE_HOSTFILE: no number of slots behind a.x"), "{error}");
     }
 }

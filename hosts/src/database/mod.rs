@@ -1,25 +1,25 @@
 //! A `scorehosts.db`: its hosts, groups and networks.
 
-mod check;
 mod record;
+mod resolve;
 #[cfg(test)]
 mod tests;
 
 use crate::attributes;
-use crate::fault::{Fault, listed};
-use crate::near::nearest;
+use crate::database_file::{DEFECTIVE_HOSTS_FILE, ReadFile};
+use crate::error::{ParseError, join_names};
+use crate::name_suggestion::nearest;
 use crate::preprocess;
-use crate::source::{DEFECTS, Read};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::Path;
 
 /// The word that no host or group can be named: `local:N` are virtual hosts.
-pub const LOCAL: &str = "local";
+pub const LOCAL_KEYWORD: &str = "local";
 
 /// Why a word cannot name a host.
-pub(crate) fn wrong_name(word: &str) -> Option<String> {
-    record::wrong(word, false)
+pub(crate) fn host_name_error(word: &str) -> Option<String> {
+    record::name_error(word, false)
 }
 
 /// A host.
@@ -48,18 +48,18 @@ pub struct Host {
     /// Where SCore's lock server ran (`msgb`); read and without effect.
     pub lock_server: Option<String>,
     /// Attributes of the site's own.
-    pub own: BTreeMap<String, Vec<String>>,
+    pub site_attributes: BTreeMap<String, Vec<String>>,
     /// Whether it is marked as out of order.
     pub defect: bool,
     /// Whether it is one of `local:N`.
     pub is_virtual: bool,
     /// Its ends of its networks, in their order.
-    pub ends: Vec<End>,
+    pub interfaces: Vec<HostInterface>,
 }
 
 /// A host's end of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct HostInterface {
     /// The network's name.
     pub network: String,
     /// Its device.
@@ -68,7 +68,7 @@ pub struct End {
     pub trusted: bool,
     /// Interfaces of this host, else addresses; none when the route decides.
     pub links: Vec<String>,
-    /// How its RDMA adapter is addressed ([`attributes::ADDRESSING`]), as far as that is said.
+    /// How its RDMA adapter is addressed ([`attributes::RDMA_ADDRESS_ATTRIBUTES`]), as far as that is said.
     pub addressing: Vec<(String, String)>,
 }
 
@@ -98,14 +98,14 @@ pub struct Network {
     /// Attributes for all hosts.
     pub settings: BTreeMap<String, Vec<String>>,
     /// Attributes of a host's own end (`NETWORK/HOST` records).
-    pub ends: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+    pub interface_settings: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
 impl Network {
     /// The values of an attribute for a host: its own, else those for all.
     pub fn setting(&self, host: &str, name: &str) -> &[String] {
-        let own = self.ends.get(host).and_then(|end| end.get(name));
-        own.or_else(|| self.settings.get(name)).map_or(&[], Vec::as_slice)
+        let host_values = self.interface_settings.get(host).and_then(|end| end.get(name));
+        host_values.or_else(|| self.settings.get(name)).map_or(&[], Vec::as_slice)
     }
 
     /// Whether the operator trusts everybody on this network: raw wires are allowed.
@@ -123,28 +123,31 @@ impl Network {
     }
 
     /// The end that a host has.
-    fn end(&self, host: &str) -> End {
+    fn interface(&self, host: &str) -> HostInterface {
         let links = match self.links(host) {
             [] => self.setting(host, "address"),
             links => links,
         };
-        let said = |name: &&str| {
+        let addressing_value = |name: &&str| {
             let value = self.setting(host, name).first()?;
             Some(((*name).to_owned(), value.clone()))
         };
-        End {
+        HostInterface {
             network: self.name.clone(),
             device: self.device.clone(),
             trusted: self.is_trusted(),
             links: links.to_vec(),
-            addressing: attributes::ADDRESSING.iter().filter_map(said).collect(),
+            addressing: attributes::RDMA_ADDRESS_ATTRIBUTES
+                .iter()
+                .filter_map(addressing_value)
+                .collect(),
         }
     }
 }
 
 /// What is left of a set of hosts without those that are out of order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Available {
+pub struct AvailableHosts {
     /// The hosts, spares in the places of those that they stand in for.
     pub hosts: Vec<Host>,
     /// Host and spare.
@@ -172,21 +175,21 @@ impl Database {
     ///
     /// # Errors
     /// What is wrong in them.
-    pub fn load(path: &Path, read: Read<'_>) -> Result<Self, Fault> {
-        let fault = |path: &Path, error: std::io::Error| Fault {
+    pub fn load(path: &Path, read: ReadFile<'_>) -> Result<Self, ParseError> {
+        let fault = |path: &Path, error: std::io::Error| ParseError {
             file: path.to_string_lossy().into_owned(),
             line: 0,
             word: String::new(),
-            what: error.to_string(),
+            message: error.to_string(),
         };
         let bytes = read(path).map_err(|error| fault(path, error))?;
         let mut database = Self::parse(&path.to_string_lossy(), &bytes, read)?;
-        let beside = path.with_file_name(DEFECTS);
-        match read(&beside) {
-            Ok(bytes) => database.mark_defects(&beside.to_string_lossy(), &bytes, read)?,
+        let defects_path = path.with_file_name(DEFECTIVE_HOSTS_FILE);
+        match read(&defects_path) {
+            Ok(bytes) => database.mark_defects(&defects_path.to_string_lossy(), &bytes, read)?,
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-            Err(error) => return Err(fault(&beside, error)),
+            Err(error) => return Err(fault(&defects_path, error)),
         }
         Ok(database)
     }
@@ -195,9 +198,9 @@ impl Database {
     ///
     /// # Errors
     /// What is wrong in it or in a file that it includes.
-    pub fn parse(file: &str, bytes: &[u8], read: Read<'_>) -> Result<Self, Fault> {
+    pub fn parse(file: &str, bytes: &[u8], read: ReadFile<'_>) -> Result<Self, ParseError> {
         let records = record::read(&preprocess::lines(file, bytes, read)?)?;
-        let (hosts, networks) = check::resolve(records)?;
+        let (hosts, networks) = resolve::resolve(records)?;
         let mut database = Self { file: file.into(), networks, ..Self::default() };
         for (index, host) in hosts.into_iter().enumerate() {
             database.by_name.insert(host.name.clone(), index);
@@ -206,11 +209,11 @@ impl Database {
                 entry.and_modify(|first| *first = None).or_insert(Some(index));
             }
             for group in &host.groups {
-                let place = *database.by_group.entry(group.clone()).or_insert_with(|| {
+                let group_index = *database.by_group.entry(group.clone()).or_insert_with(|| {
                     database.groups.push((group.clone(), Vec::new()));
                     database.groups.len() - 1
                 });
-                database.groups[place].1.push(index);
+                database.groups[group_index].1.push(index);
             }
             database.hosts.push(host);
         }
@@ -221,15 +224,20 @@ impl Database {
     ///
     /// # Errors
     /// A line that is no known host.
-    pub fn mark_defects(&mut self, file: &str, bytes: &[u8], read: Read<'_>) -> Result<(), Fault> {
+    pub fn mark_defects(
+        &mut self,
+        file: &str,
+        bytes: &[u8],
+        read: ReadFile<'_>,
+    ) -> Result<(), ParseError> {
         for line in preprocess::lines(file, bytes, read)? {
-            if let Some(more) = line.get(1) {
-                return Err(more.fault(&more.text, "one host a line is expected"));
+            if let Some(extra) = line.get(1) {
+                return Err(extra.error(&extra.text, "one host a line is expected"));
             }
-            let names = crate::range::expand(&line[0].text);
-            for name in names.map_err(|what| line[0].fault(&line[0].text, what))? {
+            let names = crate::hostlist::expand(&line[0].text);
+            for name in names.map_err(|what| line[0].error(&line[0].text, what))? {
                 let Some(index) = self.index(&name) else {
-                    return Err(line[0].fault(&name, self.unknown(&name)));
+                    return Err(line[0].error(&name, self.unknown_name_error(&name)));
                 };
                 self.hosts[index].defect = true;
             }
@@ -238,9 +246,10 @@ impl Database {
     }
 
     /// Whether it names hosts and says nothing of them: a mere list.
-    pub fn is_bare(&self) -> bool {
-        let bare = |host: &Host| *host == Host { name: host.name.clone(), ..Host::default() };
-        self.networks.is_empty() && self.hosts.iter().all(bare)
+    pub fn is_host_list(&self) -> bool {
+        let is_name_only =
+            |host: &Host| *host == Host { name: host.name.clone(), ..Host::default() };
+        self.networks.is_empty() && self.hosts.iter().all(is_name_only)
     }
 
     /// What errors call it.
@@ -285,36 +294,38 @@ impl Database {
     }
 
     /// Why a name is none of this database, and what would be.
-    pub fn unknown(&self, name: &str) -> String {
+    pub fn unknown_name_error(&self, name: &str) -> String {
         if self.by_label.contains_key(name) {
-            let same = |host: &&Host| host.name.split('.').next() == Some(name);
-            let names = self.hosts.iter().filter(same).map(|host| host.name.as_str());
-            return format!("several hosts are called so: {}", listed(names));
+            let has_label = |host: &&Host| host.name.split('.').next() == Some(name);
+            let names = self.hosts.iter().filter(has_label).map(|host| host.name.as_str());
+            return format!("several hosts are called so: {}", join_names(names));
         }
         let hosts = self.hosts.iter().map(|host| host.name.as_str());
         let labels = hosts.clone().filter_map(|name| Some(name.split_once('.')?.0));
         let hint = match nearest(name, self.groups().chain(hosts.clone()).chain(labels)) {
-            Some(near) => format!("did you mean '{near}'?"),
-            None if self.groups.is_empty() => format!("there are: {}", listed(hosts)),
-            None => format!("there are the groups {}", listed(self.groups())),
+            Some(suggestion) => format!("did you mean '{suggestion}'?"),
+            None if self.groups.is_empty() => format!("there are: {}", join_names(hosts)),
+            None => format!("there are the groups {}", join_names(self.groups())),
         };
-        format!("no host or group of {}; {hint}", crate::fault::shown(&self.file))
+        format!("no host or group of {}; {hint}", crate::error::printable(&self.file))
     }
 
     /// A set of hosts without those that are out of order: spares stand in for them as long as
     /// there are spares (score_doc 7, scorehosts.db, DEFECT LIST).
-    pub fn available(&self, wanted: Vec<Host>) -> Available {
-        let mut taken: HashSet<String> = wanted.iter().map(|host| host.name.clone()).collect();
-        let mut available = Available::default();
-        for host in wanted {
+    pub fn available(&self, requested: Vec<Host>) -> AvailableHosts {
+        let mut used_names: HashSet<String> =
+            requested.iter().map(|host| host.name.clone()).collect();
+        let mut available = AvailableHosts::default();
+        for host in requested {
             if !host.defect {
                 available.hosts.push(host);
                 continue;
             }
             let spare = host.spares.iter().filter_map(|name| self.host(name));
-            match spare.into_iter().find(|spare| !spare.defect && !taken.contains(&spare.name)) {
+            match spare.into_iter().find(|spare| !spare.defect && !used_names.contains(&spare.name))
+            {
                 Some(spare) => {
-                    taken.insert(spare.name.clone());
+                    used_names.insert(spare.name.clone());
                     available.replaced.push((host.name, spare.name.clone()));
                     available.hosts.push(spare.clone());
                 }

@@ -1,11 +1,11 @@
 //! Lines to records: a name, then `ATTRIBUTE=VALUE[,VALUE]...`. Lines of one name are one record;
 //! equal attributes add up; `~` before the name marks it as out of order (score_doc 7).
 
-use super::LOCAL;
+use super::LOCAL_KEYWORD;
 use crate::MAX_HOSTS;
-use crate::fault::Fault;
+use crate::error::ParseError;
+use crate::hostlist;
 use crate::preprocess::Word;
-use crate::range;
 use std::collections::HashMap;
 
 /// One record.
@@ -36,9 +36,9 @@ pub struct Attribute {
 ///
 /// # Errors
 /// The first word that is wrong.
-pub fn read(lines: &[Vec<Word>]) -> Result<Vec<Record>, Fault> {
+pub fn read(lines: &[Vec<Word>]) -> Result<Vec<Record>, ParseError> {
     let mut records: Vec<Record> = Vec::new();
-    let mut known: HashMap<String, usize> = HashMap::new();
+    let mut index_by_name: HashMap<String, usize> = HashMap::new();
     for line in lines {
         let Some((first, rest)) = line.split_first() else { continue };
         let (name, defect) = match first.text.strip_prefix('~') {
@@ -46,9 +46,9 @@ pub fn read(lines: &[Vec<Word>]) -> Result<Vec<Record>, Fault> {
             None => (first.text.as_str(), false),
         };
         let names = names(name, first)?;
-        let attributes = rest.iter().map(attribute).collect::<Result<Vec<_>, Fault>>()?;
+        let attributes = rest.iter().map(attribute).collect::<Result<Vec<_>, ParseError>>()?;
         for name in names {
-            let index = *known.entry(name.clone()).or_insert_with(|| {
+            let index = *index_by_name.entry(name.clone()).or_insert_with(|| {
                 let (word, attributes) = (first.clone(), Vec::new());
                 records.push(Record { name, word, defect: false, attributes });
                 records.len() - 1
@@ -56,7 +56,7 @@ pub fn read(lines: &[Vec<Word>]) -> Result<Vec<Record>, Fault> {
             records[index].defect |= defect;
             records[index].attributes.extend(attributes.iter().cloned());
             if records.len() > MAX_HOSTS {
-                return Err(first.fault(&first.text, format!("more than {MAX_HOSTS} records")));
+                return Err(first.error(&first.text, format!("more than {MAX_HOSTS} records")));
             }
         }
     }
@@ -64,46 +64,47 @@ pub fn read(lines: &[Vec<Word>]) -> Result<Vec<Record>, Fault> {
 }
 
 /// The names that begin a line: one, or a range.
-fn names(name: &str, word: &Word) -> Result<Vec<String>, Fault> {
+fn names(name: &str, word: &Word) -> Result<Vec<String>, ParseError> {
     if name.contains('=') {
         let what = "a line begins with the name of its record, then ATTRIBUTE=VALUE";
-        return Err(word.fault(&word.text, what));
+        return Err(word.error(&word.text, what));
     }
-    let names = range::expand(name).map_err(|what| word.fault(name, what))?;
-    match names.iter().find_map(|name| Some((name, wrong(name, true)?))) {
+    let names = hostlist::expand(name).map_err(|what| word.error(name, what))?;
+    match names.iter().find_map(|name| Some((name, name_error(name, true)?))) {
         Some((name, what)) => {
-            Err(word.fault(if name.is_empty() { &word.text } else { name }, what))
+            Err(word.error(if name.is_empty() { &word.text } else { name }, what))
         }
         None => Ok(names),
     }
 }
 
 /// Why something cannot be the name of a host, a group or, with `/`, a host's end of a network.
-pub fn wrong(name: &str, slash: bool) -> Option<String> {
-    let number = name.strip_prefix(LOCAL);
+pub fn name_error(name: &str, allows_slash: bool) -> Option<String> {
+    let number = name.strip_prefix(LOCAL_KEYWORD);
     if number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit())) {
-        return Some(format!("'{name}' is reserved ({LOCAL}:N are virtual hosts)"));
+        return Some(format!("'{name}' is reserved ({LOCAL_KEYWORD}:N are virtual hosts)"));
     }
     if name.is_empty() || name.starts_with('/') || name.ends_with('/') {
         return Some("a name is expected".into());
     }
-    let operator = |letter: char| "+~:@^,=[]\"'\\".contains(letter) || letter == '/' && !slash;
-    let odd = name.chars().find(|letter| operator(*letter))?;
-    Some(format!("'{odd}' cannot stand in a name"))
+    let operator =
+        |letter: char| "+~:@^,=[]\"'\\".contains(letter) || letter == '/' && !allows_slash;
+    let bad_char = name.chars().find(|letter| operator(*letter))?;
+    Some(format!("'{bad_char}' cannot stand in a name"))
 }
 
-fn attribute(word: &Word) -> Result<Attribute, Fault> {
+fn attribute(word: &Word) -> Result<Attribute, ParseError> {
     let Some((name, list)) = word.text.split_once('=') else {
         let what = "neither an attribute (NAME=VALUE[,VALUE]...) nor a macro that is defined";
-        return Err(word.fault(&word.text, what));
+        return Err(word.error(&word.text, what));
     };
     if name.is_empty() {
         let what = "ATTRIBUTE=VALUE is expected, without blanks around the =";
-        return Err(word.fault(&word.text, what));
+        return Err(word.error(&word.text, what));
     }
     let values: Vec<String> = list.split(',').map(str::to_owned).collect();
     if values.iter().any(String::is_empty) {
-        return Err(word.fault(&word.text, "a value is empty (NAME=VALUE[,VALUE]... is expected)"));
+        return Err(word.error(&word.text, "a value is empty (NAME=VALUE[,VALUE]... is expected)"));
     }
     Ok(Attribute { name: name.to_owned(), values, word: word.clone() })
 }

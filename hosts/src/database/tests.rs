@@ -1,11 +1,11 @@
 use super::*;
 
-fn nothing(_: &Path) -> std::io::Result<Vec<u8>> {
+fn read_nothing(_: &Path) -> std::io::Result<Vec<u8>> {
     Err(ErrorKind::NotFound.into())
 }
 
 fn parse(text: &str) -> Result<Database, String> {
-    Database::parse("db", text.as_bytes(), &nothing).map_err(|fault| fault.to_string())
+    Database::parse("db", text.as_bytes(), &read_nothing).map_err(|fault| fault.to_string())
 }
 
 const CLUSTER: &str = "\
@@ -38,7 +38,7 @@ fn a_cluster_as_documented_is_read() {
     assert!(database.host("comp1.pccluster.org").unwrap().defect);
     let host = database.host("comp3").unwrap();
     assert_eq!((host.dial(), host.groups.join(" ").as_str()), ("10.0.0.3", "pcc all odd"));
-    assert_eq!(host.own["rack"], ["7"]);
+    assert_eq!(host.site_attributes["rack"], ["7"]);
 }
 
 #[test]
@@ -68,19 +68,20 @@ fn networks_have_settings_for_all_and_for_one_host() {
     assert_eq!(fast.setting("comp3.pccluster.org", "mtu"), ["9000"]);
     let plain = database.network("ethernet").unwrap();
     assert_eq!((plain.links("comp0"), plain.is_trusted()), (&["eth0".to_owned()][..], false));
-    let ends = |host: &str| {
-        let ends = &database.host(host).unwrap().ends;
-        ends.iter().map(|end| format!("{} {:?}", end.network, end.links)).collect::<Vec<_>>()
+    let interfaces = |host: &str| {
+        let interfaces = &database.host(host).unwrap().interfaces;
+        interfaces.iter().map(|end| format!("{} {:?}", end.network, end.links)).collect::<Vec<_>>()
     };
-    assert_eq!(ends("comp0"), ["ethernet [\"eth0\"]", "fast [\"eth1\", \"eth2\"]"]);
-    assert_eq!(ends("comp3")[1], "fast [\"eth3\"]");
-    let fast = &database.host("comp3").unwrap().ends[1];
+    assert_eq!(interfaces("comp0"), ["ethernet [\"eth0\"]", "fast [\"eth1\", \"eth2\"]"]);
+    assert_eq!(interfaces("comp3")[1], "fast [\"eth3\"]");
+    let fast = &database.host("comp3").unwrap().interfaces[1];
     assert_eq!((fast.device.as_str(), fast.trusted), ("ethernet", true));
     let bare = parse("a network=agent-udp,n\nb\nn type=shmem\nn/a address=10.0.0.1").unwrap();
-    let ends = &bare.host("a").unwrap().ends;
-    let found: Vec<_> = ends.iter().map(|end| (end.device.as_str(), end.links.len())).collect();
+    let interfaces = &bare.host("a").unwrap().interfaces;
+    let found: Vec<_> =
+        interfaces.iter().map(|end| (end.device.as_str(), end.links.len())).collect();
     assert_eq!(found, [("agent-udp", 0), ("shmem", 1)]);
-    assert!(bare.host("b").unwrap().ends.is_empty());
+    assert!(bare.host("b").unwrap().interfaces.is_empty());
     assert_eq!(plain.setting("comp0", "backoff"), [] as [&str; 0]);
 }
 
@@ -89,14 +90,14 @@ fn an_rdma_adapter_is_addressed_for_all_and_for_one_host() {
     let text = "ib type=verbs device=mlx5_0 port=1 partition=0x8001 level=2\n\
                 ib/b device=mlx5_1 gid=3\na network=ib\nb network=ib\nc network=verbs\n";
     let database = parse(text).unwrap();
-    let said = |host: &str| {
-        let end = &database.host(host).unwrap().ends[0];
+    let addressing_of = |host: &str| {
+        let end = &database.host(host).unwrap().interfaces[0];
         let pairs = end.addressing.iter().map(|(name, value)| format!("{name}={value}"));
         format!("{} {}", end.device, pairs.collect::<Vec<_>>().join(" "))
     };
-    assert_eq!(said("a"), "verbs device=mlx5_0 port=1 partition=0x8001 level=2");
-    assert_eq!(said("b"), "verbs device=mlx5_1 port=1 gid=3 partition=0x8001 level=2");
-    assert_eq!(said("c"), "verbs ");
+    assert_eq!(addressing_of("a"), "verbs device=mlx5_0 port=1 partition=0x8001 level=2");
+    assert_eq!(addressing_of("b"), "verbs device=mlx5_1 port=1 gid=3 partition=0x8001 level=2");
+    assert_eq!(addressing_of("c"), "verbs ");
 }
 
 #[test]
@@ -128,20 +129,20 @@ fn spares_stand_in_for_hosts_that_are_out_of_order() {
 #[test]
 fn a_list_of_defects_marks_hosts() {
     let mut database = parse("comp[0-3].x group=g\n").unwrap();
-    database.mark_defects("list", b"comp1 // fan\ncomp[2-3]\n", &nothing).unwrap();
+    database.mark_defects("list", b"comp1 // fan\ncomp[2-3]\n", &read_nothing).unwrap();
     let defects: Vec<bool> = database.hosts().iter().map(|host| host.defect).collect();
     assert_eq!(defects, [false, true, true, true]);
     for (list, expected) in [
         ("comp1\n\ncomp7\n", "list:3: comp7: no host or group of db; did you mean 'comp0'?"),
         ("comp1 comp2\n", "list:1: comp2: one host a line is expected"),
     ] {
-        let error = database.mark_defects("list", list.as_bytes(), &nothing).unwrap_err();
+        let error = database.mark_defects("list", list.as_bytes(), &read_nothing).unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
 }
 
 #[test]
-fn what_is_wrong_is_named_with_file_line_word_and_remedy() {
+fn an_error_names_file_line_word_and_remedy() {
     for (text, expected) in [
         ("a cores=x", "db:1: cores=x: a whole number above 0 is expected"),
         ("a cores=0", "db:1: cores=0: a whole number above 0 is expected"),
@@ -199,6 +200,6 @@ fn files_are_loaded_with_the_defects_beside_them() {
     };
     let database = Database::load(Path::new("etc/db"), &read).unwrap();
     assert!(database.host("b").unwrap().defect && !database.host("a").unwrap().defect);
-    let gone = Database::load(Path::new("gone"), &read).unwrap_err().to_string();
-    assert!(gone.starts_with("gone: "), "{gone}");
+    let missing = Database::load(Path::new("gone"), &read).unwrap_err().to_string();
+    assert!(missing.starts_with("gone: "), "{missing}");
 }

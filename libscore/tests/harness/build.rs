@@ -19,16 +19,16 @@ static LIBRARIES: LazyLock<PathBuf> =
     LazyLock::new(|| cargo(&["-p", "pm-c", "-p", "score-c", "-p", "score-c-static"]));
 
 /// Has cargo build something in the profile of the tests; gives the profile's folder.
-fn cargo(what: &[&str]) -> PathBuf {
+fn cargo(args: &[&str]) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q"]).args(what);
+    cargo.args(["build", "-q"]).args(args);
     cargo.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
     if profile == "release" {
         cargo.arg("--release");
     }
-    assert!(cargo.status().expect("cargo runs").success(), "{what:?} does not build");
+    assert!(cargo.status().expect("cargo runs").success(), "{args:?} does not build");
     target.join(profile)
 }
 
@@ -68,34 +68,35 @@ pub fn compile(compiler: &str, args: &[&str]) {
 pub fn program(name: &str, compiler: &str, link: Link) -> PathBuf {
     static BUILT: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    let way: String = compiler.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
+    let compiler_tag: String =
+        compiler.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     std::fs::create_dir_all(&folder).unwrap();
-    let program = folder.join(format!("{name}{way}{link:?}"));
-    let fresh = folder.join(format!("{name}{way}{link:?}-{}", std::process::id()));
+    let program = folder.join(format!("{name}{compiler_tag}{link:?}"));
+    let temporary = folder.join(format!("{name}{compiler_tag}{link:?}-{}", std::process::id()));
     let libraries = &*LIBRARIES;
     // A lock held over the build: no test starts a program that is being written.
     let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if built.contains(&program) {
         return program;
     }
-    let out = fresh.to_str().unwrap();
+    let out = temporary.to_str().unwrap();
     let source = source.to_str().unwrap();
     let language = if compiler.contains("++") { "c++" } else { "c" };
     let posix = "-D_POSIX_C_SOURCE=200809L";
     let mut args = vec![posix, "-x", language, source, "-x", "none", "-o", out, "-pthread"];
     let dir = libraries.to_str().unwrap();
-    let run = format!("-Wl,-rpath,{dir}");
+    let rpath = format!("-Wl,-rpath,{dir}");
     let archive = libraries.join("libscore.a");
     match link {
         Link::Static => args.extend([archive.to_str().unwrap(), "-lm", "-ldl"]),
         Link::Shared => {
-            args.extend(["-no-pie", "-fno-pie", "-L", dir, "-lscore", "-lpm", &run]);
+            args.extend(["-no-pie", "-fno-pie", "-L", dir, "-lscore", "-lpm", &rpath]);
         }
     }
     compile(compiler, &args);
     // Replaced whole: the program of an earlier test may still run.
-    std::fs::rename(&fresh, &program).unwrap();
+    std::fs::rename(&temporary, &program).unwrap();
     built.push(program.clone());
     program
 }

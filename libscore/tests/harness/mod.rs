@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 /// Nothing in these tests takes this long.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running test program and its standard streams.
 pub struct Process {
@@ -40,14 +40,14 @@ impl Process {
         if let Some((variable, fd)) = inherited {
             let fd = fd.as_raw_fd();
             command.env(variable, fd.to_string());
-            let keep = move || {
+            let clear_cloexec = move || {
                 // SAFETY: open in the parent, so open in this child of it.
                 let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
                 fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
                 Ok(())
             };
             // SAFETY: fcntl is async-signal-safe.
-            unsafe { command.pre_exec(keep) };
+            unsafe { command.pre_exec(clear_cloexec) };
         }
         let mut child = command.spawn().expect("the test program starts");
         let lines = reader(child.stdout.take().unwrap());
@@ -61,56 +61,58 @@ impl Process {
     }
 
     /// Gives it a command without waiting for the answer.
-    pub fn tell(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().unwrap();
         writeln!(stdin, "{line}").expect("the test program reads");
     }
 
     /// The next line that it prints.
-    pub fn line(&self) -> String {
-        match self.lines.recv_timeout(PATIENCE) {
+    pub fn read_line(&self) -> String {
+        match self.lines.recv_timeout(TEST_TIMEOUT) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("the test program prints nothing"),
-            Err(RecvTimeoutError::Disconnected) => panic!("it has ended: {:?}", self.complaints()),
+            Err(RecvTimeoutError::Disconnected) => {
+                panic!("it has ended: {:?}", self.stderr_lines())
+            }
         }
     }
 
     /// The next line, if it comes within `time`.
-    pub fn line_within(&self, time: Duration) -> Option<String> {
+    pub fn read_line_within(&self, time: Duration) -> Option<String> {
         self.lines.recv_timeout(time).ok()
     }
 
     /// Gives it a command and reads the one line of answer.
-    pub fn ask(&mut self, line: &str) -> String {
-        self.tell(line);
-        self.line()
+    pub fn request(&mut self, line: &str) -> String {
+        self.send_line(line);
+        self.read_line()
     }
 
     /// Everything more that it has written to standard output, once it has ended.
-    pub fn rest(&self) -> Vec<String> {
+    pub fn remaining_output(&self) -> Vec<String> {
         self.lines.iter().collect()
     }
 
     /// Everything that it has written to standard error, once it has ended.
-    pub fn complaints(&self) -> Vec<String> {
+    pub fn stderr_lines(&self) -> Vec<String> {
         self.errors.iter().collect()
     }
 
     /// The next line on standard error.
-    pub fn complaint(&self) -> String {
-        self.errors.recv_timeout(PATIENCE).expect("a line on standard error")
+    pub fn next_stderr_line(&self) -> String {
+        self.errors.recv_timeout(TEST_TIMEOUT).expect("a line on standard error")
     }
 
     /// Whether it has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
     /// Waits for its end, which must be near.
-    pub fn end(&mut self) -> ExitStatus {
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            if let Some(status) = self.ended() {
+        while start.elapsed() < TEST_TIMEOUT {
+            if let Some(status) = self.try_wait() {
                 return status;
             }
             std::thread::sleep(Duration::from_millis(2));

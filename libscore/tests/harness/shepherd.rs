@@ -21,7 +21,7 @@ use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, area, board};
 use score_proto::message::{Call, NetworkSet, Reply, Welcome};
 use score_proto::{PROTOCOL_VERSION, frame};
 
-use super::{PATIENCE, Process};
+use super::{Process, TEST_TIMEOUT};
 
 /// One node and our end of its control socket.
 pub struct Node {
@@ -31,7 +31,7 @@ pub struct Node {
 
 impl Node {
     /// The next call; `None` when the process has closed the socket.
-    pub fn hear(&self) -> Option<Call> {
+    pub fn receive_call(&self) -> Option<Call> {
         let mut bytes = [0; 4096];
         match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {
             Ok(0) | Err(Errno::ECONNRESET) => None,
@@ -41,9 +41,9 @@ impl Node {
     }
 
     /// The next call, if it comes before long.
-    pub fn hear_soon(&self) -> Option<Call> {
-        let mut waited = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        (poll(&mut waited, 10u8).unwrap() > 0).then(|| self.hear()).flatten()
+    pub fn poll_call(&self) -> Option<Call> {
+        let mut poll_fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        (poll(&mut poll_fds, 10u8).unwrap() > 0).then(|| self.receive_call()).flatten()
     }
 
     /// Sends a reply with descriptors.
@@ -63,7 +63,7 @@ impl Node {
 
     /// Hears a call that has a number, and answers it.
     pub fn serve(&self, error: i32) -> Call {
-        let call = self.hear().expect("a call");
+        let call = self.receive_call().expect("a call");
         let (Call::Barrier { id } | Call::Flush { id } | Call::SignalBroadcast { id, .. }) = call
         else {
             panic!("{call:?} has no number")
@@ -78,18 +78,18 @@ pub struct Shepherd {
     pub nodes: Vec<Node>,
     pub board: OwnedFd,
     pub area: OwnedFd,
-    pub bell: OwnedFd,
+    pub notify_socket: OwnedFd,
     pub dir: PathBuf,
     pub device: Option<Device>,
     contexts: Vec<ContextRef>,
-    bell_name: Vec<u8>,
+    notify_socket_name: Vec<u8>,
 }
 
 impl Shepherd {
     /// Starts the processes, and hears that each of them has called score_initialize.
     pub fn start(program: &Path, nodes: u32) -> Self {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        static NEXT_ID: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT_ID.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let dir = super::build::scratch(&format!("job-{number}"));
         let page = sealed(c"board", BOARD_BYTES);
         page.write_all_at(&BOARD_MAGIC.to_le_bytes(), board::MAGIC as u64).unwrap();
@@ -97,18 +97,19 @@ impl Shepherd {
         let area = sealed(c"area", AREA_BYTES * nodes as usize);
         let (device, contexts) = network(nodes);
         let nodes = (0..nodes).map(|_| start(program)).collect();
-        let (bell, bell_name) = hang_bell();
+        let (notify_socket, notify_socket_name) = bind_notify_socket();
         let (board, area) = (page.into(), area.into());
-        let shepherd = Self { nodes, board, area, bell, dir, device, contexts, bell_name };
+        let shepherd =
+            Self { nodes, board, area, notify_socket, dir, device, contexts, notify_socket_name };
         for node in &shepherd.nodes {
-            let called = node.hear();
-            assert_eq!(called, Some(Call::Attach { version: PROTOCOL_VERSION }));
+            let call = node.receive_call();
+            assert_eq!(call, Some(Call::Attach { version: PROTOCOL_VERSION }));
         }
         shepherd
     }
 
     /// Starts them and welcomes them.
-    pub fn greet(program: &Path, nodes: u32) -> Self {
+    pub fn start_and_welcome(program: &Path, nodes: u32) -> Self {
         let shepherd = Self::start(program, nodes);
         (0..nodes).for_each(|number| shepherd.welcome_node(number));
         shepherd
@@ -116,24 +117,24 @@ impl Shepherd {
 
     /// The same with the program that obeys commands, which says that it is ready.
     pub fn welcome(program: &Path, nodes: u32) -> Self {
-        let shepherd = Self::greet(program, nodes);
+        let shepherd = Self::start_and_welcome(program, nodes);
         for node in &shepherd.nodes {
-            assert_eq!(node.process.line(), "ready", "{:?}", node.process.complaints());
+            assert_eq!(node.process.read_line(), "ready", "{:?}", node.process.stderr_lines());
         }
         shepherd
     }
 
     /// Answers a node's score_initialize.
     pub fn welcome_node(&self, number: u32) {
-        let attach = self.contexts.get(number as usize).map(|c| c.create_attach_fd().unwrap());
+        let attach_fd = self.contexts.get(number as usize).map(|c| c.create_attach_fd().unwrap());
         let mut fds = vec![&self.board, &self.area];
-        fds.extend(&attach);
-        let welcome = Reply::Welcome(Box::new(self.greeting(number)));
+        fds.extend(&attach_fd);
+        let welcome = Reply::Welcome(Box::new(self.welcome_message(number)));
         self.nodes[number as usize].answer(&welcome, &fds);
     }
 
     /// What node `number` is to be told.
-    pub fn greeting(&self, number: u32) -> Welcome {
+    pub fn welcome_message(&self, number: u32) -> Welcome {
         let nodes = self.nodes.len() as u32;
         let option = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
         Welcome {
@@ -152,7 +153,7 @@ impl Shepherd {
                 option("nodes", Some("8")),
             ],
             dir: self.dir.to_str().unwrap().to_owned(),
-            bell: self.bell_name.clone(),
+            notify_socket_name: self.notify_socket_name.clone(),
         }
     }
 
@@ -171,9 +172,9 @@ impl Shepherd {
     }
 
     /// How often the bell was rung since this was asked last.
-    pub fn rings(&self) -> usize {
+    pub fn notification_count(&self) -> usize {
         let mut byte = [0; 2];
-        let ring = || recv(self.bell.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).ok();
+        let ring = || recv(self.notify_socket.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT).ok();
         std::iter::from_fn(ring).count()
     }
 
@@ -186,7 +187,7 @@ impl Shepherd {
     pub fn await_word(&self, node: usize, offset: usize, value: u32) {
         let start = std::time::Instant::now();
         while self.word(node, offset) != value {
-            assert!(start.elapsed() < PATIENCE, "word {offset} is {}", self.word(node, offset));
+            assert!(start.elapsed() < TEST_TIMEOUT, "word {offset} is {}", self.word(node, offset));
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -209,21 +210,21 @@ impl Drop for Shepherd {
     }
 }
 
-fn hang_bell() -> (OwnedFd, Vec<u8>) {
+fn bind_notify_socket() -> (OwnedFd, Vec<u8>) {
     let flags = SockFlag::SOCK_CLOEXEC;
-    let bell = socket(AddressFamily::Unix, SockType::Datagram, flags, None).unwrap();
-    bind(bell.as_raw_fd(), &UnixAddr::new_unnamed()).unwrap();
-    let address: UnixAddr = getsockname(bell.as_raw_fd()).unwrap();
+    let notify_socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None).unwrap();
+    bind(notify_socket.as_raw_fd(), &UnixAddr::new_unnamed()).unwrap();
+    let address: UnixAddr = getsockname(notify_socket.as_raw_fd()).unwrap();
     let name = address.as_abstract().expect("the kernel chooses an abstract name").to_vec();
-    (bell, name)
+    (notify_socket, name)
 }
 
 fn start(program: &Path) -> Node {
     let kind = SockType::SeqPacket;
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
-    let patience = TimeVal::new(PATIENCE.as_secs() as i64, 0);
-    setsockopt(&ours, sockopt::ReceiveTimeout, &patience).unwrap();
+    let timeout = TimeVal::new(TEST_TIMEOUT.as_secs() as i64, 0);
+    setsockopt(&ours, sockopt::ReceiveTimeout, &timeout).unwrap();
     let process = Process::start(program, &[], Some(("SCORE_CONTROL_FD", &theirs)));
     Node { process, socket: ours }
 }

@@ -3,17 +3,17 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Context, ContextRef, Inner};
+use super::{Context, ContextRef, LiveContext};
 use crate::device::composite::Composite;
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 
-impl Inner {
+impl LiveContext {
     /// Both locks of `self`: these contexts are members no more.
     pub(super) fn release_members(&self, members: Vec<ContextRef>) {
         for member in members {
             if let Ok(member) = member.live() {
-                member.use_locks(&member.own_locks);
+                member.use_locks(&member.self_locks);
                 // SYNC: composite
                 member.composite.store(0, Ordering::Release);
             }
@@ -21,17 +21,17 @@ impl Inner {
     }
 
     /// Both locks of `self`. Adds pairs that `member` is to reach.
-    fn adopt(
+    fn add_member(
         &self,
         composite: &Composite,
         context: &ContextRef,
-        member: &Inner,
+        member: &LiveContext,
         pairs: &[(u32, u32)],
-    ) -> Result<()> {
-        if !member.body.capabilities().member {
+    ) -> PmResult<()> {
+        if !member.device_context.capabilities().can_be_member {
             return Err(Error::Invalid);
         }
-        let endpoint = member.body.member().map_err(|_| Error::Invalid)?;
+        let endpoint = member.device_context.member().map_err(|_| Error::Invalid)?;
         composite.check_pairs(endpoint, pairs)?;
         // SYNC: composite
         match member.composite.compare_exchange(0, self.id, Ordering::AcqRel, Ordering::Acquire) {
@@ -39,16 +39,16 @@ impl Inner {
             Err(_) => return Err(Error::Busy),
             Ok(_) => {}
         }
-        let added = member.lock_both().and_then(|old| {
+        let added = member.lock_both().and_then(|old_locks| {
             composite
                 .add(context, endpoint, pairs)
-                .inspect(|()| member.use_locks(&self.own_locks))
-                .map(|()| old)
-                .inspect_err(|_| old.release_both())
+                .inspect(|()| member.use_locks(&self.self_locks))
+                .map(|()| old_locks)
+                .inspect_err(|_| old_locks.release_both())
         });
         match added {
-            Ok(old) => {
-                old.release_both();
+            Ok(old_locks) => {
+                old_locks.release_both();
                 Ok(())
             }
             Err(error) => {
@@ -63,29 +63,29 @@ impl Context {
     /// Sets `member_node` of `member` for `node` of this composite. Where that is the member's
     /// own node, `node` is the composite's. Invalid: bad node, or a context that cannot be a
     /// member. Busy: `node` is taken, `member` belongs to another composite, or a lock is held.
-    pub fn add_node(&self, node: u32, member: &Context, member_node: u32) -> Result<()> {
+    pub fn add_node(&self, node: u32, member: &Context, member_node: u32) -> PmResult<()> {
         self.associate_nodes(member, &[(node, member_node)])
     }
 
     /// Adds `(node, member node)` pairs, all or nothing; errors as `add_node`.
-    pub fn associate_nodes(&self, member: &Context, pairs: &[(u32, u32)]) -> Result<()> {
+    pub fn associate_nodes(&self, member: &Context, pairs: &[(u32, u32)]) -> PmResult<()> {
         let inner = self.live()?;
-        let composite = inner.body.composite()?;
+        let composite = inner.device_context.composite()?;
         let context = member.reference()?;
         let locks = inner.lock_both()?;
-        let added = inner.adopt(composite, &context, member.live()?, pairs);
+        let added = inner.add_member(composite, &context, member.live()?, pairs);
         locks.release_both();
         added
     }
 
     /// Takes `node` out of this composite. Invalid: no such node, or none associated with it.
     /// Busy: a buffer is held.
-    pub fn remove_node(&self, node: u32) -> Result<()> {
+    pub fn remove_node(&self, node: u32) -> PmResult<()> {
         let inner = self.live()?;
-        let composite = inner.body.composite()?;
+        let composite = inner.device_context.composite()?;
         let locks = inner.lock_both()?;
-        if let Some(way) = composite.only_way(node) {
-            inner.forget_regions(1 << way);
+        if let Some(member_index) = composite.only_member_to(node) {
+            inner.unlock_all_regions(1 << member_index);
         }
         let removed = composite.remove(node);
         if let Ok(Some(member)) = &removed {
@@ -97,7 +97,7 @@ impl Context {
 
     /// The member that `node` is reached by, and the node's number there. Invalid: as
     /// `remove_node`.
-    pub fn extract_node(&self, node: u32) -> Result<(ContextRef, u32)> {
-        self.live()?.body.composite()?.extract(node)
+    pub fn extract_node(&self, node: u32) -> PmResult<(ContextRef, u32)> {
+        self.live()?.device_context.composite()?.member_of(node)
     }
 }

@@ -2,61 +2,65 @@
 
 #![forbid(unsafe_code)]
 
-use super::{CLOSED, Context, Inner, Origin};
-use crate::device::{Body, Owner, OwnerKind, Transport, composite, ethernet, on, shmem, verbs};
-use crate::error::{Error, Result};
-use crate::lock::LENT;
+use super::{Context, ContextKind, LiveContext, MAGIC_CLOSED};
+use crate::device::{
+    DeviceContext, DeviceKind, DeviceState, Transport, composite, ethernet, on, shmem, verbs,
+};
+use crate::error::{Error, PmResult};
+use crate::lock::HANDED_OVER;
 use crate::sync::Ordering;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-impl Body {
-    pub(super) fn opened(owner: &Owner, number: usize) -> Result<Body> {
+impl DeviceContext {
+    pub(super) fn opened(owner: &DeviceState, number: usize) -> PmResult<DeviceContext> {
         match &owner.kind {
-            OwnerKind::Shmem(channels) => {
-                Ok(Body::Shmem(shmem::Shmem::opened(number, *channels.geometry())))
+            DeviceKind::Shmem(channels) => {
+                Ok(DeviceContext::Shmem(shmem::Shmem::opened(number, *channels.geometry())))
             }
-            OwnerKind::Ethernet(channels) => {
-                Ok(Body::Ethernet(ethernet::Bound::opened(number, channels)))
+            DeviceKind::Ethernet(channels) => {
+                Ok(DeviceContext::Ethernet(ethernet::EthernetContext::opened(number, channels)))
             }
-            OwnerKind::Verbs(channels) => Ok(Body::Verbs(verbs::Bound::opened(number, channels))),
-            OwnerKind::Composite(options) => {
-                composite::Composite::new(number, options.nodes).map(Body::Composite)
+            DeviceKind::Verbs(channels) => {
+                Ok(DeviceContext::Verbs(verbs::VerbsContext::opened(number, channels)))
+            }
+            DeviceKind::Composite(options) => {
+                composite::Composite::new(number, options.nodes).map(DeviceContext::Composite)
             }
         }
     }
 }
 
-impl Inner {
+impl LiveContext {
     /// The device of an opened context. Permission: it was attached.
-    fn owner(&self) -> Result<&Arc<Owner>> {
+    fn owner(&self) -> PmResult<&Arc<DeviceState>> {
         match &self.origin {
-            Origin::Opened(owner, _) => Ok(owner),
-            Origin::Attached => Err(Error::Permission),
+            ContextKind::Opened(owner, _) => Ok(owner),
+            ContextKind::Attached => Err(Error::Permission),
         }
     }
 
-    pub(super) fn is_lent(&self) -> bool {
-        self.own_locks.send.is_held_by(LENT)
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.self_locks.send.is_held_by(HANDED_OVER)
     }
 
     /// Both locks are held, or nobody else is there: leaves the channel, the members, the device.
-    pub(super) fn give_up(&self) {
-        self.forget_regions(u32::MAX);
-        match &self.body {
-            Body::Composite(composite) => self.release_members(composite.remove_all()),
-            Body::Shmem(shmem) => shmem.leave(),
-            Body::Ethernet(ethernet) => ethernet.leave(),
-            Body::Verbs(verbs) => verbs.leave(),
+    pub(super) fn tear_down(&self) {
+        self.unlock_all_regions(u32::MAX);
+        match &self.device_context {
+            DeviceContext::Composite(composite) => self.release_members(composite.remove_all()),
+            DeviceContext::Shmem(shmem) => shmem.leave(),
+            DeviceContext::Ethernet(ethernet) => ethernet.close(),
+            DeviceContext::Verbs(verbs) => verbs.close(),
         }
-        if let Origin::Opened(owner, number) = &self.origin {
-            let _ = match &self.body {
-                Body::Shmem(shmem) => shmem.unbind(owner),
-                Body::Ethernet(ethernet) => ethernet.unbind(),
-                Body::Verbs(verbs) => verbs.unbind(),
-                Body::Composite(_) => Ok(()),
+        if let ContextKind::Opened(owner, number) = &self.origin {
+            let _ = match &self.device_context {
+                DeviceContext::Shmem(shmem) => shmem.unbind(owner),
+                DeviceContext::Ethernet(ethernet) => ethernet.unbind(),
+                DeviceContext::Verbs(verbs) => verbs.unbind(),
+                DeviceContext::Composite(_) => Ok(()),
             };
-            owner.give_back(*number);
+            owner.release_context(*number);
         }
     }
 }
@@ -64,141 +68,141 @@ impl Inner {
 impl Context {
     /// Gives an attached context up. Invalid: it was opened, not attached. Busy: a buffer is held,
     /// or it is a member of a composite. Afterwards every call answers Invalid.
-    pub fn detach(&self) -> Result<()> {
+    pub fn detach(&self) -> PmResult<()> {
         match self.live()?.origin {
-            Origin::Attached => self.end(),
-            Origin::Opened(..) => Err(Error::Invalid),
+            ContextKind::Attached => self.shut_down(),
+            ContextKind::Opened(..) => Err(Error::Invalid),
         }
     }
 
     /// Closes an opened context. Permission: it was attached. Busy: as `detach`.
-    pub fn close(&self) -> Result<()> {
+    pub fn close(&self) -> PmResult<()> {
         self.live()?.owner()?;
-        self.end()
+        self.shut_down()
     }
 
-    fn end(&self) -> Result<()> {
+    fn shut_down(&self) -> PmResult<()> {
         let inner = self.live()?;
         if inner.composite.load(Ordering::Acquire) != 0 {
             return Err(Error::Busy);
         }
-        if !inner.is_lent() {
+        if !inner.is_handed_over() {
             inner.lock_both()?;
         }
         // From here on every other call finds it closed or locked.
-        if self.magic.swap(CLOSED, Ordering::AcqRel) == CLOSED {
+        if self.magic.swap(MAGIC_CLOSED, Ordering::AcqRel) == MAGIC_CLOSED {
             return Err(Error::Invalid);
         }
-        inner.give_up();
+        inner.tear_down();
         Ok(())
     }
 
     /// Makes a descriptor for `attach`, to be used once by another process. From then on the
     /// messages of this context are that process's: sending and receiving here answer Busy until
     /// `unbind_channel`. TooManyFiles. Permission on an attached context. Invalid: not bound.
-    pub fn create_attach_fd(&self) -> Result<OwnedFd> {
+    pub fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let inner = self.live()?;
         inner.owner()?;
-        if inner.is_lent() {
-            return inner.body.create_attach_fd();
+        if inner.is_handed_over() {
+            return inner.device_context.create_attach_fd();
         }
         if inner.composite.load(Ordering::Acquire) != 0 {
             return Err(Error::Busy);
         }
         let locks = inner.lock_both()?;
-        let fd = inner.body.create_attach_fd();
+        let fd = inner.device_context.create_attach_fd();
         locks.release_both();
         if fd.is_ok() {
-            locks.try_both(LENT)?;
+            locks.try_acquire_both(HANDED_OVER)?;
         }
         fd
     }
 
     /// Joins channel `channel` of the device as node `own`; on a composite only the own node is
     /// set. Invalid: no such channel or node. Busy: bound already, or somebody else is there.
-    pub fn bind_channel(&self, channel: u32, own: u32) -> Result<()> {
+    pub fn bind_channel(&self, channel: u32, self_node: u32) -> PmResult<()> {
         let inner = self.live()?;
         let owner = inner.owner()?;
         let locks = inner.lock_both()?;
-        let bound = match &inner.body {
-            Body::Shmem(shmem) => shmem.bind(owner, channel, own),
-            Body::Ethernet(ethernet) => ethernet.bind(channel, own),
-            Body::Verbs(verbs) => verbs.bind(channel, own),
-            Body::Composite(composite) => composite.bind(own),
+        let bound = match &inner.device_context {
+            DeviceContext::Shmem(shmem) => shmem.bind(owner, channel, self_node),
+            DeviceContext::Ethernet(ethernet) => ethernet.bind(channel, self_node),
+            DeviceContext::Verbs(verbs) => verbs.bind(channel, self_node),
+            DeviceContext::Composite(composite) => composite.bind(self_node),
         };
         locks.release_both();
         bound
     }
 
     /// Leaves the channel. Invalid: not bound. Busy: a buffer is held, or it is a member.
-    pub fn unbind_channel(&self) -> Result<()> {
+    pub fn unbind_channel(&self) -> PmResult<()> {
         let inner = self.live()?;
         let owner = inner.owner()?;
         if inner.composite.load(Ordering::Acquire) != 0 {
             return Err(Error::Busy);
         }
-        if !inner.is_lent() {
+        if !inner.is_handed_over() {
             inner.lock_both()?;
         }
-        let unbound = match &inner.body {
-            Body::Shmem(shmem) => shmem.unbind(owner),
-            Body::Ethernet(ethernet) => ethernet.unbind(),
-            Body::Verbs(verbs) => verbs.unbind(),
-            Body::Composite(composite) => composite.unbind(),
+        let unbound = match &inner.device_context {
+            DeviceContext::Shmem(shmem) => shmem.unbind(owner),
+            DeviceContext::Ethernet(ethernet) => ethernet.unbind(),
+            DeviceContext::Verbs(verbs) => verbs.unbind(),
+            DeviceContext::Composite(composite) => composite.unbind(),
         };
-        inner.own_locks.release_both();
+        inner.self_locks.release_both();
         unbound
     }
 
     /// As `is_send_done`, for the owner: a context whose messages are all in their receivers'
     /// queues can be saved.
-    pub fn is_send_stable(&self) -> Result<()> {
+    pub fn is_send_stable(&self) -> PmResult<()> {
         self.live()?.owner()?;
         self.is_send_done()
     }
 
     /// Sends a control message of 1 to `CONTROL_MTU` bytes. Invalid: bad node or length.
     /// NoBuffers: its receiver has to read the earlier ones first.
-    pub fn control_send(&self, node: u32, message: &[u8]) -> Result<()> {
+    pub fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;
-        on!(&inner.body, device => device.control_send(node, message))
+        on!(&inner.device_context, device => device.control_send(node, message))
     }
 
     /// How many bytes `save` needs now.
-    pub fn save_size(&self) -> Result<usize> {
-        self.saved().map(|saved| saved.len())
+    pub fn save_size(&self) -> PmResult<usize> {
+        self.save_to_vec().map(|saved| saved.len())
     }
 
     /// Writes the queued messages to `buffer`; answers the bytes used. NoSpace: too small (see
     /// `save_size`). Busy: a buffer is held. Permission on an attached context.
-    pub fn save(&self, buffer: &mut [u8]) -> Result<usize> {
-        let saved = self.saved()?;
+    pub fn save(&self, buffer: &mut [u8]) -> PmResult<usize> {
+        let saved = self.save_to_vec()?;
         buffer.get_mut(..saved.len()).ok_or(Error::NoSpace)?.copy_from_slice(&saved);
         Ok(saved.len())
     }
 
-    fn saved(&self) -> Result<Vec<u8>> {
+    fn save_to_vec(&self) -> PmResult<Vec<u8>> {
         let inner = self.live()?;
         inner.owner()?;
         let mut saved = Vec::new();
         // A lent context's process is stopped, or the copy is not worth having.
-        let locks = if inner.is_lent() { None } else { Some(inner.lock_both()?) };
-        let done = on!(&inner.body, device => device.save(&mut saved));
+        let locks = if inner.is_handed_over() { None } else { Some(inner.lock_both()?) };
+        let result = on!(&inner.device_context, device => device.save(&mut saved));
         if let Some(locks) = locks {
             locks.release_both();
         }
-        done.map(|()| saved)
+        result.map(|()| saved)
     }
 
     /// Brings back what `save` wrote, in place of what is queued. Invalid, and nothing has
     /// happened: not a saved context of this kind, size and node.
-    pub fn restore(&self, saved: &[u8]) -> Result<()> {
+    pub fn restore(&self, saved: &[u8]) -> PmResult<()> {
         let inner = self.live()?;
         inner.owner()?;
         let locks = inner.lock_both()?;
-        let done = on!(&inner.body, device => device.restore(saved));
+        let result = on!(&inner.device_context, device => device.restore(saved));
         locks.release_both();
-        done
+        result
     }
 }

@@ -6,14 +6,14 @@ use super::{composite, ethernet, shmem, verbs};
 use crate::config::{Counters, DeviceConfig};
 use crate::context::ContextRef;
 use crate::debug;
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use crate::role;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Types of table 1.1 whose hardware is no longer built, and what to use instead.
-const DEAD: [(&str, &str); 5] = [
+const OBSOLETE_TYPES: [(&str, &str); 5] = [
     ("myrinet", "ethernet"),
     ("sci", "ethernet"),
     ("ib-ts", "ethernet"),
@@ -30,9 +30,9 @@ pub fn type_list() -> &'static [&'static str] {
 
 /// NoDevice, with the reason under PM_DEBUG.
 pub(crate) fn refuse_kind(kind: &str) -> Error {
-    debug::say(debug::ERROR, || match DEAD.iter().find(|(name, _)| *name == kind) {
-        Some((_, instead)) => {
-            format!("device {kind}: this hardware is not built any more; use {instead}")
+    debug::log(debug::ERROR, || match OBSOLETE_TYPES.iter().find(|(name, _)| *name == kind) {
+        Some((_, replacement)) => {
+            format!("device {kind}: this hardware is not built any more; use {replacement}")
         }
         None => format!("device {kind}: unknown; there are composite, shmem, ethernet and verbs"),
     });
@@ -40,35 +40,36 @@ pub(crate) fn refuse_kind(kind: &str) -> Error {
 }
 
 /// What a device and its contexts share.
-pub(crate) struct Owner {
-    pub(crate) kind: OwnerKind,
-    open: Mutex<Vec<bool>>,
-    closed: Mutex<bool>,
+pub(crate) struct DeviceState {
+    pub(crate) kind: DeviceKind,
+    open_contexts: Mutex<Vec<bool>>,
+    is_closed: Mutex<bool>,
 }
 
-pub(crate) enum OwnerKind {
-    Shmem(Box<shmem::open::Channels>),
-    Ethernet(Arc<ethernet::open::Channels>),
-    Verbs(Arc<verbs::open::Channels>),
-    Composite(composite::config::Options),
+pub(crate) enum DeviceKind {
+    Shmem(Box<shmem::open::ShmemChannels>),
+    Ethernet(Arc<ethernet::open::EthernetChannels>),
+    Verbs(Arc<verbs::open::VerbsChannels>),
+    Composite(composite::config::CompositeOptions),
 }
 
-impl Owner {
+impl DeviceState {
     /// Context `number` is closed.
-    pub(crate) fn give_back(&self, number: usize) {
-        if let Some(open) = self.open.lock().unwrap_or_else(PoisonError::into_inner).get_mut(number)
+    pub(crate) fn release_context(&self, number: usize) {
+        if let Some(is_open) =
+            self.open_contexts.lock().unwrap_or_else(PoisonError::into_inner).get_mut(number)
         {
-            *open = false;
+            *is_open = false;
         }
     }
 
-    fn take(&self, number: usize) -> Result<()> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        match open.get_mut(number) {
+    fn acquire_context(&self, number: usize) -> PmResult<()> {
+        let mut open_contexts = self.open_contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        match open_contexts.get_mut(number) {
             None => Err(Error::Invalid),
             Some(true) => Err(Error::Busy),
-            Some(free) => {
-                *free = true;
+            Some(is_open) => {
+                *is_open = true;
                 Ok(())
             }
         }
@@ -76,23 +77,23 @@ impl Owner {
 }
 
 /// The owner's part of a device whose nodes are on many hosts.
-enum Network<'a> {
-    Ethernet(&'a ethernet::open::Channels),
-    Verbs(&'a verbs::open::Channels),
+enum NetworkChannels<'a> {
+    Ethernet(&'a ethernet::open::EthernetChannels),
+    Verbs(&'a verbs::open::VerbsChannels),
 }
 
 /// The same call on whichever it is.
 macro_rules! on_network {
     ($network:expr, $channels:ident => $call:expr) => {
         match $network {
-            Network::Ethernet($channels) => $call,
-            Network::Verbs($channels) => $call,
+            NetworkChannels::Ethernet($channels) => $call,
+            NetworkChannels::Verbs($channels) => $call,
         }
     };
 }
 
 /// An open device (`pmDevice`).
-pub struct Device(Arc<Owner>);
+pub struct Device(Arc<DeviceState>);
 
 impl Device {
     /// Opens a device. NoDevice: no such type here. Invalid: bad options. Permission: this is a
@@ -100,201 +101,203 @@ impl Device {
     ///
     /// Options: `-nodes N`, and but for composite `-channels C`; ethernet's others are in
     /// `docs/pm.md`, those of verbs in `docs/verbs.md`.
-    pub fn open(kind: &str, options: &[&str]) -> Result<Device> {
+    pub fn open(kind: &str, options: &[&str]) -> PmResult<Device> {
         let (kind, contexts) = match kind {
             "composite" => {
-                let options = composite::config::Options::parse(options)?;
-                (OwnerKind::Composite(options), composite::config::CONTEXTS)
+                let options = composite::config::CompositeOptions::parse(options)?;
+                (DeviceKind::Composite(options), composite::config::MAX_CONTEXTS)
             }
             "shmem" => {
-                let options = shmem::config::Options::parse(options)?;
+                let options = shmem::config::ShmemOptions::parse(options)?;
                 role::become_owner()?;
-                let channels = Box::new(shmem::open::Channels::new(options)?);
-                (OwnerKind::Shmem(channels), options.nodes * options.channels)
+                let channels = Box::new(shmem::open::ShmemChannels::new(options)?);
+                (DeviceKind::Shmem(channels), options.nodes * options.channels)
             }
             "ethernet" | "agent-udp" => {
-                let options = ethernet::config::Options::parse(kind, options)?;
+                let options = ethernet::config::EthernetOptions::parse(kind, options)?;
                 role::become_owner()?;
-                let channels = Arc::new(ethernet::open::Channels::new(&options)?);
+                let channels = Arc::new(ethernet::open::EthernetChannels::new(&options)?);
                 let contexts = channels.contexts();
-                (OwnerKind::Ethernet(channels), contexts)
+                (DeviceKind::Ethernet(channels), contexts)
             }
             "verbs" => {
-                let options = verbs::config::Options::parse(options)?;
+                let options = verbs::config::VerbsOptions::parse(options)?;
                 role::become_owner()?;
-                let channels = Arc::new(verbs::open::Channels::new(&options)?);
+                let channels = Arc::new(verbs::open::VerbsChannels::new(&options)?);
                 let contexts = channels.contexts();
-                (OwnerKind::Verbs(channels), contexts)
+                (DeviceKind::Verbs(channels), contexts)
             }
             other => return Err(refuse_kind(other)),
         };
-        Ok(Device::of(kind, contexts))
+        Ok(Device::with_contexts(kind, contexts))
     }
 
     /// Opens ethernet over sockets that somebody with more rights has opened: for each local node
     /// one for each `-link`. Invalid: bad options, or not as many.
     #[doc(hidden)]
-    pub fn open_over(
+    pub fn open_with_sockets(
         options: &[&str],
-        links: Vec<Vec<ethernet::wire::Endpoint>>,
-    ) -> Result<Device> {
-        let options = ethernet::config::Options::parse("ethernet", options)?;
+        links: Vec<Vec<ethernet::wire::WireEndpoint>>,
+    ) -> PmResult<Device> {
+        let options = ethernet::config::EthernetOptions::parse("ethernet", options)?;
         role::become_owner()?;
-        let channels = Arc::new(ethernet::open::Channels::given(&options, links)?);
+        let channels = Arc::new(ethernet::open::EthernetChannels::from_endpoints(&options, links)?);
         let contexts = channels.contexts();
-        Ok(Device::of(OwnerKind::Ethernet(channels), contexts))
+        Ok(Device::with_contexts(DeviceKind::Ethernet(channels), contexts))
     }
 
-    fn of(kind: OwnerKind, contexts: usize) -> Device {
-        let open = Mutex::new(vec![false; contexts]);
-        Device(Arc::new(Owner { kind, open, closed: Mutex::new(false) }))
+    fn with_contexts(kind: DeviceKind, contexts: usize) -> Device {
+        let open_contexts = Mutex::new(vec![false; contexts]);
+        Device(Arc::new(DeviceState { kind, open_contexts, is_closed: Mutex::new(false) }))
     }
 
-    fn live(&self) -> Result<&Owner> {
-        if *self.0.closed.lock().unwrap_or_else(PoisonError::into_inner) {
+    fn state_if_open(&self) -> PmResult<&DeviceState> {
+        if *self.0.is_closed.lock().unwrap_or_else(PoisonError::into_inner) {
             return Err(Error::Invalid);
         }
         Ok(&self.0)
     }
 
     /// The owner of a device that crosses a network.
-    fn network(&self) -> Result<Network<'_>> {
-        match &self.live()?.kind {
-            OwnerKind::Ethernet(channels) => Ok(Network::Ethernet(channels)),
-            OwnerKind::Verbs(channels) => Ok(Network::Verbs(channels)),
+    fn network(&self) -> PmResult<NetworkChannels<'_>> {
+        match &self.state_if_open()?.kind {
+            DeviceKind::Ethernet(channels) => Ok(NetworkChannels::Ethernet(channels)),
+            DeviceKind::Verbs(channels) => Ok(NetworkChannels::Verbs(channels)),
             _ => Err(Error::NoSys),
         }
     }
 
     /// Closes it; every later call answers Invalid. Busy: contexts are open.
-    pub fn close(&self) -> Result<()> {
-        let owner = self.live()?;
-        if owner.open.lock().unwrap_or_else(PoisonError::into_inner).contains(&true) {
+    pub fn close(&self) -> PmResult<()> {
+        let device_state = self.state_if_open()?;
+        if device_state.open_contexts.lock().unwrap_or_else(PoisonError::into_inner).contains(&true)
+        {
             return Err(Error::Busy);
         }
-        *owner.closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *device_state.is_closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
         Ok(())
     }
 
     /// The device's properties.
-    pub fn config(&self) -> Result<DeviceConfig> {
-        let owner = self.live()?;
-        let contexts = owner.open.lock().unwrap_or_else(PoisonError::into_inner).len();
-        Ok(match &owner.kind {
-            OwnerKind::Shmem(channels) => channels.config(contexts),
-            OwnerKind::Ethernet(channels) => channels.config(contexts),
-            OwnerKind::Verbs(channels) => channels.config(contexts),
-            OwnerKind::Composite(options) => options.config(contexts),
+    pub fn config(&self) -> PmResult<DeviceConfig> {
+        let device_state = self.state_if_open()?;
+        let contexts =
+            device_state.open_contexts.lock().unwrap_or_else(PoisonError::into_inner).len();
+        Ok(match &device_state.kind {
+            DeviceKind::Shmem(channels) => channels.config(contexts),
+            DeviceKind::Ethernet(channels) => channels.config(contexts),
+            DeviceKind::Verbs(channels) => channels.config(contexts),
+            DeviceKind::Composite(options) => options.config(contexts),
         })
     }
 
     /// Option bits.
-    pub fn option_bits(&self) -> Result<u64> {
+    pub fn option_bits(&self) -> PmResult<u64> {
         Ok(self.config()?.option)
     }
 
     /// The node numbers of the device.
-    pub fn node_list(&self) -> Result<Range<u32>> {
+    pub fn node_list(&self) -> PmResult<Range<u32>> {
         Ok(0..self.config()?.nodes as u32)
     }
 
     /// Whether `node` can be reached. Invalid: no such node. A composite reaches nobody before
     /// its contexts have members.
-    pub fn is_reachable(&self, node: u32) -> Result<bool> {
+    pub fn is_reachable(&self, node: u32) -> PmResult<bool> {
         if !self.node_list()?.contains(&node) {
             return Err(Error::Invalid);
         }
-        Ok(!matches!(self.live()?.kind, OwnerKind::Composite(_)))
+        Ok(!matches!(self.state_if_open()?.kind, DeviceKind::Composite(_)))
     }
 
     /// Opens context `number`. Invalid: no such number. Busy: already open.
-    pub fn open_context(&self, number: usize) -> Result<ContextRef> {
-        self.live()?.take(number)?;
-        ContextRef::opened(&self.0, number).inspect_err(|_| self.0.give_back(number))
+    pub fn open_context(&self, number: usize) -> PmResult<ContextRef> {
+        self.state_if_open()?.acquire_context(number)?;
+        ContextRef::opened(&self.0, number).inspect_err(|_| self.0.release_context(number))
     }
 
     /// The counters of `node`, summed over the channels in use. NoSys on a composite. Invalid: no
     /// such node; on ethernet also one of another host.
-    pub fn counters(&self, node: u32) -> Result<Counters> {
-        match &self.live()?.kind {
-            OwnerKind::Shmem(channels) => channels.counters(node as usize),
-            OwnerKind::Ethernet(channels) => channels.counters(node as usize),
-            OwnerKind::Verbs(channels) => channels.counters(node as usize),
-            OwnerKind::Composite(_) => Err(Error::NoSys),
+    pub fn counters(&self, node: u32) -> PmResult<Counters> {
+        match &self.state_if_open()?.kind {
+            DeviceKind::Shmem(channels) => channels.counters(node as usize),
+            DeviceKind::Ethernet(channels) => channels.counters(node as usize),
+            DeviceKind::Verbs(channels) => channels.counters(node as usize),
+            DeviceKind::Composite(_) => Err(Error::NoSys),
         }
     }
 
     /// Says that the process of `node` is gone: what is queued for it counts as received, and
     /// sends to it are accepted and dropped from now on. Must not run before it has ended. On
     /// ethernet what it has sent is brought home by [`Device::serve`].
-    pub fn mark_exited(&self, node: u32) -> Result<()> {
-        match &self.live()?.kind {
-            OwnerKind::Shmem(channels) => channels.mark_exited(node as usize),
-            OwnerKind::Ethernet(channels) => channels.mark_exited(node as usize),
-            OwnerKind::Verbs(channels) => channels.mark_exited(node as usize),
-            OwnerKind::Composite(_) => Err(Error::NoSys),
+    pub fn mark_exited(&self, node: u32) -> PmResult<()> {
+        match &self.state_if_open()?.kind {
+            DeviceKind::Shmem(channels) => channels.mark_exited(node as usize),
+            DeviceKind::Ethernet(channels) => channels.mark_exited(node as usize),
+            DeviceKind::Verbs(channels) => channels.mark_exited(node as usize),
+            DeviceKind::Composite(_) => Err(Error::NoSys),
         }
     }
 
     /// Tells the processes whether there are more of them than processors.
-    pub fn set_oversubscribed(&self, oversubscribed: bool) -> Result<()> {
-        match &self.live()?.kind {
-            OwnerKind::Shmem(channels) => channels.set_oversubscribed(oversubscribed),
-            OwnerKind::Ethernet(channels) => channels.set_oversubscribed(oversubscribed),
-            OwnerKind::Verbs(channels) => channels.set_oversubscribed(oversubscribed),
-            OwnerKind::Composite(_) => return Err(Error::NoSys),
+    pub fn set_oversubscribed(&self, oversubscribed: bool) -> PmResult<()> {
+        match &self.state_if_open()?.kind {
+            DeviceKind::Shmem(channels) => channels.set_oversubscribed(oversubscribed),
+            DeviceKind::Ethernet(channels) => channels.set_oversubscribed(oversubscribed),
+            DeviceKind::Verbs(channels) => channels.set_oversubscribed(oversubscribed),
+            DeviceKind::Composite(_) => return Err(Error::NoSys),
         }
         Ok(())
     }
 
     /// Networks: where the local nodes are reached. Opaque; those of all hosts, put together in
     /// the order of their nodes, are what [`Device::set_peers`] takes.
-    pub fn addresses(&self) -> Result<Vec<u8>> {
+    pub fn addresses(&self) -> PmResult<Vec<u8>> {
         on_network!(self.network()?, it => it.addresses())
     }
 
     /// Networks: where all nodes are reached. Has to precede the first use of a context and the
     /// first attach descriptor; is done by `open` where all nodes are local. Invalid: not as many
     /// addresses as there are nodes. Busy: was said before.
-    pub fn set_peers(&self, table: &[u8]) -> Result<()> {
+    pub fn set_peers(&self, table: &[u8]) -> PmResult<()> {
         on_network!(self.network()?, it => it.set_peers(table))
     }
 
     /// Networks: a node of another host has ended. Sends to it are accepted and dropped.
-    pub fn peer_exited(&self, node: u32) -> Result<()> {
+    pub fn peer_exited(&self, node: u32) -> PmResult<()> {
         on_network!(self.network()?, it => it.peer_exited(node as usize))
     }
 
     /// Networks: becomes readable when [`Device::serve`] has something to do.
-    pub fn adopted_fd(&self) -> Result<BorrowedFd<'_>> {
+    pub fn adopted_fd(&self) -> PmResult<BorrowedFd<'_>> {
         Ok(on_network!(self.network()?, it => it.adopted_fd()))
     }
 
     /// Networks: goes on with sending what processes that have ended have left; never waits.
-    pub fn serve(&self) -> Result<()> {
+    pub fn serve(&self) -> PmResult<()> {
         on_network!(self.network()?, it => it.serve());
         Ok(())
     }
 
     /// Networks: whether all that the ended processes had sent has arrived, or its receivers have
     /// gone.
-    pub fn is_quiet(&self) -> Result<bool> {
-        Ok(on_network!(self.network()?, it => it.is_quiet()))
+    pub fn is_idle(&self) -> PmResult<bool> {
+        Ok(on_network!(self.network()?, it => it.is_drained()))
     }
 
     /// Ethernet: one line for people where a link is not the wire that was asked for.
-    pub fn note(&self) -> Result<Option<String>> {
+    pub fn wire_note(&self) -> PmResult<Option<String>> {
         match self.network()? {
-            Network::Ethernet(channels) => Ok(channels.note()),
-            Network::Verbs(_) => Ok(None),
+            NetworkChannels::Ethernet(channels) => Ok(channels.note()),
+            NetworkChannels::Verbs(_) => Ok(None),
         }
     }
 
     /// Networks: which wires there are over which links, for people.
-    pub fn wires(&self) -> Result<String> {
+    pub fn wires(&self) -> PmResult<String> {
         match self.network()? {
-            Network::Ethernet(channels) => Ok(channels.wires()),
-            Network::Verbs(channels) => Ok(channels.describe()),
+            NetworkChannels::Ethernet(channels) => Ok(channels.describe_wires()),
+            NetworkChannels::Verbs(channels) => Ok(channels.describe()),
         }
     }
 }

@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::log::News;
-use super::regions::{Id, Kept, Regions};
-use super::span::Span;
-use super::watch::{self, Read, Watch};
+use super::invalidation_log::Invalidation;
+use super::mapping_monitor::{self, LogCursors, MappingMonitor};
+use super::page_range::PageRange;
+use super::regions::{InvalidationSource, PinnedRegions, UseId};
 use crate::debug;
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ pub trait Registrar {
     ///
     /// # Errors
     /// The errno value. ENOMEM, EAGAIN and EPERM: there is no more room for pinned memory.
-    fn pin(&mut self, span: Span) -> std::result::Result<Self::Registration, i32>;
+    fn pin(&mut self, span: PageRange) -> std::result::Result<Self::Registration, i32>;
 
     /// Gives a registration up.
     fn unpin(&mut self, registration: Self::Registration);
@@ -28,49 +28,49 @@ pub trait Registrar {
 
 /// How a cache behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct CacheOptions {
     /// Registrations that nobody uses are kept while all together have at most as many bytes.
-    pub limit: usize,
+    pub max_bytes: usize,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { limit: 256 << 20 }
+impl Default for CacheOptions {
+    fn default() -> CacheOptions {
+        CacheOptions { max_bytes: 256 << 20 }
     }
 }
 
 /// One use of a registration, until `unlock`.
 #[derive(Clone, Copy, Debug)]
-pub struct Lock<T> {
+pub struct RegistrationRef<T> {
     /// What `unlock` takes.
-    pub id: Id,
+    pub id: UseId,
     /// What the device gave for a region that covers what was asked for.
     pub registration: T,
 }
 
 /// What a cache has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CacheStats {
     /// Locks that found their region.
     pub hits: u64,
     /// Locks that had to pin.
     pub misses: u64,
     /// Misses in memory that cannot be watched: pinned for this one use.
-    pub unwatched: u64,
+    pub unmonitored: u64,
 }
 
 /// The registrations of one registrar. Its locks are its own: neither the watching thread nor a
 /// thread in munmap ever waits for one.
 pub struct Cache<R: Registrar> {
-    watch: &'static Watch,
+    monitor: &'static MappingMonitor,
     inner: Mutex<Inner<R>>,
 }
 
 struct Inner<R: Registrar> {
     registrar: R,
-    regions: Regions<R::Registration>,
-    read: Read,
-    counts: Counts,
+    regions: PinnedRegions<R::Registration>,
+    log_cursors: LogCursors,
+    stats: CacheStats,
 }
 
 /// Whether the user was told that some memory cannot be watched.
@@ -78,12 +78,13 @@ static WARNED: AtomicBool = AtomicBool::new(false);
 
 impl<R: Registrar> Cache<R> {
     /// Nothing pinned yet. NoMemory: not even the log.
-    pub fn new(registrar: R, options: Options) -> Result<Cache<R>> {
-        let watch = watch::of_process()?;
-        let read = watch.start_of_reading().ok_or(Error::Invalid)?;
-        let regions = Regions::new(options.limit);
-        let inner = Mutex::new(Inner { registrar, regions, read, counts: Counts::default() });
-        Ok(Cache { watch, inner })
+    pub fn new(registrar: R, options: CacheOptions) -> PmResult<Cache<R>> {
+        let monitor = mapping_monitor::of_process()?;
+        let log_cursors = monitor.initial_cursors().ok_or(Error::Invalid)?;
+        let regions = PinnedRegions::new(options.max_bytes);
+        let inner =
+            Mutex::new(Inner { registrar, regions, log_cursors, stats: CacheStats::default() });
+        Ok(Cache { monitor, inner })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner<R>> {
@@ -94,26 +95,26 @@ impl<R: Registrar> Cache<R> {
     /// child of fork. NoSpace: the limit of locked memory, which PM_DEBUG names. Io: the device
     /// refuses this memory for another reason.
     #[inline]
-    pub fn lock(&self, address: usize, len: usize) -> Result<Lock<R::Registration>> {
-        let span = Span::pages(address, len)?;
+    pub fn lock(&self, address: usize, len: usize) -> PmResult<RegistrationRef<R::Registration>> {
+        let span = PageRange::pages(address, len)?;
         // In a child of fork there is nothing, and the lock may be held for ever.
-        self.watch.now().ok_or(Error::Invalid)?;
+        self.monitor.current_cursors().ok_or(Error::Invalid)?;
         let mut inner = self.inner();
-        if let Some((slot, kept)) = inner.regions.find(span)
-            && (kept == Kept::Own || !self.watch.may_be_changing())
+        if let Some((slot, source)) = inner.regions.find(span)
+            && (source == InvalidationSource::OwnMapping || !self.monitor.may_be_changing())
             // All that had happened before this call, and before the kernel was asked, is in there.
-            && self.watch.now() == Some(inner.read)
+            && self.monitor.current_cursors() == Some(inner.log_cursors)
             && let Some((id, registration)) = inner.regions.reuse(slot)
         {
-            inner.counts.hits += 1;
-            return Ok(Lock { id, registration });
+            inner.stats.hits += 1;
+            return Ok(RegistrationRef { id, registration });
         }
-        inner.lock_slowly(self.watch, span)
+        inner.lock_slow(self.monitor, span)
     }
 
     /// The use is over; the registration may stay. Invalid: there is no such use.
-    pub fn unlock(&self, id: Id) -> Result<()> {
-        self.watch.now().ok_or(Error::Invalid)?;
+    pub fn unlock(&self, id: UseId) -> PmResult<()> {
+        self.monitor.current_cursors().ok_or(Error::Invalid)?;
         let mut inner = self.inner();
         inner.regions.release(id)?;
         inner.unpin();
@@ -128,8 +129,8 @@ impl<R: Registrar> Cache<R> {
     }
 
     /// What it has done so far.
-    pub fn counts(&self) -> Counts {
-        self.inner().counts
+    pub fn stats(&self) -> CacheStats {
+        self.inner().stats
     }
 
     /// The bytes of all registrations.
@@ -140,37 +141,45 @@ impl<R: Registrar> Cache<R> {
 
 impl<R: Registrar> Inner<R> {
     #[cold]
-    fn lock_slowly(&mut self, watch: &Watch, span: Span) -> Result<Lock<R::Registration>> {
+    fn lock_slow(
+        &mut self,
+        monitor: &MappingMonitor,
+        span: PageRange,
+    ) -> PmResult<RegistrationRef<R::Registration>> {
         // The thread that unmaps goes on soon: it waits for the watching thread only.
-        while watch.may_be_changing() {
+        while monitor.may_be_changing() {
             std::thread::yield_now();
         }
-        self.catch_up(watch);
+        self.catch_up(monitor);
         let found = self.regions.find(span);
         if let Some((id, registration)) = found.and_then(|(slot, _)| self.regions.reuse(slot)) {
-            self.counts.hits += 1;
-            return Ok(Lock { id, registration });
+            self.stats.hits += 1;
+            return Ok(RegistrationRef { id, registration });
         }
-        self.counts.misses += 1;
-        let covered = watch.cover(span);
-        if let Err(why) = &covered {
-            self.counts.unwatched += 1;
+        self.stats.misses += 1;
+        let monitored = monitor.monitor_range(span);
+        if let Err(why) = &monitored {
+            self.stats.unmonitored += 1;
             warn_once(span, why);
         }
-        self.regions.make_room(span.bytes());
+        self.regions.evict_to_fit(span.bytes());
         self.unpin();
         let registration = self.pin(span)?;
-        let id = self.regions.insert(span, covered.unwrap_or(Kept::Not), registration.clone());
+        let id = self.regions.insert(
+            span,
+            monitored.unwrap_or(InvalidationSource::Unmonitored),
+            registration.clone(),
+        );
         // What happened while it was pinned: it is used this once then, and never again.
-        self.catch_up(watch);
-        Ok(Lock { id, registration })
+        self.catch_up(monitor);
+        Ok(RegistrationRef { id, registration })
     }
 
-    fn catch_up(&mut self, watch: &Watch) {
+    fn catch_up(&mut self, monitor: &MappingMonitor) {
         let regions = &mut self.regions;
-        watch.catch_up(&mut self.read, |news| match news {
-            News::Changed(span) => regions.invalidate(span),
-            News::Everything => regions.invalidate_all(),
+        monitor.catch_up(&mut self.log_cursors, |invalidation| match invalidation {
+            Invalidation::Changed(span) => regions.invalidate(span),
+            Invalidation::Everything => regions.invalidate_all(),
         });
         self.unpin();
     }
@@ -182,7 +191,7 @@ impl<R: Registrar> Inner<R> {
     }
 
     /// Gives up others where there is no room, as long as there are any.
-    fn pin(&mut self, span: Span) -> Result<R::Registration> {
+    fn pin(&mut self, span: PageRange) -> PmResult<R::Registration> {
         loop {
             let errno = match self.registrar.pin(span) {
                 Ok(registration) => return Ok(registration),
@@ -191,7 +200,7 @@ impl<R: Registrar> Inner<R> {
             match errno {
                 libc::ENOMEM | libc::EAGAIN | libc::EPERM => {
                     if !self.regions.evict_bytes(span.bytes()) {
-                        debug::say(debug::ERROR, || no_room(span, self.regions.bytes()));
+                        debug::log(debug::ERROR, || describe_full(span, self.regions.bytes()));
                         return Err(Error::NoSpace);
                     }
                     self.unpin();
@@ -200,7 +209,7 @@ impl<R: Registrar> Inner<R> {
                 _ => {
                     let (start, end) = (span.start(), span.end());
                     let why = std::io::Error::from_raw_os_error(errno);
-                    debug::say(debug::ERROR, || {
+                    debug::log(debug::ERROR, || {
                         format!("memory {start:#x}-{end:#x} cannot be registered: {why}")
                     });
                     return Err(Error::Io);
@@ -219,7 +228,7 @@ impl<R: Registrar> Drop for Cache<R> {
     }
 }
 
-fn no_room(span: Span, pinned: usize) -> String {
+fn describe_full(span: PageRange, pinned: usize) -> String {
     use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
     let limit = match getrlimit(Resource::RLIMIT_MEMLOCK) {
         Ok((RLIM_INFINITY, _)) => "unlimited: it is the device or the machine that is full".into(),
@@ -232,7 +241,7 @@ fn no_room(span: Span, pinned: usize) -> String {
     )
 }
 
-fn warn_once(span: Span, why: &str) {
+fn warn_once(span: PageRange, why: &str) {
     if !WARNED.swap(true, Ordering::Relaxed) {
         debug::warn_user(&format!(
             "memory at {:#x} is unregistered after each use, because it cannot be watched ({why}); \

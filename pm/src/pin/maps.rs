@@ -3,8 +3,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::query::mapping_at;
-use super::span::Span;
+use super::page_range::PageRange;
+use super::procmap_query::mapping_at;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
@@ -13,7 +13,7 @@ const UNREADABLE: &str = "/proc/self/maps cannot be read";
 /// One mapping of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mapping {
-    pub(super) span: Span,
+    pub(super) span: PageRange,
     /// Private and without a file.
     pub(super) anonymous: bool,
 }
@@ -26,59 +26,62 @@ pub(super) struct Mapping {
 ///
 /// # Errors
 /// What kind of memory it is instead.
-pub(super) fn anonymous_around(span: Span) -> Result<Span, &'static str> {
+pub(super) fn anonymous_around(span: PageRange) -> Result<PageRange, &'static str> {
     let maps = File::open("/proc/self/maps").map_err(|_| UNREADABLE)?;
-    match by_questions(&maps, span) {
+    match via_procmap_query(&maps, span) {
         Some(answer) => answer,
-        None => by_text(maps, span),
+        None => via_proc_maps(maps, span),
     }
 }
 
 /// None: the kernel answers none.
-pub(super) fn by_questions(maps: &File, span: Span) -> Option<Result<Span, &'static str>> {
-    let mut at = span.start();
-    let mut first = Some(mapping_at(maps, at).ok()?);
+pub(super) fn via_procmap_query(
+    maps: &File,
+    span: PageRange,
+) -> Option<Result<PageRange, &'static str>> {
+    let mut addr = span.start();
+    let mut first = Some(mapping_at(maps, addr).ok()?);
     let next = || {
         let answer = match first.take() {
             Some(answer) => Ok(answer),
-            None => mapping_at(maps, at).map_err(|_| UNREADABLE),
+            None => mapping_at(maps, addr).map_err(|_| UNREADABLE),
         };
         if let Ok(Some(mapping)) = answer {
-            at = mapping.span.end();
+            addr = mapping.span.end();
         }
         answer.transpose()
     };
-    Some(around(span, std::iter::from_fn(next)))
+    Some(enclosing_mappings(span, std::iter::from_fn(next)))
 }
 
 /// By reading all of it, up to there.
-pub(super) fn by_text(maps: File, span: Span) -> Result<Span, &'static str> {
+pub(super) fn via_proc_maps(maps: File, span: PageRange) -> Result<PageRange, &'static str> {
     let mapping = |line: std::io::Result<String>| {
         parse(&line.map_err(|_| UNREADABLE)?).ok_or("/proc/self/maps reads as nothing known")
     };
-    around(span, BufReader::new(maps).lines().map(mapping))
+    enclosing_mappings(span, BufReader::new(maps).lines().map(mapping))
 }
 
 /// See `anonymous_around`, by mappings in the order of their addresses.
-fn around(
-    span: Span,
+fn enclosing_mappings(
+    span: PageRange,
     mappings: impl Iterator<Item = Result<Mapping, &'static str>>,
-) -> Result<Span, &'static str> {
-    let mut found: Option<Span> = None;
+) -> Result<PageRange, &'static str> {
+    let mut found: Option<PageRange> = None;
     for mapping in mappings {
         let Mapping { span: mapping, anonymous } = mapping?;
         if mapping.end() <= span.start() {
             continue;
         }
-        let begins = found.map_or(span.start(), |found| found.end());
-        if mapping.start() > begins {
+        let expected_start = found.map_or(span.start(), |found| found.end());
+        if mapping.start() > expected_start {
             break;
         }
         if !anonymous {
             return Err("it belongs to a file, a device or shared memory");
         }
         let start = found.map_or(mapping.start(), |found| found.start());
-        found = Span::new(start, mapping.end());
+        found = PageRange::new(start, mapping.end());
         if mapping.end() >= span.end() {
             return found.ok_or("it is not mapped");
         }
@@ -90,8 +93,8 @@ fn around(
 fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
-    let number = |text| usize::from_str_radix(text, 16).ok();
-    let span = Span::new(number(start)?, number(end)?)?;
+    let parse_hex = |text| usize::from_str_radix(text, 16).ok();
+    let span = PageRange::new(parse_hex(start)?, parse_hex(end)?)?;
     let private = words.next()?.ends_with('p');
     let inode = words.nth(2)?;
     Some(Mapping { span, anonymous: private && inode == "0" })
@@ -104,7 +107,7 @@ mod tests {
     #[test]
     fn a_line_tells_addresses_and_whether_the_memory_is_anonymous() {
         let line = "7f00-8000 rw-p 00000000 00:00 0                          [heap]";
-        let span = Span::new(0x7f00, 0x8000).unwrap();
+        let span = PageRange::new(0x7f00, 0x8000).unwrap();
         assert_eq!(parse(line), Some(Mapping { span, anonymous: true }));
         for (line, anonymous) in [
             ("1000-2000 rw-s 00000000 00:01 2056 /dev/zero (deleted)", false),
@@ -121,11 +124,11 @@ mod tests {
     #[test]
     fn memory_of_this_process_is_told_apart() {
         let word = Box::new([7u8; 64]);
-        let on_heap = Span::pages(word.as_ptr() as usize, 64).unwrap();
+        let on_heap = PageRange::pages(word.as_ptr() as usize, 64).unwrap();
         assert!(anonymous_around(on_heap).unwrap().contains(on_heap));
-        let code = Span::pages(parse as *const () as usize, 1).unwrap();
+        let code = PageRange::pages(parse as *const () as usize, 1).unwrap();
         assert!(anonymous_around(code).unwrap_err().contains("file"));
-        let nothing = Span::pages(4096, 1).unwrap();
+        let nothing = PageRange::pages(4096, 1).unwrap();
         assert!(anonymous_around(nothing).unwrap_err().contains("not mapped"));
     }
 }

@@ -20,44 +20,44 @@
 
 #[cfg(not(loom))]
 mod cache;
-mod log;
+mod invalidation_log;
+#[cfg(not(loom))]
+mod mapping_monitor;
 #[cfg(not(loom))]
 mod maps;
-#[cfg(all(test, not(loom)))]
-mod model;
 #[cfg(not(loom))]
-pub(crate) mod own;
+mod monitor_thread;
 #[cfg(not(loom))]
-mod query;
+pub(crate) mod own_mappings;
+mod page_range;
+#[cfg(not(loom))]
+mod procmap_query;
 #[cfg(not(loom))]
 mod regions;
-mod span;
-#[cfg(not(loom))]
-mod thread;
+#[cfg(all(test, not(loom)))]
+mod regions_model_test;
 #[cfg(not(loom))]
 mod uffd;
-#[cfg(not(loom))]
-mod watch;
 
 #[cfg(not(loom))]
-pub use cache::{Cache, Counts, Lock, Options, Registrar};
+pub use cache::{Cache, CacheOptions, CacheStats, Registrar, RegistrationRef};
 #[cfg(not(loom))]
-pub use regions::Id;
-pub use span::{PAGE, Span};
+pub use mapping_monitor::probe;
+pub use page_range::{PAGE, PageRange};
 #[cfg(not(loom))]
-pub use watch::probe;
+pub use regions::UseId;
 
 /// PM has mapped this memory and will say when it goes: for tests; `pmAlloc` says it itself.
 /// Invalid: no memory.
 #[cfg(not(loom))]
-pub fn add_own(address: usize, len: usize) -> crate::Result<()> {
-    own::add(Span::pages(address, len)?);
+pub fn add_own(address: usize, len: usize) -> crate::PmResult<()> {
+    own_mappings::add(PageRange::pages(address, len)?);
     Ok(())
 }
 
 /// What `add_own` was told of goes now. Invalid: no memory.
 #[cfg(not(loom))]
-pub fn remove_own(address: usize, len: usize) -> crate::Result<()> {
-    own::remove(Span::pages(address, len)?);
+pub fn remove_own(address: usize, len: usize) -> crate::PmResult<()> {
+    own_mappings::remove(PageRange::pages(address, len)?);
     Ok(())
 }

@@ -10,8 +10,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::span::Span;
-use crate::error::{Error, Result};
+use super::page_range::PageRange;
+use crate::error::{Error, PmResult};
 use std::collections::BTreeMap;
 
 /// No slot.
@@ -19,25 +19,25 @@ const NONE: u32 = u32::MAX;
 
 /// One use of a region. Used up by `release`: later uses of the slot have other generations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Id {
+pub struct UseId {
     slot: u32,
     generation: u32,
 }
 
 /// Why a region may be used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kept {
+pub enum InvalidationSource {
     /// It may not: nobody would tell that its memory changed.
-    Not,
+    Unmonitored,
     /// The kernel tells.
-    Watched,
+    Monitored,
     /// PM tells: it has mapped this memory itself.
-    Own,
+    OwnMapping,
 }
 
-struct Region<R> {
-    span: Span,
-    kept: Kept,
+struct PinnedRegion<R> {
+    span: PageRange,
+    source: InvalidationSource,
     /// None: the slot is free.
     registration: Option<R>,
     generation: u32,
@@ -50,29 +50,29 @@ struct Region<R> {
 }
 
 /// All pinned regions of one registrar.
-pub struct Regions<R> {
-    slots: Vec<Region<R>>,
-    free: Vec<u32>,
+pub struct PinnedRegions<R> {
+    slots: Vec<PinnedRegion<R>>,
+    free_slots: Vec<u32>,
     by_start: BTreeMap<usize, u32>,
     oldest: u32,
     newest: u32,
     bytes: usize,
-    limit: usize,
-    unpin: Vec<R>,
+    max_bytes: usize,
+    pending_unpin: Vec<R>,
 }
 
-impl<R: Clone> Regions<R> {
+impl<R: Clone> PinnedRegions<R> {
     /// None yet. Of more than `limit` bytes together those without users are given up.
-    pub fn new(limit: usize) -> Regions<R> {
-        Regions {
+    pub fn new(max_bytes: usize) -> PinnedRegions<R> {
+        PinnedRegions {
             slots: Vec::new(),
-            free: Vec::new(),
+            free_slots: Vec::new(),
             by_start: BTreeMap::new(),
             oldest: NONE,
             newest: NONE,
             bytes: 0,
-            limit,
-            unpin: Vec::new(),
+            max_bytes,
+            pending_unpin: Vec::new(),
         }
     }
 
@@ -83,19 +83,19 @@ impl<R: Clone> Regions<R> {
 
     /// The region that covers `span`, where there is one: for `reuse`.
     #[inline]
-    pub fn find(&self, span: Span) -> Option<(u32, Kept)> {
+    pub fn find(&self, span: PageRange) -> Option<(u32, InvalidationSource)> {
         let (_, &slot) = self.by_start.range(..=span.start()).next_back()?;
         let region = &self.slots[slot as usize];
-        (region.span.end() >= span.end()).then_some((slot, region.kept))
+        (region.span.end() >= span.end()).then_some((slot, region.source))
     }
 
     /// One more user of the region that was just found.
     #[inline]
-    pub fn reuse(&mut self, slot: u32) -> Option<(Id, R)> {
+    pub fn reuse(&mut self, slot: u32) -> Option<(UseId, R)> {
         let region = self.slots.get_mut(slot as usize)?;
         let registration = region.registration.clone()?;
         region.users += 1;
-        let id = Id { slot, generation: region.generation };
+        let id = UseId { slot, generation: region.generation };
         if region.users == 1 {
             self.unlink(slot);
         }
@@ -104,8 +104,8 @@ impl<R: Clone> Regions<R> {
 
     /// Gives up regions without users, the least recently used first, until `bytes` more stay
     /// within the limit or there is none left.
-    pub fn make_room(&mut self, bytes: usize) {
-        while self.bytes.saturating_add(bytes) > self.limit && self.evict() {}
+    pub fn evict_to_fit(&mut self, bytes: usize) {
+        while self.bytes.saturating_add(bytes) > self.max_bytes && self.evict() {}
     }
 
     /// Gives up regions without users of at least `bytes` together. False: there was none.
@@ -119,18 +119,23 @@ impl<R: Clone> Regions<R> {
     fn evict(&mut self) -> bool {
         let oldest = self.oldest;
         if oldest != NONE {
-            self.forget(oldest);
+            self.unindex(oldest);
         }
         oldest != NONE
     }
 
     /// A region that was just pinned, with one user. Where it is kept others may use it, too, and
     /// it stays when it has no user.
-    pub fn insert(&mut self, span: Span, kept: Kept, registration: R) -> Id {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Region {
+    pub fn insert(
+        &mut self,
+        span: PageRange,
+        source: InvalidationSource,
+        registration: R,
+    ) -> UseId {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.slots.push(PinnedRegion {
                 span,
-                kept,
+                source,
                 registration: None,
                 generation: 0,
                 users: 0,
@@ -140,33 +145,33 @@ impl<R: Clone> Regions<R> {
             });
             (self.slots.len() - 1) as u32
         });
-        let indexed = kept != Kept::Not && self.find(span).is_none();
+        let indexed = source != InvalidationSource::Unmonitored && self.find(span).is_none();
         if indexed {
-            self.forget_covered(span);
+            self.unindex_covered(span);
             self.by_start.insert(span.start(), slot);
         }
         let region = &mut self.slots[slot as usize];
         region.span = span;
-        region.kept = kept;
+        region.source = source;
         region.registration = Some(registration);
         region.users = 1;
         region.indexed = indexed;
         self.bytes += span.bytes();
-        Id { slot, generation: region.generation }
+        UseId { slot, generation: region.generation }
     }
 
     /// Takes what lies inside `span` out of the index.
-    fn forget_covered(&mut self, span: Span) {
+    fn unindex_covered(&mut self, span: PageRange) {
         while let Some((_, &slot)) = self.by_start.range(span.start()..span.end()).next() {
             if !span.contains(self.slots[slot as usize].span) {
                 break;
             }
-            self.forget(slot);
+            self.unindex(slot);
         }
     }
 
     /// A user has gone. Invalid: there is no such use.
-    pub fn release(&mut self, id: Id) -> Result<()> {
+    pub fn release(&mut self, id: UseId) -> PmResult<()> {
         let region = self.slots.get_mut(id.slot as usize).ok_or(Error::Invalid)?;
         if region.generation != id.generation || region.users == 0 {
             return Err(Error::Invalid);
@@ -177,7 +182,7 @@ impl<R: Clone> Regions<R> {
         }
         if region.indexed {
             self.link(id.slot);
-            self.make_room(0);
+            self.evict_to_fit(0);
         } else {
             self.retire(id.slot);
         }
@@ -185,24 +190,24 @@ impl<R: Clone> Regions<R> {
     }
 
     /// The memory of `span` is not any more what it was: no region there is used again.
-    pub fn invalidate(&mut self, span: Span) {
+    pub fn invalidate(&mut self, span: PageRange) {
         while let Some((_, &slot)) = self.by_start.range(..span.end()).next_back() {
             if self.slots[slot as usize].span.end() <= span.start() {
                 break;
             }
-            self.forget(slot);
+            self.unindex(slot);
         }
     }
 
     /// Nothing is known any more.
     pub fn invalidate_all(&mut self) {
         while let Some((_, &slot)) = self.by_start.first_key_value() {
-            self.forget(slot);
+            self.unindex(slot);
         }
     }
 
     /// Takes an indexed region out of the index; without users it is unpinned.
-    fn forget(&mut self, slot: u32) {
+    fn unindex(&mut self, slot: u32) {
         let region = &mut self.slots[slot as usize];
         region.indexed = false;
         self.by_start.remove(&region.span.start());
@@ -216,20 +221,20 @@ impl<R: Clone> Regions<R> {
         let region = &mut self.slots[slot as usize];
         region.generation = region.generation.wrapping_add(1);
         self.bytes -= region.span.bytes();
-        self.unpin.extend(region.registration.take());
-        self.free.push(slot);
+        self.pending_unpin.extend(region.registration.take());
+        self.free_slots.push(slot);
     }
 
     /// What has to be unpinned.
     pub fn next_unpin(&mut self) -> Option<R> {
-        self.unpin.pop()
+        self.pending_unpin.pop()
     }
 
     /// All that is pinned, users or not: the registrar goes away.
     pub fn take_all(&mut self) -> Vec<R> {
         self.by_start.clear();
-        let of_slots = self.slots.drain(..).filter_map(|region| region.registration);
-        self.unpin.drain(..).chain(of_slots).collect()
+        let in_slots = self.slots.drain(..).filter_map(|region| region.registration);
+        self.pending_unpin.drain(..).chain(in_slots).collect()
     }
 
     /// The most recently used region without users.
@@ -244,7 +249,7 @@ impl<R: Clone> Regions<R> {
     }
 
     fn unlink(&mut self, slot: u32) {
-        let Region { older, newer, .. } = self.slots[slot as usize];
+        let PinnedRegion { older, newer, .. } = self.slots[slot as usize];
         match older {
             NONE => self.oldest = newer,
             other => self.slots[other as usize].newer = newer,

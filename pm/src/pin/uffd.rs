@@ -4,7 +4,7 @@
 // UNSAFETY: system calls without a safe wrapper.
 #![expect(unsafe_code)]
 
-use super::span::Span;
+use super::page_range::PageRange;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -68,13 +68,13 @@ const _: () = assert!(size_of::<Message>() == 32);
 
 impl Message {
     /// The memory that is not what it was: up to two places.
-    pub(super) fn changed(&self) -> [Option<Span>; 2] {
+    pub(super) fn changed(&self) -> [Option<PageRange>; 2] {
         let [first, second, third] = self.words.map(|word| word as usize);
         match self.event {
-            EVENT_UNMAP | EVENT_REMOVE => [Span::new(first, second), None],
+            EVENT_UNMAP | EVENT_REMOVE => [PageRange::new(first, second), None],
             // From where, to where, how long.
             EVENT_REMAP => {
-                let span = |start: usize| Span::new(start, start.saturating_add(third));
+                let span = |start: usize| PageRange::new(start, start.saturating_add(third));
                 [span(first), span(second)]
             }
             _ => [None, None],
@@ -103,7 +103,7 @@ impl Uffd {
     }
 
     /// The descriptor's number: for the watching thread, which calls the kernel directly.
-    pub(super) fn number(&self) -> i32 {
+    pub(super) fn raw_fd(&self) -> i32 {
         self.0.as_raw_fd()
     }
 
@@ -111,7 +111,7 @@ impl Uffd {
     ///
     /// # Errors
     /// This memory cannot be watched, or somebody else watches it.
-    pub(super) fn watch(&self, span: Span) -> io::Result<()> {
+    pub(super) fn monitor(&self, span: PageRange) -> io::Result<()> {
         let (start, len) = (span.start() as u64, span.bytes() as u64);
         let mut call = Register { start, len, mode: MODE_WRITE_PROTECT, ioctls: 0 };
         self.call(REGISTER, &mut call)
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn messages_name_all_memory_that_changed() {
         let message = |event, words| Message { event, words, ..Message::default() };
-        let span = Span::new;
+        let span = PageRange::new;
         assert_eq!(message(EVENT_UNMAP, [1, 2, 0]).changed(), [span(1, 2), None]);
         assert_eq!(message(EVENT_REMOVE, [1, 2, 0]).changed(), [span(1, 2), None]);
         assert_eq!(message(EVENT_REMAP, [10, 20, 5]).changed(), [span(10, 15), span(20, 25)]);

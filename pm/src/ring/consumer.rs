@@ -1,60 +1,66 @@
 //! The receiving end of a ring.
 
-use super::{HOME, IN_SLOT, LINE, Ring, Word, home_of};
-use crate::error::{Error, Result};
+use super::{CACHE_LINE, FIXED_BUFFER_POSITION, IN_SLOT, Ring, SlotHeader, fixed_buffer_of};
+use crate::error::{Error, PmResult};
 use crate::sync::{AtomicU64, Ordering, prefetch_read};
 
 /// A message that was taken and not yet released.
 #[derive(Clone, Copy)]
-pub(crate) struct Received {
+pub(crate) struct TakenMessage {
     /// Where the payload lies.
     pub(crate) payload: *mut u8,
     pub(crate) len: usize,
     /// The receiver's index after the message.
-    pub(crate) next: u64,
+    pub(crate) next_index: u64,
     /// Its position: in the data area, in a home, or [`IN_SLOT`].
     pub(crate) position: u64,
     /// Of a message that does not lie in its slot: how many of those in the other direction its
     /// sender had released, so that nobody has to look there.
-    pub(crate) passed: u64,
+    pub(crate) piggybacked_credit: u64,
 }
 
-impl Received {
+impl TakenMessage {
     /// Where it ends, if it lies in the data area.
     #[inline(always)]
     pub(crate) fn data_end(&self) -> Option<u64> {
-        let end = self.position.wrapping_add(self.len.next_multiple_of(LINE) as u64);
-        (self.position < HOME).then_some(end)
+        let end = self.position.wrapping_add(self.len.next_multiple_of(CACHE_LINE) as u64);
+        (self.position < FIXED_BUFFER_POSITION).then_some(end)
     }
 }
 
 /// The most frequent kind of message: it lies in its slot.
 #[derive(Clone, Copy)]
-pub(crate) struct Short {
+pub(crate) struct InlineMessage {
     /// Where the payload lies.
     pub(crate) payload: *mut u8,
     pub(crate) len: usize,
     index: u64,
 }
 
-impl Short {
+impl InlineMessage {
     #[inline(always)]
-    pub(crate) fn received(self) -> Received {
-        let Short { payload, len, index } = self;
-        Received { payload, len, next: index.wrapping_add(1), position: IN_SLOT, passed: 0 }
+    pub(crate) fn into_taken(self) -> TakenMessage {
+        let InlineMessage { payload, len, index } = self;
+        TakenMessage {
+            payload,
+            len,
+            next_index: index.wrapping_add(1),
+            position: IN_SLOT,
+            piggybacked_credit: 0,
+        }
     }
 }
 
 /// See [`Consumer::watch`].
-pub(crate) struct Watch {
+pub(crate) struct PollTarget {
     pub(crate) slot: *const AtomicU64,
-    pub(crate) before: Word,
+    pub(crate) empty_header: SlotHeader,
 }
 
 /// What [`Consumer::peek`] saw.
-pub(crate) enum Next {
-    Nothing,
-    Short(Short),
+pub(crate) enum PeekResult {
+    Empty,
+    Inline(InlineMessage),
     /// A long message, a claimed one, or garbage: `take` tells which.
     Other,
 }
@@ -78,33 +84,37 @@ impl Consumer {
     #[inline(always)]
     pub(crate) fn is_waiting(&self) -> bool {
         let index = self.index();
-        let word = Word(self.ring.slot(index).word.load(Ordering::Relaxed));
-        self.ring.has_come(index, word) != Ok(false)
+        let header = SlotHeader(self.ring.slot(index).header.load(Ordering::Relaxed));
+        self.ring.is_published(index, header) != Ok(false)
     }
 
     #[inline(always)]
     fn index(&self) -> u64 {
-        self.ring.ends().consumer.index.load(Ordering::Relaxed)
+        self.ring.cursors().consumer.index.load(Ordering::Relaxed)
     }
 
     /// What is next, without taking it.
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Next {
+    pub(crate) fn peek(&self) -> PeekResult {
         let index = self.index();
         let (slot, payload) = self.ring.slot_and_payload(index);
         // SYNC: slot
-        let word = Word(slot.word.load(Ordering::Acquire));
-        let len = word.short(self.ring.mark(index));
-        if len.wrapping_sub(1) < self.ring.inline() {
-            return Next::Short(Short { payload, len, index });
+        let header = SlotHeader(slot.header.load(Ordering::Acquire));
+        let len = header.inline_len(self.ring.mark(index));
+        if len.wrapping_sub(1) < self.ring.max_inline_len() {
+            return PeekResult::Inline(InlineMessage { payload, len, index });
         }
-        if self.ring.has_come(index, word) == Ok(false) { Next::Nothing } else { Next::Other }
+        if self.ring.is_published(index, header) == Ok(false) {
+            PeekResult::Empty
+        } else {
+            PeekResult::Other
+        }
     }
 
     /// Whether nobody has taken what was seen. Nobody does while the lock is held.
     #[inline(always)]
-    pub(crate) fn is_next(&self, message: &Received) -> bool {
-        self.index().wrapping_add(1) == message.next
+    pub(crate) fn is_next(&self, message: &TakenMessage) -> bool {
+        self.index().wrapping_add(1) == message.next_index
     }
 
     /// As `release` of the message that was next when it was taken.
@@ -115,109 +125,123 @@ impl Consumer {
 
     /// Takes the next message. Io: the ring holds what no sender of ours writes.
     #[inline(always)]
-    pub(crate) fn take(&self) -> Result<Option<Received>> {
-        if let Next::Short(short) = self.peek() {
-            return Ok(Some(short.received()));
+    pub(crate) fn take(&self) -> PmResult<Option<TakenMessage>> {
+        if let PeekResult::Inline(message) = self.peek() {
+            return Ok(Some(message.into_taken()));
         }
-        self.at(self.index())
+        self.message_at(self.index())
     }
 
     /// The message at `index`, unless it was claimed; then the one after.
     #[inline(never)]
-    pub(crate) fn at(&self, mut index: u64) -> Result<Option<Received>> {
-        for _ in 0..=self.ring.shape.slots {
+    pub(crate) fn message_at(&self, mut index: u64) -> PmResult<Option<TakenMessage>> {
+        for _ in 0..=self.ring.geometry.slot_count {
             let slot = self.ring.slot(index);
             // SYNC: slot
-            let word = Word(slot.word.load(Ordering::Acquire));
-            if !self.ring.has_come(index, word)? {
+            let header = SlotHeader(slot.header.load(Ordering::Acquire));
+            if !self.ring.is_published(index, header)? {
                 return Ok(None);
             }
-            let next = index.wrapping_add(1);
-            if word.is_claimed() {
-                index = next;
+            let next_index = index.wrapping_add(1);
+            if header.is_claimed() {
+                index = next_index;
                 continue;
             }
-            let len = word.len();
-            if !word.is_long() {
-                if len == 0 || len > self.ring.inline() {
+            let len = header.len();
+            if !header.is_out_of_line() {
+                if len == 0 || len > self.ring.max_inline_len() {
                     return Err(Error::Io);
                 }
                 let payload = self.ring.slot_and_payload(index).1;
-                return Ok(Some(Received { payload, len, next, position: IN_SLOT, passed: 0 }));
+                return Ok(Some(TakenMessage {
+                    payload,
+                    len,
+                    next_index,
+                    position: IN_SLOT,
+                    piggybacked_credit: 0,
+                }));
             }
-            return self.long(index, len).map(Some);
+            return self.out_of_line_message(index, len).map(Some);
         }
         Ok(None)
     }
 
     /// The message that is next if it lies in the data area. None: it does not, or `take` tells.
     #[inline(always)]
-    pub(crate) fn peek_long(&self) -> Option<Received> {
+    pub(crate) fn peek_long(&self) -> Option<TakenMessage> {
         let index = self.index();
         let slot = self.ring.slot(index);
         // SYNC: slot
-        let word = Word(slot.word.load(Ordering::Acquire));
-        let len = word.long(self.ring.mark(index));
-        if len > self.ring.shape.mtu as usize {
+        let header = SlotHeader(slot.header.load(Ordering::Acquire));
+        let len = header.out_of_line_len(self.ring.mark(index));
+        if len > self.ring.geometry.mtu as usize {
             return None;
         }
-        self.long(index, len).ok()
+        self.out_of_line_message(index, len).ok()
     }
 
     /// Fetches the `count` slots after the next `count`, if messages wait in all of them and the
     /// next one is short.
     #[inline(never)]
-    pub(crate) fn fetch_slots(&self, count: u64) {
-        let Next::Short(Short { len, index, .. }) = self.peek() else { return };
+    pub(crate) fn prefetch_slots(&self, count: u64) {
+        let PeekResult::Inline(InlineMessage { len, index, .. }) = self.peek() else { return };
         let first = index.wrapping_add(count);
         let last = first.wrapping_add(count);
-        let word = Word(self.ring.slot(last).word.load(Ordering::Relaxed));
-        if self.ring.has_come(last, word) == Ok(true) {
+        let header = SlotHeader(self.ring.slot(last).header.load(Ordering::Relaxed));
+        if self.ring.is_published(last, header) == Ok(true) {
             for i in 0..count {
-                self.ring.lines_at(first.wrapping_add(i), len).for_each(prefetch_read);
+                self.ring.slot_lines(first.wrapping_add(i), len).for_each(prefetch_read);
             }
         }
     }
 
     /// Where the next message will come, and what marks that it has not.
-    pub(crate) fn watch(&self) -> Watch {
+    pub(crate) fn poll_target(&self) -> PollTarget {
         let index = self.index();
         let lap = self.ring.mask.wrapping_add(1) << 32;
-        let before = Word(self.ring.mark(index).wrapping_sub(lap));
-        Watch { slot: std::ptr::from_ref(&self.ring.slot(index).word), before }
+        let empty_header = SlotHeader(self.ring.mark(index).wrapping_sub(lap));
+        PollTarget { slot: std::ptr::from_ref(&self.ring.slot(index).header), empty_header }
     }
 
     #[inline(always)]
-    fn long(&self, index: u64, len: usize) -> Result<Received> {
+    fn out_of_line_message(&self, index: u64, len: usize) -> PmResult<TakenMessage> {
         let position = self.ring.slot(index).position.load(Ordering::Relaxed);
-        let passed = self.ring.passed_at(index).load(Ordering::Relaxed);
-        let next = index.wrapping_add(1);
-        let area = u64::from(self.ring.shape.data);
-        if len == 0 || len > self.ring.shape.mtu as usize || area == 0 {
+        let piggybacked_credit = self.ring.credit_word(index).load(Ordering::Relaxed);
+        let next_index = index.wrapping_add(1);
+        let data_len = u64::from(self.ring.geometry.data_len);
+        if len == 0 || len > self.ring.geometry.mtu as usize || data_len == 0 {
             return Err(Error::Io);
         }
-        if position >= HOME {
-            let home = home_of(position).filter(|_| self.ring.shape.home != 0).ok_or(Error::Io)?;
-            let payload = self.ring.home_at(home);
-            return Ok(Received { payload, len, next, position, passed });
+        if position >= FIXED_BUFFER_POSITION {
+            let buffer = fixed_buffer_of(position)
+                .filter(|_| self.ring.geometry.fixed_buffer_stride != 0)
+                .ok_or(Error::Io)?;
+            let payload = self.ring.fixed_buffer_at(buffer);
+            return Ok(TakenMessage { payload, len, next_index, position, piggybacked_credit });
         }
-        let need = len.next_multiple_of(LINE) as u64;
-        let offset = position & (area - 1);
-        if !position.is_multiple_of(LINE as u64) || need > area - offset {
+        let padded_len = len.next_multiple_of(CACHE_LINE) as u64;
+        let offset = position & (data_len - 1);
+        if !position.is_multiple_of(CACHE_LINE as u64) || padded_len > data_len - offset {
             return Err(Error::Io);
         }
-        Ok(Received { payload: self.ring.data_at(position), len, next, position, passed })
+        Ok(TakenMessage {
+            payload: self.ring.data_at(position),
+            len,
+            next_index,
+            position,
+            piggybacked_credit,
+        })
     }
 
     /// Gives the message's room back to the sender.
     #[inline(always)]
-    pub(crate) fn release(&self, next: u64, data_end: Option<u64>) {
-        let end = &self.ring.ends().consumer;
-        if let Some(data) = data_end {
+    pub(crate) fn release(&self, next_index: u64, data_end: Option<u64>) {
+        let cursors = &self.ring.cursors().consumer;
+        if let Some(data_position) = data_end {
             // SYNC: credit
-            end.data.store(data, Ordering::Release);
+            cursors.data_position.store(data_position, Ordering::Release);
         }
         // SYNC: credit
-        end.index.store(next, Ordering::Release);
+        cursors.index.store(next_index, Ordering::Release);
     }
 }

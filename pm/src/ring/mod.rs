@@ -2,9 +2,9 @@
 //!
 //! Both ends count slots with 64-bit indices that only grow; `index & (slots - 1)` says which slot,
 //! and the rest of it the lap. Slots that follow one another do not lie side by side (see
-//! [`ORDER`]). The sender publishes a message with one release store of
-//! its slot's header [`Word`]; the receiver gives credit back with one release store of its
-//! index. A message of up to [`INLINE`] bytes lies in its slot, so that an 8-byte message moves
+//! [`SLOT_ORDER`]). The sender publishes a message with one release store of
+//! its slot's header [`SlotHeader`]; the receiver gives credit back with one release store of its
+//! index. A message of up to [`INLINE_LEN`] bytes lies in its slot, so that an 8-byte message moves
 //! one cache line; in a slot of two lines there is room for 112. A longer one lies in one of two
 //! homes, where both ends have its lines still, if one of them is known to be free; else in the
 //! data area, at a position that grows as indices do, and never wraps inside a message. All zero is
@@ -12,90 +12,90 @@
 //!
 //! All state of a ring is in the ring: ends may be made, dropped and made again. Whatever is
 //! read from it is loaded once and checked; every address is masked or bounded by the private
-//! [`Shape`], so that a ring full of garbage costs its own messages and nothing else.
+//! [`RingGeometry`], so that a ring full of garbage costs its own messages and nothing else.
 
 // UNSAFETY: works on raw memory that another process writes at the same time.
 #![allow(unsafe_code)]
 
 mod consumer;
 #[cfg(all(test, loom))]
-mod interleavings;
+mod loom_tests;
 mod producer;
 #[cfg(not(loom))]
-mod refill;
+mod restore;
+mod slot_header;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod word;
 
-pub(crate) use consumer::{Consumer, Next, Received, Short, Watch};
-pub(crate) use producer::{Producer, Reserved};
+pub(crate) use consumer::{Consumer, InlineMessage, PeekResult, PollTarget, TakenMessage};
+pub(crate) use producer::{Producer, Reservation};
 #[cfg(not(loom))]
-pub(crate) use refill::Saved;
-pub(crate) use word::Word;
+pub(crate) use restore::Saved;
+pub(crate) use slot_header::SlotHeader;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use crate::sync::{AtomicU64, Ordering};
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 
 /// Bytes of payload in the first line of a slot.
-pub(crate) const INLINE: usize = 48;
+pub(crate) const INLINE_LEN: usize = 48;
 /// Where that begins.
-const HEAD: usize = 16;
+const SLOT_HEADER_LEN: usize = 16;
 /// Unit of the data area: no two messages share a cache line.
-pub(crate) const LINE: usize = 64;
+pub(crate) const CACHE_LINE: usize = 64;
 
 /// Position of a message in its slot.
 pub(crate) const IN_SLOT: u64 = u64::MAX;
 /// Position of a message in the first home; in the second, one more. Those in the data area are
 /// below it.
-const HOME: u64 = 1 << 63;
+const FIXED_BUFFER_POSITION: u64 = 1 << 63;
 /// Homes of a ring.
-const HOMES: usize = 2;
+const FIXED_BUFFER_COUNT: usize = 2;
 
 /// Which home that is.
 #[inline(always)]
-fn home_of(position: u64) -> Option<usize> {
-    let home = (position ^ HOME) as usize;
-    (home < HOMES).then_some(home)
+fn fixed_buffer_of(position: u64) -> Option<usize> {
+    let buffer = (position ^ FIXED_BUFFER_POSITION) as usize;
+    (buffer < FIXED_BUFFER_COUNT).then_some(buffer)
 }
 
 /// The indices that one end of a ring writes.
 #[repr(C, align(128))]
-pub(crate) struct End {
+pub(crate) struct RingCursors {
     /// Messages passed so far.
     pub(crate) index: AtomicU64,
     /// Position in the data area passed so far.
-    pub(crate) data: AtomicU64,
+    pub(crate) data_position: AtomicU64,
     /// The sender's: the index after the last message in each home. That is free once the receiver
     /// has passed it.
-    pub(crate) homes: [AtomicU64; HOMES],
+    pub(crate) fixed_buffer_indices: [AtomicU64; FIXED_BUFFER_COUNT],
 }
 
 /// The head of a ring: 128 bytes for each end, because processors fetch lines in pairs.
 #[repr(C)]
-pub(crate) struct Ends {
-    pub(crate) producer: End,
-    pub(crate) consumer: End,
+pub(crate) struct RingHeader {
+    pub(crate) producer: RingCursors,
+    pub(crate) consumer: RingCursors,
 }
 
 /// One message's cache line.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
-    pub(crate) word: AtomicU64,
+    pub(crate) header: AtomicU64,
     /// Where a long message lies; written before the word.
     pub(crate) position: AtomicU64,
     /// Of a message that lies elsewhere, the first word: see `Received::passed`.
-    pub(crate) payload: UnsafeCell<[u8; INLINE]>,
+    pub(crate) payload: UnsafeCell<[u8; INLINE_LEN]>,
     #[cfg(loom)]
     pub(crate) passed: AtomicU64,
 }
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Slot>() == LINE);
-    assert!(size_of::<Ends>() == 256);
-    assert!(std::mem::offset_of!(Slot, payload) == HEAD);
+    assert!(size_of::<Slot>() == CACHE_LINE);
+    assert!(size_of::<RingHeader>() == 256);
+    assert!(std::mem::offset_of!(Slot, payload) == SLOT_HEADER_LEN);
 };
 
 /// The order in which slots are used: their numbers with the bits reversed. A processor that sees
@@ -103,7 +103,7 @@ const _: () = {
 /// takes them from the sender that is about to write them or from the receiver that waits for them:
 /// 8 bytes one way take 55 ns in slots that are used as they lie, 45 in this order, and 34 where
 /// each has a pair of lines for itself as well, over a floor of 36.
-static ORDER: [u8; MAX_SLOTS] = {
+static SLOT_ORDER: [u8; MAX_SLOTS] = {
     let mut order = [0; MAX_SLOTS];
     let mut number = 0;
     while number < MAX_SLOTS {
@@ -118,48 +118,51 @@ pub(crate) const MAX_SLOTS: usize = 256;
 
 /// The sizes of a ring; small, because every end keeps them beside what each message needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct RingGeometry {
     /// Number of slots, a power of two up to [`MAX_SLOTS`].
-    pub(crate) slots: u16,
+    pub(crate) slot_count: u16,
     /// Lines that a slot has to itself: 1, or a pair.
-    pub(crate) lines: u8,
+    pub(crate) lines_per_slot: u8,
     /// Bytes of the data area, a power of two, or 0 where messages are never long.
-    pub(crate) data: u32,
+    pub(crate) data_len: u32,
     /// Bytes from one home to the next, or 0 where there are none.
-    pub(crate) home: u16,
+    pub(crate) fixed_buffer_stride: u16,
     /// The longest message.
     pub(crate) mtu: u16,
 }
 
-impl Shape {
+impl RingGeometry {
     /// Bytes from the head to the end of the homes, which follow the data area.
     pub(crate) const fn bytes(self) -> usize {
-        size_of::<Ends>() + self.slot_bytes() + self.data as usize + HOMES * self.home as usize
+        size_of::<RingHeader>()
+            + self.slot_bytes()
+            + self.data_len as usize
+            + FIXED_BUFFER_COUNT * self.fixed_buffer_stride as usize
     }
 
     /// The longest message that lies in its slot.
-    pub(crate) const fn inline(self) -> usize {
-        self.lines as usize * LINE - HEAD
+    pub(crate) const fn max_inline_len(self) -> usize {
+        self.lines_per_slot as usize * CACHE_LINE - SLOT_HEADER_LEN
     }
 
     const fn slot_bytes(self) -> usize {
-        self.slots as usize * self.lines as usize * LINE
+        self.slot_count as usize * self.lines_per_slot as usize * CACHE_LINE
     }
 }
 
 /// The place of a ring in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring {
-    ends: NonNull<Ends>,
+    cursors: NonNull<RingHeader>,
     slots: NonNull<Slot>,
-    data: NonNull<u8>,
+    data_area: NonNull<u8>,
     /// Slots minus 1.
     mask: u64,
-    /// From twice an entry of [`ORDER`] to the place of a slot, in lines.
+    /// From twice an entry of [`SLOT_ORDER`] to the place of a slot, in lines.
     shift: u32,
     /// As `Shape::inline`.
-    inline: usize,
-    shape: Shape,
+    max_inline_len: usize,
+    geometry: RingGeometry,
 }
 
 impl Ring {
@@ -169,12 +172,12 @@ impl Ring {
     /// `base` points to `shape.bytes()` bytes, aligned to 128, that stay mapped as long as the
     /// ring or an end of it is used, and that nobody uses otherwise than by these types.
     #[cfg(not(loom))]
-    pub(crate) unsafe fn new(base: NonNull<u8>, shape: Shape) -> Ring {
+    pub(crate) unsafe fn new(base: NonNull<u8>, geometry: RingGeometry) -> Ring {
         // SAFETY: inside the memory that the caller vouches for.
         unsafe {
-            let slots = base.add(size_of::<Ends>());
-            let data = slots.add(shape.slot_bytes());
-            Ring::from_parts(base.cast(), slots.cast(), data, shape)
+            let slots = base.add(size_of::<RingHeader>());
+            let data_area = slots.add(geometry.slot_bytes());
+            Ring::from_parts(base.cast(), slots.cast(), data_area, geometry)
         }
     }
 
@@ -183,66 +186,77 @@ impl Ring {
     /// # Safety
     /// As `new`, for each part.
     pub(crate) unsafe fn from_parts(
-        ends: NonNull<Ends>,
+        cursors: NonNull<RingHeader>,
         slots: NonNull<Slot>,
-        data: NonNull<u8>,
-        shape: Shape,
+        data_area: NonNull<u8>,
+        geometry: RingGeometry,
     ) -> Ring {
-        assert!(shape.slots.is_power_of_two() && shape.slots as usize <= MAX_SLOTS);
-        assert!(matches!(shape.lines, 1 | 2));
-        debug_assert!(shape.data == 0 || shape.data.is_power_of_two());
-        debug_assert!(shape.home == 0 || shape.home >= shape.mtu);
-        let inline = shape.inline();
-        let shift = MAX_SLOTS.ilog2() - shape.slots.ilog2() + 2 - u32::from(shape.lines);
-        Ring { ends, slots, data, mask: u64::from(shape.slots) - 1, shift, inline, shape }
+        assert!(geometry.slot_count.is_power_of_two() && geometry.slot_count as usize <= MAX_SLOTS);
+        assert!(matches!(geometry.lines_per_slot, 1 | 2));
+        debug_assert!(geometry.data_len == 0 || geometry.data_len.is_power_of_two());
+        debug_assert!(
+            geometry.fixed_buffer_stride == 0 || geometry.fixed_buffer_stride >= geometry.mtu
+        );
+        let max_inline_len = geometry.max_inline_len();
+        let shift = MAX_SLOTS.ilog2() - geometry.slot_count.ilog2() + 2
+            - u32::from(geometry.lines_per_slot);
+        Ring {
+            cursors,
+            slots,
+            data_area,
+            mask: u64::from(geometry.slot_count) - 1,
+            shift,
+            max_inline_len,
+            geometry,
+        }
     }
 
     /// Where it begins.
     pub(crate) fn start(&self) -> NonNull<u8> {
-        self.ends.cast()
+        self.cursors.cast()
     }
 
     #[inline(always)]
-    fn ends(&self) -> &Ends {
+    fn cursors(&self) -> &RingHeader {
         // SAFETY: valid by `new`; only atomics inside.
-        unsafe { self.ends.as_ref() }
+        unsafe { self.cursors.as_ref() }
     }
 
     /// The slot that `index` falls on; always inside the ring.
     #[inline(always)]
     fn slot(&self, index: u64) -> &Slot {
         // SAFETY: a slot; only atomics and a cell inside.
-        unsafe { self.slot_at(index).as_ref() }
+        unsafe { self.slot_ptr(index).as_ref() }
     }
 
     #[inline(always)]
-    fn slot_at(&self, index: u64) -> NonNull<Slot> {
+    fn slot_ptr(&self, index: u64) -> NonNull<Slot> {
         let number = (index & self.mask) as u8;
-        let at = (usize::from(ORDER[usize::from(number)]) * 2) >> self.shift;
+        let line_offset = (usize::from(SLOT_ORDER[usize::from(number)]) * 2) >> self.shift;
         // SAFETY: a number below that of the slots has zeros below the bits that are shifted out
         // and so is one again, times `lines`.
-        unsafe { self.slots.add(at) }
+        unsafe { self.slots.add(line_offset) }
     }
 
     /// The lines of that slot that a message of `len` bytes lies in.
     #[inline(always)]
-    fn lines_at(&self, index: u64, len: usize) -> impl Iterator<Item = *const Slot> {
-        let slot = self.slot_at(index).as_ptr().cast_const();
-        let lines = if len > INLINE { usize::from(self.shape.lines) } else { 1 };
+    fn slot_lines(&self, index: u64, len: usize) -> impl Iterator<Item = *const Slot> {
+        let slot = self.slot_ptr(index).as_ptr().cast_const();
+        let lines = if len > INLINE_LEN { usize::from(self.geometry.lines_per_slot) } else { 1 };
         (0..lines).map(move |line| slot.wrapping_add(line))
     }
 
     /// The same with the place of a payload there, in all lines that the slot has.
     #[inline(always)]
     fn slot_and_payload(&self, index: u64) -> (&Slot, *mut u8) {
-        let slot = self.slot_at(index);
+        let slot = self.slot_ptr(index);
         // SAFETY: as in `slot`, and inside it.
-        unsafe { (slot.as_ref(), slot.cast::<u8>().add(HEAD).as_ptr()) }
+        unsafe { (slot.as_ref(), slot.cast::<u8>().add(SLOT_HEADER_LEN).as_ptr()) }
     }
 
     /// The word that a long message has there instead.
     #[inline(always)]
-    fn passed_at(&self, index: u64) -> &AtomicU64 {
+    fn credit_word(&self, index: u64) -> &AtomicU64 {
         #[cfg(loom)]
         return &self.slot(index).passed;
         #[cfg(not(loom))]
@@ -253,8 +267,8 @@ impl Ring {
     }
 
     #[inline(always)]
-    fn inline(&self) -> usize {
-        self.inline
+    fn max_inline_len(&self) -> usize {
+        self.max_inline_len
     }
 
     /// What marks a message of the lap of `index`, in the upper half of its word: the index that
@@ -266,11 +280,11 @@ impl Ring {
 
     /// Whether `word` is the message of `index`. Io: no sender of ours has written it.
     #[inline(always)]
-    fn has_come(&self, index: u64, word: Word) -> Result<bool> {
-        let behind = self.mark(index).wrapping_sub(word.mark()) >> 32;
-        match behind {
+    fn is_published(&self, index: u64, header: SlotHeader) -> PmResult<bool> {
+        let distance = self.mark(index).wrapping_sub(header.mark()) >> 32;
+        match distance {
             0 => Ok(true),
-            _ if behind == self.mask + 1 => Ok(false),
+            _ if distance == self.mask + 1 => Ok(false),
             _ => Err(Error::Io),
         }
     }
@@ -278,62 +292,63 @@ impl Ring {
     /// The address of `position` in the data area; always inside it.
     #[inline(always)]
     fn data_at(&self, position: u64) -> *mut u8 {
-        debug_assert!(self.shape.data != 0);
-        let at = (position & u64::from(self.shape.data - 1)) as usize;
+        debug_assert!(self.geometry.data_len != 0);
+        let offset = (position & u64::from(self.geometry.data_len - 1)) as usize;
         // SAFETY: masked to the area that `new` vouches for.
-        unsafe { self.data.add(at).as_ptr() }
+        unsafe { self.data_area.add(offset).as_ptr() }
     }
 
     /// The address of a home, where there are homes.
     #[inline(always)]
-    fn home_at(&self, home: usize) -> *mut u8 {
-        debug_assert!(home < HOMES && self.shape.home != 0);
-        let at = self.shape.data as usize + (home % HOMES) * self.shape.home as usize;
+    fn fixed_buffer_at(&self, buffer: usize) -> *mut u8 {
+        debug_assert!(buffer < FIXED_BUFFER_COUNT && self.geometry.fixed_buffer_stride != 0);
+        let offset = self.geometry.data_len as usize
+            + (buffer % FIXED_BUFFER_COUNT) * self.geometry.fixed_buffer_stride as usize;
         // SAFETY: behind the data area, in what `new` vouches for.
-        unsafe { self.data.add(at).as_ptr() }
+        unsafe { self.data_area.add(offset).as_ptr() }
     }
 
     /// Messages sent and not yet released, as the indices say; never more than there are slots.
     pub(crate) fn queued(&self) -> u64 {
-        let ends = self.ends();
-        let consumed = ends.consumer.index.load(Ordering::Acquire);
-        let produced = ends.producer.index.load(Ordering::Acquire);
-        produced.wrapping_sub(consumed).min(u64::from(self.shape.slots))
+        let cursors = self.cursors();
+        let consumed = cursors.consumer.index.load(Ordering::Acquire);
+        let produced = cursors.producer.index.load(Ordering::Acquire);
+        produced.wrapping_sub(consumed).min(u64::from(self.geometry.slot_count))
     }
 
     /// Where that lies.
-    pub(crate) fn passed(&self) -> NonNull<AtomicU64> {
-        NonNull::from(&self.ends().consumer.index)
+    pub(crate) fn consumer_index_ptr(&self) -> NonNull<AtomicU64> {
+        NonNull::from(&self.cursors().consumer.index)
     }
 
     /// The receiver's index.
-    pub(crate) fn consumed(&self) -> u64 {
-        self.ends().consumer.index.load(Ordering::Acquire)
+    pub(crate) fn consumer_index(&self) -> u64 {
+        self.cursors().consumer.index.load(Ordering::Acquire)
     }
 
     /// Counts as received, in the place of a receiver that has exited, every message that is
     /// queued and that nobody else has counted so. Answers how many.
     pub(crate) fn claim_all(&self) -> u64 {
-        let first = self.ends().consumer.index.load(Ordering::Relaxed);
+        let first = self.cursors().consumer.index.load(Ordering::Relaxed);
         let mut claimed = 0;
-        for index in (0..u64::from(self.shape.slots)).map(|i| first.wrapping_add(i)) {
+        for index in (0..u64::from(self.geometry.slot_count)).map(|i| first.wrapping_add(i)) {
             // SYNC: slot
-            let word = Word(self.slot(index).word.load(Ordering::Acquire));
-            if self.has_come(index, word) != Ok(true) {
+            let header = SlotHeader(self.slot(index).header.load(Ordering::Acquire));
+            if self.is_published(index, header) != Ok(true) {
                 break;
             }
-            claimed += u64::from(self.claim(index, word));
+            claimed += u64::from(self.claim(index, header));
         }
         claimed
     }
 
     /// Claims one message: true for exactly one of all who try.
-    pub(crate) fn claim(&self, index: u64, word: Word) -> bool {
-        !word.is_claimed()
+    pub(crate) fn claim(&self, index: u64, header: SlotHeader) -> bool {
+        !header.is_claimed()
             && self
                 .slot(index)
-                .word
-                .compare_exchange(word.0, word.claimed().0, Ordering::AcqRel, Ordering::Relaxed)
+                .header
+                .compare_exchange(header.0, header.claimed().0, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
     }
 }

@@ -1,23 +1,23 @@
 //! The sending end of a ring.
 
-use super::{HOME, IN_SLOT, LINE, Ring, Slot, Word, home_of};
-use crate::error::{Error, Result};
-use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering, prefetch_write};
+use super::{CACHE_LINE, FIXED_BUFFER_POSITION, IN_SLOT, Ring, Slot, SlotHeader, fixed_buffer_of};
+use crate::error::{Error, PmResult};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering, SingleWriterU64, prefetch_write};
 use std::ops::Range;
 
 /// Pauses of the processor between two looks at a full ring: some 100 ns, and four times as many
 /// while it stays full.
-const PAUSES: u64 = 4;
+const SPIN_PAUSES: u64 = 4;
 
 /// Bytes of a data area from which on there is room for gaps between messages.
-const ROOMY: u64 = 64 << 10;
+const LARGE_DATA_AREA: u64 = 64 << 10;
 
 /// The index of no message.
-const NEVER: u64 = u64::MAX;
+const NO_INDEX: u64 = u64::MAX;
 
 /// Room for one message, until it is published.
 #[derive(Clone, Copy)]
-pub(crate) struct Reserved {
+pub(crate) struct Reservation {
     /// Where the payload goes.
     pub(crate) payload: *mut u8,
     /// Position in the data area, or of a home, or [`IN_SLOT`].
@@ -29,46 +29,50 @@ pub(crate) struct Reserved {
 pub(crate) struct Producer {
     ring: Ring,
     /// What the receiver had passed when we last looked.
-    seen: Local,
-    seen_data: Local,
+    cached_consumer_index: SingleWriterU64,
+    cached_consumer_data: SingleWriterU64,
     /// The slot of the next message, looked up as soon as the last one is on its way, and the index
     /// that it is for. Another index than the ring's: there may be no room, or the ring was filled
     /// by somebody else.
-    next: AtomicPtr<Slot>,
-    next_index: Local,
+    next_slot: AtomicPtr<Slot>,
+    next_index: SingleWriterU64,
     /// Pauses before the next look at how far the receiver has come.
-    patience: Local,
+    backoff_pauses: SingleWriterU64,
 }
 
 impl Producer {
     pub(crate) fn new(ring: Ring) -> Producer {
-        let ends = ring.ends();
-        let index = ends.producer.index.load(Ordering::Relaxed);
+        let cursors = ring.cursors();
+        let index = cursors.producer.index.load(Ordering::Relaxed);
         let producer = Producer {
             ring,
-            seen: Local::new(ends.consumer.index.load(Ordering::Acquire)),
-            seen_data: Local::new(ends.consumer.data.load(Ordering::Acquire)),
-            next: AtomicPtr::new(ring.slot_at(index).as_ptr()),
-            next_index: Local::new(NEVER),
-            patience: Local::default(),
+            cached_consumer_index: SingleWriterU64::new(
+                cursors.consumer.index.load(Ordering::Acquire),
+            ),
+            cached_consumer_data: SingleWriterU64::new(
+                cursors.consumer.data_position.load(Ordering::Acquire),
+            ),
+            next_slot: AtomicPtr::new(ring.slot_ptr(index).as_ptr()),
+            next_index: SingleWriterU64::new(NO_INDEX),
+            backoff_pauses: SingleWriterU64::default(),
         };
-        producer.look_up(index);
+        producer.cache_next_slot(index);
         producer
     }
 
     /// Sets `next` to the slot of `index`.
     #[inline(always)]
-    fn look_up(&self, index: u64) {
-        self.next.store(self.ring.slot_at(index).as_ptr(), Ordering::Relaxed);
-        let known = index.wrapping_sub(self.seen.get()) <= self.ring.mask;
-        self.next_index.set(if known { index } else { NEVER });
+    fn cache_next_slot(&self, index: u64) {
+        self.next_slot.store(self.ring.slot_ptr(index).as_ptr(), Ordering::Relaxed);
+        let is_free = index.wrapping_sub(self.cached_consumer_index.get()) <= self.ring.mask;
+        self.next_index.set(if is_free { index } else { NO_INDEX });
     }
 
     /// The slot that was looked up last.
     #[inline(always)]
-    fn next(&self) -> &Slot {
+    fn next_slot(&self) -> &Slot {
         // SAFETY: a slot of the ring, whatever index it is for.
-        unsafe { &*self.next.load(Ordering::Relaxed) }
+        unsafe { &*self.next_slot.load(Ordering::Relaxed) }
     }
 
     pub(crate) fn ring(&self) -> &Ring {
@@ -78,141 +82,158 @@ impl Producer {
     /// Finds room for `len` bytes (1 to the shape's MTU; checked by the caller). NoBuffers: none
     /// now. Io: the indices are impossible.
     #[inline(always)]
-    pub(crate) fn reserve(&self, len: usize) -> Result<Reserved> {
-        let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
-        if index.wrapping_sub(self.seen.get()) > self.ring.mask {
-            self.look(index)?;
+    pub(crate) fn reserve(&self, len: usize) -> PmResult<Reservation> {
+        let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
+        if index.wrapping_sub(self.cached_consumer_index.get()) > self.ring.mask {
+            self.refresh_credit(index)?;
         }
-        if len <= self.ring.inline() {
+        if len <= self.ring.max_inline_len() {
             let payload = self.ring.slot_and_payload(index).1;
-            return Ok(Reserved { payload, position: IN_SLOT });
+            return Ok(Reservation { payload, position: IN_SLOT });
         }
-        if let Some(home) = self.free_home() {
-            return Ok(self.reserve_home(home));
+        if let Some(buffer) = self.free_fixed_buffer() {
+            return Ok(self.reserve_fixed_buffer(buffer));
         }
         self.reserve_data(index, len)
     }
 
     /// The longest message for `reserve_short`.
     #[inline(always)]
-    pub(crate) fn inline(&self) -> usize {
-        self.ring.inline()
+    pub(crate) fn max_inline_len(&self) -> usize {
+        self.ring.max_inline_len()
     }
 
     /// As `reserve` for a message that lies in its slot, from the room that is known.
     #[inline(always)]
-    pub(crate) fn reserve_short(&self) -> Option<*mut u8> {
-        let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
-        let payload = self.next.load(Ordering::Relaxed).cast::<u8>().wrapping_add(super::HEAD);
+    pub(crate) fn reserve_inline(&self) -> Option<*mut u8> {
+        let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
+        let payload = self
+            .next_slot
+            .load(Ordering::Relaxed)
+            .cast::<u8>()
+            .wrapping_add(super::SLOT_HEADER_LEN);
         (index == self.next_index.get()).then_some(payload)
     }
 
     /// By whoever receives: the receiver says that it has passed so many. What it says later is not
     /// below; what it cannot have passed is not believed.
     #[inline(always)]
-    pub(crate) fn credit(&self, passed: u64) {
-        let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
-        if index.wrapping_sub(passed) < index.wrapping_sub(self.seen.get()) {
+    pub(crate) fn on_credit(&self, consumer_index: u64) {
+        let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
+        if index.wrapping_sub(consumer_index) < index.wrapping_sub(self.cached_consumer_index.get())
+        {
             // SYNC: credit
-            self.seen.set_release(passed);
+            self.cached_consumer_index.set_release(consumer_index);
         }
     }
 
     /// The home that was not used last, if it is known to be free.
     #[inline(always)]
-    pub(super) fn free_home(&self) -> Option<usize> {
-        if self.ring.shape.home == 0 {
+    pub(super) fn free_fixed_buffer(&self) -> Option<usize> {
+        if self.ring.geometry.fixed_buffer_stride == 0 {
             return None;
         }
-        let [first, second] = &self.ring.ends().producer.homes;
-        let used = [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)];
-        let home = usize::from(used[0].wrapping_sub(used[1]).cast_signed() > 0);
+        let [first, second] = &self.ring.cursors().producer.fixed_buffer_indices;
+        let last_used = [first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)];
+        let buffer = usize::from(last_used[0].wrapping_sub(last_used[1]).cast_signed() > 0);
         // SYNC: credit
-        (self.seen.get_acquire().wrapping_sub(used[home]).cast_signed() >= 0).then_some(home)
+        (self.cached_consumer_index.get_acquire().wrapping_sub(last_used[buffer]).cast_signed()
+            >= 0)
+            .then_some(buffer)
     }
 
     #[inline(always)]
-    fn reserve_home(&self, home: usize) -> Reserved {
-        Reserved { payload: self.ring.home_at(home), position: HOME | home as u64 }
+    fn reserve_fixed_buffer(&self, buffer: usize) -> Reservation {
+        Reservation {
+            payload: self.ring.fixed_buffer_at(buffer),
+            position: FIXED_BUFFER_POSITION | buffer as u64,
+        }
     }
 
     /// Nothing is reserved. Fetches these lines of the home that the next long message will lie in,
     /// by writing to them: a prefetch for writing leaves most of them with the receiver (measured).
     /// False: there is none, or it is not free.
-    pub(crate) fn fetch_home(&self, lines: Range<u64>) -> bool {
-        let index = self.ring.ends().producer.index.load(Ordering::Relaxed);
-        let look = || self.sees_room(index).ok().and_then(|_| self.free_home());
-        let Some(home) = self.free_home().or_else(look) else { return false };
-        for line in lines.take_while(|line| line * (LINE as u64) < self.ring.shape.mtu.into()) {
-            let at = self.ring.home_at(home).wrapping_add(line as usize * LINE);
+    pub(crate) fn prefetch_fixed_buffer(&self, lines: Range<u64>) -> bool {
+        let index = self.ring.cursors().producer.index.load(Ordering::Relaxed);
+        let reload = || self.reload_credit(index).ok().and_then(|_| self.free_fixed_buffer());
+        let Some(buffer) = self.free_fixed_buffer().or_else(reload) else { return false };
+        for line in
+            lines.take_while(|line| line * (CACHE_LINE as u64) < self.ring.geometry.mtu.into())
+        {
+            let line_ptr =
+                self.ring.fixed_buffer_at(buffer).wrapping_add(line as usize * CACHE_LINE);
             // SAFETY: inside a home, which is at least as long as the longest message; its lines
             // are aligned.
-            unsafe { &*at.cast::<AtomicU64>() }.store(0, Ordering::Relaxed);
+            unsafe { &*line_ptr.cast::<AtomicU64>() }.store(0, Ordering::Relaxed);
         }
         true
     }
 
     /// As `publish`, after `reserve_short`. Answers the message's index.
     #[inline(always)]
-    pub(crate) fn publish_short(&self, len: usize) -> u64 {
-        let index = &self.ring.ends().producer.index;
-        let at = index.load(Ordering::Relaxed);
+    pub(crate) fn publish_inline(&self, len: usize) -> u64 {
+        let index = &self.ring.cursors().producer.index;
+        let message_index = index.load(Ordering::Relaxed);
         // Before the word, so that who sees a message also finds it counted in `queued`.
-        index.store(at.wrapping_add(1), Ordering::Relaxed);
-        let word = self.ring.mark(at) | len as u64;
+        index.store(message_index.wrapping_add(1), Ordering::Relaxed);
+        let header = self.ring.mark(message_index) | len as u64;
         // SYNC: slot
-        self.next().word.store(word, Ordering::Release);
-        self.look_up(at.wrapping_add(1));
-        at
+        self.next_slot().header.store(header, Ordering::Release);
+        self.cache_next_slot(message_index.wrapping_add(1));
+        message_index
     }
 
     /// Fetches the `count` slots after the next `count`, if they are known to be free, for messages
     /// of `len` bytes.
     #[inline(never)]
-    pub(crate) fn fetch_slots(&self, count: u64, len: usize) {
-        let index = self.ring.ends().producer.index.load(Ordering::Relaxed).wrapping_add(count);
-        if index.wrapping_add(count).wrapping_sub(self.seen.get()) <= self.ring.mask {
+    pub(crate) fn prefetch_slots(&self, count: u64, len: usize) {
+        let index = self.ring.cursors().producer.index.load(Ordering::Relaxed).wrapping_add(count);
+        if index.wrapping_add(count).wrapping_sub(self.cached_consumer_index.get())
+            <= self.ring.mask
+        {
             for i in 0..count {
-                self.ring.lines_at(index.wrapping_add(i), len).for_each(prefetch_write);
+                self.ring.slot_lines(index.wrapping_add(i), len).for_each(prefetch_write);
             }
         }
     }
 
     /// As `reserve` for a longer message (up to the MTU), from the room that is known.
     #[inline(always)]
-    pub(crate) fn reserve_long(&self, len: usize) -> Option<Reserved> {
-        let end = &self.ring.ends().producer;
-        let index = end.index.load(Ordering::Relaxed);
-        if index.wrapping_sub(self.seen.get()) > self.ring.mask {
+    pub(crate) fn reserve_long(&self, len: usize) -> Option<Reservation> {
+        let cursors = &self.ring.cursors().producer;
+        let index = cursors.index.load(Ordering::Relaxed);
+        if index.wrapping_sub(self.cached_consumer_index.get()) > self.ring.mask {
             return None;
         }
-        if let Some(home) = self.free_home() {
-            return Some(self.reserve_home(home));
+        if let Some(buffer) = self.free_fixed_buffer() {
+            return Some(self.reserve_fixed_buffer(buffer));
         }
-        let (start, after) = self.place(line(end.data.load(Ordering::Relaxed)), len);
-        let known = after.wrapping_sub(self.seen_data.get()) <= u64::from(self.ring.shape.data);
-        known.then(|| Reserved { payload: self.ring.data_at(start), position: start })
+        let (start, data_end) =
+            self.place_in_data(line_start(cursors.data_position.load(Ordering::Relaxed)), len);
+        let fits = data_end.wrapping_sub(self.cached_consumer_data.get())
+            <= u64::from(self.ring.geometry.data_len);
+        fits.then(|| Reservation { payload: self.ring.data_at(start), position: start })
     }
 
     /// The longest message.
     #[inline(always)]
     pub(crate) fn mtu(&self) -> usize {
-        self.ring.shape.mtu as usize
+        self.ring.geometry.mtu as usize
     }
 
     /// A message is likely to be sent soon: brings its slot here. Short ones just before, because
-    /// the receiver that polls the slot takes it back. `after` is a number below [`LINE`] that is
+    /// the receiver that polls the slot takes it back. `after` is a number below [`CACHE_LINE`] that is
     /// known only when that has come which the message answers: a processor that goes ahead on the
     /// guess that something has come then does not take the slot too early.
     #[inline(always)]
-    pub(crate) fn expect(&self, after: usize) {
-        prefetch_write(std::ptr::from_ref(self.next()).cast::<u8>().wrapping_add(after));
+    pub(crate) fn prefetch_slot(&self, line_offset: usize) {
+        prefetch_write(std::ptr::from_ref(self.next_slot()).cast::<u8>().wrapping_add(line_offset));
     }
 
     /// What `publish` has answered for the last message.
-    pub(crate) fn last(&self, position: u64, len: usize) -> (u64, Word) {
-        let index = self.ring.ends().producer.index.load(Ordering::Relaxed).wrapping_sub(1);
-        (index, Word::new(self.ring.mark(index), len, position != IN_SLOT))
+    pub(crate) fn last_published(&self, position: u64, len: usize) -> (u64, SlotHeader) {
+        let index = self.ring.cursors().producer.index.load(Ordering::Relaxed).wrapping_sub(1);
+        (index, SlotHeader::new(self.ring.mark(index), len, position != IN_SLOT))
     }
 
     /// Looks how far the receiver has come; when it has not moved, once more after a pause.
@@ -221,102 +242,114 @@ impl Producer {
     /// that all wait for. So as long as the ring stays more than half full looks are far enough
     /// apart that each finds room for many. What is answered is true now.
     #[cold]
-    fn look(&self, index: u64) -> Result<()> {
-        let pauses = self.patience.get();
+    fn refresh_credit(&self, index: u64) -> PmResult<()> {
+        let pauses = self.backoff_pauses.get();
         pause(pauses);
-        if !self.sees_room(index)? {
-            pause(PAUSES);
-            if !self.sees_room(index)? {
-                self.patience.set(0);
+        if !self.reload_credit(index)? {
+            pause(SPIN_PAUSES);
+            if !self.reload_credit(index)? {
+                self.backoff_pauses.set(0);
                 return Err(Error::NoBuffers);
             }
         }
-        let is_full = index.wrapping_sub(self.seen.get()) > self.ring.mask / 2;
-        self.patience.set(if is_full { (pauses * 2).clamp(PAUSES, 4 * PAUSES) } else { 0 });
+        let is_full = index.wrapping_sub(self.cached_consumer_index.get()) > self.ring.mask / 2;
+        self.backoff_pauses.set(if is_full {
+            (pauses * 2).clamp(SPIN_PAUSES, 4 * SPIN_PAUSES)
+        } else {
+            0
+        });
         Ok(())
     }
 
-    pub(super) fn sees_room(&self, index: u64) -> Result<bool> {
+    pub(super) fn reload_credit(&self, index: u64) -> PmResult<bool> {
         // SYNC: credit
-        let seen = self.ring.ends().consumer.index.load(Ordering::Acquire);
-        let queued = index.wrapping_sub(seen);
-        if queued > u64::from(self.ring.shape.slots) {
+        let consumer_index = self.ring.cursors().consumer.index.load(Ordering::Acquire);
+        let queued = index.wrapping_sub(consumer_index);
+        if queued > u64::from(self.ring.geometry.slot_count) {
             return Err(Error::Io);
         }
-        self.seen.set(seen);
-        Ok(queued < u64::from(self.ring.shape.slots))
+        self.cached_consumer_index.set(consumer_index);
+        Ok(queued < u64::from(self.ring.geometry.slot_count))
     }
 
     #[inline(never)]
-    fn reserve_data(&self, index: u64, len: usize) -> Result<Reserved> {
-        let area = u64::from(self.ring.shape.data);
-        let head = line(self.ring.ends().producer.data.load(Ordering::Relaxed));
-        let (start, end) = self.place(head, len);
-        if end.wrapping_sub(self.seen_data.get()) > area {
-            self.sees_room(index)?;
-            if let Some(home) = self.free_home() {
-                return Ok(self.reserve_home(home));
+    fn reserve_data(&self, index: u64, len: usize) -> PmResult<Reservation> {
+        let data_len = u64::from(self.ring.geometry.data_len);
+        let data_position =
+            line_start(self.ring.cursors().producer.data_position.load(Ordering::Relaxed));
+        let (start, end) = self.place_in_data(data_position, len);
+        if end.wrapping_sub(self.cached_consumer_data.get()) > data_len {
+            self.reload_credit(index)?;
+            if let Some(buffer) = self.free_fixed_buffer() {
+                return Ok(self.reserve_fixed_buffer(buffer));
             }
             // SYNC: credit
-            let seen = self.ring.ends().consumer.data.load(Ordering::Acquire);
-            if head.wrapping_sub(seen) > area {
+            let consumer_data = self.ring.cursors().consumer.data_position.load(Ordering::Acquire);
+            if data_position.wrapping_sub(consumer_data) > data_len {
                 return Err(Error::Io);
             }
-            self.seen_data.set(seen);
-            if end.wrapping_sub(seen) > area {
+            self.cached_consumer_data.set(consumer_data);
+            if end.wrapping_sub(consumer_data) > data_len {
                 return Err(Error::NoBuffers);
             }
         }
-        Ok(Reserved { payload: self.ring.data_at(start), position: start })
+        Ok(Reservation { payload: self.ring.data_at(start), position: start })
     }
 
     /// Where a message goes when the data area is used up to `head`. A message never wraps: what is
     /// left at the end is skipped. Behind the one before a gap is left, so that a processor that
     /// reads or writes on beyond its end does not fetch the lines of this one.
     #[inline(always)]
-    fn place(&self, head: u64, len: usize) -> (u64, u64) {
-        let area = u64::from(self.ring.shape.data);
-        let need = len.next_multiple_of(LINE) as u64;
-        let gap = match need {
-            _ if area < ROOMY => 0,
-            0..1024 => 3 * LINE as u64,
+    fn place_in_data(&self, data_position: u64, len: usize) -> (u64, u64) {
+        let data_len = u64::from(self.ring.geometry.data_len);
+        let padded_len = len.next_multiple_of(CACHE_LINE) as u64;
+        let gap = match padded_len {
+            _ if data_len < LARGE_DATA_AREA => 0,
+            0..1024 => 3 * CACHE_LINE as u64,
             _ => 4096,
         };
-        debug_assert!(need * 2 + gap <= area);
-        let head = head.wrapping_add(gap);
-        let left = area - (head & (area - 1));
-        let start = if left >= need { head } else { head.wrapping_add(left) };
-        (start, start.wrapping_add(need))
+        debug_assert!(padded_len * 2 + gap <= data_len);
+        let data_position = data_position.wrapping_add(gap);
+        let left = data_len - (data_position & (data_len - 1));
+        let start =
+            if left >= padded_len { data_position } else { data_position.wrapping_add(left) };
+        (start, start.wrapping_add(padded_len))
     }
 
     /// Makes the message visible. Answers what [`Ring::claim`] needs to take it back. `passed` is
     /// what its sender has released of the ring in the other direction.
     #[inline(always)]
-    pub(crate) fn publish(&self, position: u64, len: usize, passed: u64) -> (u64, Word) {
-        let ends = self.ring.ends();
-        let index = ends.producer.index.load(Ordering::Relaxed);
+    pub(crate) fn publish(
+        &self,
+        position: u64,
+        len: usize,
+        piggybacked_credit: u64,
+    ) -> (u64, SlotHeader) {
+        let cursors = self.ring.cursors();
+        let index = cursors.producer.index.load(Ordering::Relaxed);
         let slot = self.ring.slot(index);
-        let long = position != IN_SLOT;
-        if long {
+        let out_of_line = position != IN_SLOT;
+        if out_of_line {
             slot.position.store(position, Ordering::Relaxed);
-            self.ring.passed_at(index).store(passed, Ordering::Relaxed);
-            if let Some(home) = home_of(position) {
-                ends.producer.homes[home].store(index.wrapping_add(1), Ordering::Relaxed);
+            self.ring.credit_word(index).store(piggybacked_credit, Ordering::Relaxed);
+            if let Some(buffer) = fixed_buffer_of(position) {
+                cursors.producer.fixed_buffer_indices[buffer]
+                    .store(index.wrapping_add(1), Ordering::Relaxed);
             } else {
-                let end = position.wrapping_add(len.next_multiple_of(LINE) as u64);
-                ends.producer.data.store(end, Ordering::Relaxed);
+                let end = position.wrapping_add(len.next_multiple_of(CACHE_LINE) as u64);
+                cursors.producer.data_position.store(end, Ordering::Relaxed);
             }
         }
         // Before the word, so that who sees a message also finds it counted in `queued`.
-        ends.producer.index.store(index.wrapping_add(1), Ordering::Relaxed);
-        let word = Word::new(self.ring.mark(index), len, long);
+        cursors.producer.index.store(index.wrapping_add(1), Ordering::Relaxed);
+        let header = SlotHeader::new(self.ring.mark(index), len, out_of_line);
         // SYNC: slot
-        slot.word.store(word.0, Ordering::Release);
-        self.look_up(index.wrapping_add(1));
-        if long {
-            self.expect(0);
+        slot.header.store(header.0, Ordering::Release);
+        self.cache_next_slot(index.wrapping_add(1));
+        if out_of_line {
+            self.prefetch_slot(0);
         }
-        (index, word)
+        (index, header)
     }
 }
 
@@ -326,6 +359,6 @@ fn pause(times: u64) {
 
 /// The line that `position` is in. The sender only ever leaves whole ones.
 #[inline(always)]
-fn line(position: u64) -> u64 {
-    position & !(LINE as u64 - 1)
+fn line_start(position: u64) -> u64 {
+    position & !(CACHE_LINE as u64 - 1)
 }

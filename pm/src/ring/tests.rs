@@ -5,21 +5,27 @@ use proptest::prelude::*;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::VecDeque;
 
-const SHAPE: Shape = Shape { slots: 8, lines: 2, data: 2048, home: 512, mtu: 512 };
+const SHAPE: RingGeometry = RingGeometry {
+    slot_count: 8,
+    lines_per_slot: 2,
+    data_len: 2048,
+    fixed_buffer_stride: 512,
+    mtu: 512,
+};
 /// The same where memory is short.
-const SMALL: Shape = Shape { lines: 1, home: 0, ..SHAPE };
+const SMALL: RingGeometry = RingGeometry { lines_per_slot: 1, fixed_buffer_stride: 0, ..SHAPE };
 
 /// Memory of a ring, all zero.
-struct Memory(NonNull<u8>, Shape);
+struct Memory(NonNull<u8>, RingGeometry);
 
 impl Memory {
     fn new() -> Memory {
         Memory::of(SHAPE)
     }
 
-    fn of(shape: Shape) -> Memory {
+    fn of(geometry: RingGeometry) -> Memory {
         // SAFETY: the layout is not empty.
-        Memory(NonNull::new(unsafe { alloc_zeroed(layout(shape)) }).unwrap(), shape)
+        Memory(NonNull::new(unsafe { alloc_zeroed(layout(geometry)) }).unwrap(), geometry)
     }
 
     fn ring(&self) -> Ring {
@@ -27,15 +33,17 @@ impl Memory {
         unsafe { Ring::new(self.0, self.1) }
     }
 
-    fn scribble(&self, at: usize, word: u64) {
-        assert!(at + 8 <= self.1.bytes());
+    fn overwrite_word(&self, offset: usize, word: u64) {
+        assert!(offset + 8 <= self.1.bytes());
         // SAFETY: inside the memory; as an atomic, like a hostile process's store.
-        unsafe { (*self.0.as_ptr().add(at).cast::<AtomicU64>()).store(word, Ordering::Relaxed) };
+        unsafe {
+            (*self.0.as_ptr().add(offset).cast::<AtomicU64>()).store(word, Ordering::Relaxed)
+        };
     }
 }
 
-fn layout(shape: Shape) -> Layout {
-    Layout::from_size_align(shape.bytes(), 128).unwrap()
+fn layout(geometry: RingGeometry) -> Layout {
+    Layout::from_size_align(geometry.bytes(), 128).unwrap()
 }
 
 impl Drop for Memory {
@@ -47,22 +55,22 @@ impl Drop for Memory {
 
 fn push(producer: &Producer, message: &[u8], reserve: usize) -> bool {
     // By the short way if there is one, every other time.
-    if reserve <= producer.inline()
+    if reserve <= producer.max_inline_len()
         && message.first().is_some_and(|first| first % 2 == 0)
-        && let Some(room) = producer.reserve_short()
+        && let Some(payload) = producer.reserve_inline()
     {
         // SAFETY: a slot has room for that many.
-        unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), room, message.len()) };
-        producer.publish_short(message.len());
+        unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), payload, message.len()) };
+        producer.publish_inline(message.len());
         return true;
     }
     match producer.reserve(reserve) {
-        Ok(room) => {
+        Ok(reservation) => {
             // SAFETY: `reserve` bytes of room, and the message is no longer.
             unsafe {
-                std::ptr::copy_nonoverlapping(message.as_ptr(), room.payload, message.len());
+                std::ptr::copy_nonoverlapping(message.as_ptr(), reservation.payload, message.len());
             }
-            producer.publish(room.position, message.len(), 0);
+            producer.publish(reservation.position, message.len(), 0);
             true
         }
         Err(error) => {
@@ -76,7 +84,7 @@ fn pop(consumer: &Consumer) -> Option<Vec<u8>> {
     let message = consumer.take().unwrap()?;
     // SAFETY: valid until release.
     let bytes = unsafe { std::slice::from_raw_parts(message.payload, message.len) }.to_vec();
-    consumer.release(message.next, message.data_end());
+    consumer.release(message.next_index, message.data_end());
     Some(bytes)
 }
 
@@ -88,9 +96,9 @@ enum Step {
     /// The sender hears what the receiver has passed.
     Credit,
     /// The sender fetches where its next long message may lie.
-    Fetch,
+    Prefetch,
     /// Both processes forget their ends and make them again.
-    Again,
+    Recreate,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -99,8 +107,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1..=112usize).prop_map(|n| Step::Push(n, n)),
         5 => Just(Step::Pop),
         1 => Just(Step::Credit),
-        1 => Just(Step::Fetch),
-        1 => Just(Step::Again),
+        1 => Just(Step::Prefetch),
+        1 => Just(Step::Recreate),
     ]
 }
 
@@ -130,12 +138,12 @@ proptest! {
                     }
                 }
                 Step::Pop => prop_assert_eq!(pop(&consumer), oracle.pop_front()),
-                Step::Credit => producer.credit(memory.ring().consumed()),
-                Step::Fetch => {
-                    let free = producer.fetch_home(0..9);
+                Step::Credit => producer.on_credit(memory.ring().consumer_index()),
+                Step::Prefetch => {
+                    let free = producer.prefetch_fixed_buffer(0..9);
                     prop_assert!(free || small || !oracle.is_empty());
                 }
-                Step::Again => {
+                Step::Recreate => {
                     producer = Producer::new(memory.ring());
                     consumer = Consumer::new(memory.ring());
                 }
@@ -161,18 +169,18 @@ proptest! {
         };
         let mut lens = lens.iter().cycle();
         for (at, word) in words {
-            memory.scribble(at * 8, word);
+            memory.overwrite_word(at * 8, word);
             let &len = lens.next().unwrap();
             if let Ok(room) = producer.reserve(len) {
                 prop_assert!(inside(room.payload, len));
                 producer.publish(room.position, len, 0);
             }
-            producer.fetch_home(0..99);
+            producer.prefetch_fixed_buffer(0..99);
             if let Ok(Some(message)) = consumer.take() {
                 prop_assert!(message.len >= 1 && message.len <= 512);
                 prop_assert!(inside(message.payload, message.len));
-                producer.credit(message.passed);
-                consumer.release(message.next, message.data_end());
+                producer.on_credit(message.piggybacked_credit);
+                consumer.release(message.next_index, message.data_end());
             }
             prop_assert!(memory.ring().queued() <= 8);
             memory.ring().claim_all();
@@ -203,10 +211,10 @@ proptest! {
             }
         }
         // What `save` reads.
-        let mut next = memory.ring().consumed();
+        let mut next = memory.ring().consumer_index();
         let mut positions = Vec::new();
-        while let Ok(Some(message)) = consumer.at(next) {
-            next = message.next;
+        while let Ok(Some(message)) = consumer.message_at(next) {
+            next = message.next_index;
             positions.push(message.position);
         }
         let saved: Vec<_> = kept
@@ -217,7 +225,7 @@ proptest! {
         prop_assert_eq!(saved.len(), kept.len());
         let other = Memory::of(shape);
         after.iter().for_each(|&len| pass(len, &other));
-        prop_assert_eq!(other.ring().refill(&saved), Ok(()));
+        prop_assert_eq!(other.ring().restore(&saved), Ok(()));
         let consumer = Consumer::new(other.ring());
         for message in kept {
             prop_assert_eq!(pop(&consumer), Some(message));
@@ -230,12 +238,12 @@ proptest! {
 #[test]
 fn marks_wrap_after_four_billion_messages() {
     let memory = Memory::new();
-    let nearly = (1 << 32) - 16;
+    let last_lap = (1 << 32) - 16;
     for i in 0..2 {
-        memory.scribble(i * 128, nearly);
+        memory.overwrite_word(i * 128, last_lap);
     }
     for slot in 0..8 {
-        memory.scribble(256 + slot * 128, Word::new(nearly << 32, 1, false).0);
+        memory.overwrite_word(256 + slot * 128, SlotHeader::new(last_lap << 32, 1, false).0);
     }
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
     for i in 0..100u8 {
@@ -249,11 +257,11 @@ fn marks_wrap_after_four_billion_messages() {
 fn impossible_indices_are_an_error_for_the_sender() {
     let memory = Memory::new();
     let producer = Producer::new(memory.ring());
-    memory.scribble(0, 1000);
+    memory.overwrite_word(0, 1000);
     assert_eq!(producer.reserve(8).err(), Some(Error::Io));
     let memory = Memory::new();
     let producer = Producer::new(memory.ring());
-    memory.scribble(8, 1 << 40);
+    memory.overwrite_word(8, 1 << 40);
     assert!((0..2).all(|_| push(&producer, &[0; 512], 512)), "into the homes");
     assert_eq!(producer.reserve(512).err(), Some(Error::Io));
 }
@@ -265,10 +273,10 @@ fn a_claimed_message_is_counted_once_and_passed_over() {
     for i in 0..3 {
         assert!(push(&producer, &[i], 1));
     }
-    let room = producer.reserve(1).unwrap();
-    let (index, word) = producer.publish(room.position, 1, 0);
-    assert!(memory.ring().claim(index, word));
-    assert!(!memory.ring().claim(index, word));
+    let reservation = producer.reserve(1).unwrap();
+    let (index, header) = producer.publish(reservation.position, 1, 0);
+    assert!(memory.ring().claim(index, header));
+    assert!(!memory.ring().claim(index, header));
     assert_eq!(memory.ring().claim_all(), 3);
     assert_eq!(memory.ring().claim_all(), 0);
     assert_eq!(pop(&consumer), None);
@@ -277,23 +285,31 @@ fn a_claimed_message_is_counted_once_and_passed_over() {
 }
 
 /// Where the slots of a lap lie, in lines from the first, in the order in which they are used.
-fn places(shape: Shape) -> Vec<i64> {
-    let memory = Memory::of(shape);
+fn slot_line_numbers(geometry: RingGeometry) -> Vec<i64> {
+    let memory = Memory::of(geometry);
     // SAFETY: the memory has the shape's size and outlives the ring.
-    let ring = unsafe { Ring::new(memory.0, shape) };
-    let first = memory.0.addr().get() + size_of::<Ends>();
-    let line = |index| (std::ptr::from_ref(ring.slot(index)).addr() - first) / LINE;
-    let laps = [0, 7 * u64::from(shape.slots)];
-    let lap = |start| (start..start + u64::from(shape.slots)).map(line).collect::<Vec<_>>();
+    let ring = unsafe { Ring::new(memory.0, geometry) };
+    let first = memory.0.addr().get() + size_of::<RingHeader>();
+    let line_number = |index| (std::ptr::from_ref(ring.slot(index)).addr() - first) / CACHE_LINE;
+    let laps = [0, 7 * u64::from(geometry.slot_count)];
+    let lap = |start| {
+        (start..start + u64::from(geometry.slot_count)).map(line_number).collect::<Vec<_>>()
+    };
     let [one, other] = laps.map(lap);
-    assert_eq!(one, other, "{shape:?}");
+    assert_eq!(one, other, "{geometry:?}");
     one.into_iter().map(|line| line as i64).collect()
 }
 
 #[test]
 fn each_slot_is_used_once_in_a_lap_and_no_two_steps_in_a_row_are_equal() {
     for (slots, lines) in [(256, 2), (256, 1), (128, 2), (64, 1), (32, 1), (16, 1), (4, 1)] {
-        let lap = places(Shape { slots, lines, data: 0, home: 0, mtu: 48 });
+        let lap = slot_line_numbers(RingGeometry {
+            slot_count: slots,
+            lines_per_slot: lines,
+            data_len: 0,
+            fixed_buffer_stride: 0,
+            mtu: 48,
+        });
         let mut sorted = lap.clone();
         sorted.sort_unstable();
         let expected: Vec<_> = (0..i64::from(slots)).map(|slot| slot * i64::from(lines)).collect();
@@ -304,104 +320,119 @@ fn each_slot_is_used_once_in_a_lap_and_no_two_steps_in_a_row_are_equal() {
 }
 
 #[test]
-fn where_there_is_room_messages_lie_apart_and_any_fits_an_empty_ring() {
-    let shape = Shape { slots: 8, lines: 1, data: 64 << 10, home: 0, mtu: 8192 };
-    let memory = Memory::of(shape);
+fn messages_lie_apart_in_a_large_data_area_and_any_fits_an_empty_ring() {
+    let geometry = RingGeometry {
+        slot_count: 8,
+        lines_per_slot: 1,
+        data_len: 64 << 10,
+        fixed_buffer_stride: 0,
+        mtu: 8192,
+    };
+    let memory = Memory::of(geometry);
     // SAFETY: the memory has the shape's size and outlives the ring.
-    let ring = unsafe { Ring::new(memory.0, shape) };
+    let ring = unsafe { Ring::new(memory.0, geometry) };
     let (producer, consumer) = (Producer::new(ring), Consumer::new(ring));
     let mut end = 0;
     for (len, gap) in
         [(49, 192), (960, 192), (1024, 4096), (8192, 4096)].into_iter().cycle().take(99)
     {
-        let room = producer.reserve(len).unwrap();
-        producer.publish(room.position, len, 0);
+        let reservation = producer.reserve(len).unwrap();
+        producer.publish(reservation.position, len, 0);
         let message = consumer.take().unwrap().unwrap();
-        let (start, after) = (message.position, message.data_end().unwrap());
+        let (start, message_end) = (message.position, message.data_end().unwrap());
         assert!(start - end >= gap, "{len} at {start}, the one before to {end}");
-        end = after;
-        consumer.release(message.next, Some(after));
+        end = message_end;
+        consumer.release(message.next_index, Some(message_end));
     }
 }
 
 #[test]
-fn a_slot_that_was_looked_up_is_not_used_where_somebody_else_filled_the_ring() {
+fn a_cached_slot_is_not_used_after_the_ring_was_restored() {
     let memory = Memory::new();
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
-    assert!(producer.reserve_short().is_some());
+    assert!(producer.reserve_inline().is_some());
     let saved =
         [Saved { payload: &[1], position: IN_SLOT }, Saved { payload: &[2], position: IN_SLOT }];
-    memory.ring().refill(&saved).unwrap();
-    assert!(producer.reserve_short().is_none());
+    memory.ring().restore(&saved).unwrap();
+    assert!(producer.reserve_inline().is_none());
     assert!(push(&producer, &[3], 1) && push(&producer, &[4], 1));
     assert!((1..=4).all(|byte| pop(&consumer) == Some(vec![byte])));
     assert_eq!(pop(&consumer), None);
 }
 
 #[test]
-fn a_short_way_ends_where_the_room_that_is_known_ends() {
+fn inline_reservations_end_where_the_known_credit_ends() {
     let memory = Memory::new();
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
     for byte in 0..8 {
-        assert!(producer.reserve_short().is_some());
+        assert!(producer.reserve_inline().is_some());
         assert!(push(&producer, &[byte * 2], 1));
     }
-    assert!(producer.reserve_short().is_none());
+    assert!(producer.reserve_inline().is_none());
     assert_eq!(pop(&consumer), Some(vec![0]));
-    assert!(producer.reserve_short().is_none(), "it has not looked");
+    assert!(producer.reserve_inline().is_none(), "it has not looked");
     assert!(push(&producer, &[16], 1));
-    assert!(producer.reserve_short().is_none());
+    assert!(producer.reserve_inline().is_none());
 }
 
 /// Sends `len` bytes and answers their position.
 fn position_of(producer: &Producer, len: usize) -> u64 {
-    let room = producer.reserve_long(len).unwrap();
-    producer.publish(room.position, len, 0);
-    room.position
+    let reservation = producer.reserve_long(len).unwrap();
+    producer.publish(reservation.position, len, 0);
+    reservation.position
 }
 
 #[test]
-fn long_messages_lie_in_two_homes_in_turn_as_long_as_these_are_known_to_be_free() {
+fn long_messages_alternate_between_two_fixed_buffers_while_these_are_known_to_be_free() {
     let memory = Memory::new();
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
-    assert_eq!([0; 3].map(|_| position_of(&producer, 200)), [HOME, HOME + 1, 0]);
+    assert_eq!(
+        [0; 3].map(|_| position_of(&producer, 200)),
+        [FIXED_BUFFER_POSITION, FIXED_BUFFER_POSITION + 1, 0]
+    );
     assert!(pop(&consumer).is_some());
-    assert!(position_of(&producer, 200) < HOME, "it has not heard of it");
-    producer.credit(1);
-    assert_eq!(position_of(&producer, 200), HOME);
-    assert!(position_of(&producer, 200) < HOME, "the second message is still there");
+    assert!(position_of(&producer, 200) < FIXED_BUFFER_POSITION, "it has not heard of it");
+    producer.on_credit(1);
+    assert_eq!(position_of(&producer, 200), FIXED_BUFFER_POSITION);
+    assert!(
+        position_of(&producer, 200) < FIXED_BUFFER_POSITION,
+        "the second message is still there"
+    );
     assert!((0..2).all(|_| pop(&consumer).is_some()));
-    assert!(producer.fetch_home(0..4), "it looks");
-    assert_eq!(position_of(&producer, 200), HOME + 1);
+    assert!(producer.prefetch_fixed_buffer(0..4), "it looks");
+    assert_eq!(position_of(&producer, 200), FIXED_BUFFER_POSITION + 1);
     assert!(push(&producer, &[2; 100], 100));
     assert!((0..5).all(|_| pop(&consumer).is_some()));
     assert_eq!(pop(&consumer), None);
 }
 
 #[test]
-fn a_sender_that_is_told_what_cannot_be_does_not_believe_it() {
+fn a_sender_ignores_an_impossible_credit() {
     let memory = Memory::new();
     let producer = Producer::new(memory.ring());
-    assert_eq!([0; 2].map(|_| position_of(&producer, 200)), [HOME, HOME + 1]);
-    for passed in [3, 8, 1 << 40, u64::MAX, HOME] {
-        producer.credit(passed);
-        assert!(!producer.fetch_home(0..4), "{passed}");
+    assert_eq!(
+        [0; 2].map(|_| position_of(&producer, 200)),
+        [FIXED_BUFFER_POSITION, FIXED_BUFFER_POSITION + 1]
+    );
+    for credit in [3, 8, 1 << 40, u64::MAX, FIXED_BUFFER_POSITION] {
+        producer.on_credit(credit);
+        assert!(!producer.prefetch_fixed_buffer(0..4), "{credit}");
     }
-    producer.credit(1);
-    producer.credit(0);
-    assert!(producer.fetch_home(0..4), "what it knew stays");
+    producer.on_credit(1);
+    producer.on_credit(0);
+    assert!(producer.prefetch_fixed_buffer(0..4), "what it knew stays");
 }
 
 #[test]
-fn what_is_fetched_ahead_is_not_what_somebody_still_reads() {
+fn a_fixed_buffer_that_is_still_read_is_not_prefetched() {
     let memory = Memory::new();
     let (producer, consumer) = (Producer::new(memory.ring()), Consumer::new(memory.ring()));
     let message = |byte| vec![byte; 512];
     assert!(push(&producer, &message(1), 512));
-    assert!(producer.fetch_home(0..8));
+    assert!(producer.prefetch_fixed_buffer(0..8));
     assert!(push(&producer, &message(2), 512));
-    assert!(!producer.fetch_home(0..8));
+    assert!(!producer.prefetch_fixed_buffer(0..8));
     assert_eq!(pop(&consumer), Some(message(1)));
-    assert!(producer.fetch_home(0..8));
+    assert!(producer.prefetch_fixed_buffer(0..8));
     assert_eq!(pop(&consumer), Some(message(2)));
 }

@@ -4,34 +4,34 @@
 
 #![forbid(unsafe_code)]
 
-use super::layout::{Geometry, MAGIC};
-use crate::error::{Error, Result};
+use super::layout::{MAGIC, SegmentGeometry};
+use crate::error::{Error, PmResult};
 
 /// Bytes of the message.
 pub const ATTACH_BYTES: usize = 64;
 
 /// A context on its way to another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attach {
+pub struct AttachMessage {
     /// The context's number on its device.
     pub number: u32,
     /// The channel it is bound to.
     pub channel: u32,
     /// Its node number.
-    pub own: u32,
+    pub self_node: u32,
     /// Layout of the segment.
-    pub geometry: Geometry,
+    pub geometry: SegmentGeometry,
     /// Names the segment; the header holds the same.
     pub nonce: [u64; 2],
 }
 
-impl Attach {
+impl AttachMessage {
     /// Writes the message.
     pub fn encode(&self) -> [u8; ATTACH_BYTES] {
         let words = [
             MAGIC,
             u64::from(self.number) | u64::from(self.channel) << 32,
-            u64::from(self.own),
+            u64::from(self.self_node),
             self.geometry.nodes as u64,
             self.geometry.size as u64,
             self.nonce[0],
@@ -46,7 +46,7 @@ impl Attach {
     }
 
     /// Reads and checks it. Invalid: any field is not what `encode` writes.
-    pub fn decode(bytes: &[u8]) -> Result<Attach> {
+    pub fn decode(bytes: &[u8]) -> PmResult<AttachMessage> {
         let bytes: &[u8; ATTACH_BYTES] = bytes.try_into().map_err(|_| Error::Invalid)?;
         let word = |i: usize| {
             let mut word = [0; 8];
@@ -57,14 +57,14 @@ impl Attach {
             return Err(Error::Invalid);
         }
         let nodes = usize::try_from(word(3)).map_err(|_| Error::Invalid)?;
-        let geometry = Geometry::for_nodes(nodes)?;
+        let geometry = SegmentGeometry::for_nodes(nodes)?;
         if geometry.size as u64 != word(4) || word(2) >= word(3) {
             return Err(Error::Invalid);
         }
-        Ok(Attach {
+        Ok(AttachMessage {
             number: word(1) as u32,
             channel: (word(1) >> 32) as u32,
-            own: word(2) as u32,
+            self_node: word(2) as u32,
             geometry,
             nonce: [word(5), word(6)],
         })
@@ -76,25 +76,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sample() -> Attach {
-        let geometry = Geometry::for_nodes(4).unwrap();
-        Attach { number: 3, channel: 1, own: 3, geometry, nonce: [7, 9] }
+    fn sample() -> AttachMessage {
+        let geometry = SegmentGeometry::for_nodes(4).unwrap();
+        AttachMessage { number: 3, channel: 1, self_node: 3, geometry, nonce: [7, 9] }
     }
 
     #[test]
-    fn what_was_written_is_read() {
-        assert_eq!(Attach::decode(&sample().encode()), Ok(sample()));
+    fn an_encoded_message_is_decoded_unchanged() {
+        assert_eq!(AttachMessage::decode(&sample().encode()), Ok(sample()));
     }
 
     #[test]
     fn a_short_a_long_and_a_foreign_message_are_refused() {
         let good = sample().encode();
-        assert_eq!(Attach::decode(&good[..63]), Err(Error::Invalid));
-        assert_eq!(Attach::decode(&[good.as_slice(), &[0]].concat()), Err(Error::Invalid));
+        assert_eq!(AttachMessage::decode(&good[..63]), Err(Error::Invalid));
+        assert_eq!(AttachMessage::decode(&[good.as_slice(), &[0]].concat()), Err(Error::Invalid));
         for (byte, what) in [(0, "magic"), (8 * 2, "own"), (8 * 4, "size"), (56, "rest")] {
             let mut bad = good;
             bad[byte] ^= 0x7f;
-            assert_eq!(Attach::decode(&bad), Err(Error::Invalid), "{what}");
+            assert_eq!(AttachMessage::decode(&bad), Err(Error::Invalid), "{what}");
         }
     }
 
@@ -107,8 +107,8 @@ mod tests {
             for (at, with) in flips {
                 bytes[at] = with;
             }
-            if let Ok(attach) = Attach::decode(&bytes) {
-                prop_assert!((attach.own as usize) < attach.geometry.nodes);
+            if let Ok(attach) = AttachMessage::decode(&bytes) {
+                prop_assert!((attach.self_node as usize) < attach.geometry.nodes);
                 prop_assert_eq!(attach.encode(), bytes);
             }
         }

@@ -4,11 +4,11 @@
 #![forbid(unsafe_code)]
 
 use crate::config::Counters;
-use crate::copying::Copying;
-use crate::door::Door;
-use crate::error::{Error, Result};
-use crate::remote::{Direction, Table};
-use crate::ring::{MAX_SLOTS, Shape};
+use crate::copy_hazards::CopyHazards;
+use crate::error::{Error, PmResult};
+use crate::receiver_state::ReceiverState;
+use crate::ring::{MAX_SLOTS, RingGeometry};
+use crate::rma::{Direction, Table};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// "SCPMSHM" and the layout's version.
@@ -20,7 +20,7 @@ const PAGE: usize = 4096;
 /// Kinds of rings: messages, control messages, remote memory.
 pub(crate) const KINDS: usize = 3;
 /// Memory that the rings of all pairs together may take, if every pair talks.
-const BUDGET: usize = 256 << 20;
+const RING_MEMORY_BUDGET: usize = 256 << 20;
 /// In a large area the lines that a sender overwrites have left the receiver's cache since it read
 /// them, and the sender gets them sooner (measured, 4 KiB one way: 256 KiB takes 5 to 10 % less
 /// than 32 KiB, 1 MiB 15 %; but there 64 B take 10 % more).
@@ -28,7 +28,7 @@ const MAX_DATA: usize = 256 << 10;
 const MAX_MTU: usize = 8 << 10;
 /// Between two homes, so that a processor that fetches on beyond the end of one stays out of the
 /// other.
-const HOME_GAP: u16 = 256;
+const FIXED_BUFFER_GAP: u16 = 256;
 const MIN_DATA: usize = 4 << 10;
 const MIN_SLOTS: usize = 32;
 /// Slots of the ring for control messages; these are never long.
@@ -38,7 +38,7 @@ const REMOTE_SLOTS: u16 = 16;
 
 /// The first line of the header page. Written once by the owner, before anybody maps it.
 #[repr(C)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     pub(crate) magic: AtomicU64,
     pub(crate) nodes: AtomicU64,
     pub(crate) size: AtomicU64,
@@ -50,7 +50,7 @@ pub(crate) struct Header {
 
 /// One line, written by one side.
 #[repr(C, align(64))]
-pub(crate) struct Line<T>(pub(crate) T);
+pub(crate) struct CacheAligned<T>(pub(crate) T);
 
 /// What a node's sending side counts.
 #[repr(C)]
@@ -60,40 +60,40 @@ pub(crate) struct SendCounters {
     /// Of these, dropped because the receiver has exited: they count as received.
     pub(crate) dropped: AtomicU64,
     /// Remote memory operations outstanding.
-    pub(crate) remote: AtomicU64,
+    pub(crate) pending_rma: AtomicU64,
     /// Bytes of the messages sent.
     pub(crate) bytes: AtomicU64,
     /// To whom the last message went: 1 + the node, as this device numbers it. 0: none, or a later
     /// one went by another device.
-    pub(crate) last: AtomicU32,
+    pub(crate) last_peer: AtomicU32,
     /// Bytes of remote memory written, and read, by operations of this node.
-    pub(crate) moved: [AtomicU64; 2],
+    pub(crate) rma_bytes: [AtomicU64; 2],
 }
 
 impl SendCounters {
     /// By the only sender, before the message becomes visible: never more received than sent.
     #[inline(always)]
-    pub(crate) fn count(&self) {
+    pub(crate) fn count_sent(&self) {
         self.sent.store(self.sent.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// By the only sender, at any time: who waits for the message need not wait for this. `to` is
     /// 1 + the node.
     #[inline(always)]
-    pub(crate) fn describe(&self, to: u32, len: usize) {
+    pub(crate) fn record_sent(&self, peer: u32, len: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed).wrapping_add(len as u64);
         self.bytes.store(bytes, Ordering::Relaxed);
         // A stream is as fast as its stores (measured).
-        if self.last.load(Ordering::Relaxed) != to {
-            self.last.store(to, Ordering::Relaxed);
+        if self.last_peer.load(Ordering::Relaxed) != peer {
+            self.last_peer.store(peer, Ordering::Relaxed);
         }
     }
 
     /// By the only thread: bytes of remote memory were moved.
     #[inline(always)]
-    pub(crate) fn count_moved(&self, direction: Direction, len: usize) {
-        let moved = &self.moved[direction as usize];
-        moved.store(moved.load(Ordering::Relaxed).wrapping_add(len as u64), Ordering::Relaxed);
+    pub(crate) fn count_rma_bytes(&self, direction: Direction, len: usize) {
+        let total = &self.rma_bytes[direction as usize];
+        total.store(total.load(Ordering::Relaxed).wrapping_add(len as u64), Ordering::Relaxed);
     }
 }
 
@@ -105,22 +105,22 @@ pub(crate) struct ReceiveCounters {
     /// Bytes of the messages taken.
     pub(crate) bytes: AtomicU64,
     /// As `SendCounters::last`, of who sent the last one that was taken.
-    pub(crate) last: AtomicU32,
+    pub(crate) last_peer: AtomicU32,
 }
 
 impl ReceiveCounters {
     /// By the only receiver. A message of this length is taken, from the same node as the last one.
     #[inline(always)]
-    pub(crate) fn count_further(&self, len: usize) {
+    pub(crate) fn count_received_bytes(&self, len: usize) {
         let bytes = self.bytes.load(Ordering::Relaxed).wrapping_add(len as u64);
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// By the only receiver. The same from whichever node; `from` is 1 + the node.
     #[inline(always)]
-    pub(crate) fn count_taken(&self, from: u32, len: usize) {
-        self.count_further(len);
-        self.last.store(from, Ordering::Relaxed);
+    pub(crate) fn record_received(&self, peer: u32, len: usize) {
+        self.count_received_bytes(len);
+        self.last_peer.store(peer, Ordering::Relaxed);
     }
 
     /// By the only receiver.
@@ -135,43 +135,43 @@ impl ReceiveCounters {
 /// Four lines per node, so that a sampler reads few and nobody's stores meet another's. Senders
 /// read the door all the time: it has a pair of lines to itself, because processors fetch pairs.
 #[repr(C)]
-pub(crate) struct Node {
-    pub(crate) send: Line<SendCounters>,
-    pub(crate) receive: Line<ReceiveCounters>,
+pub(crate) struct NodeRecord {
+    pub(crate) send: CacheAligned<SendCounters>,
+    pub(crate) receive: CacheAligned<ReceiveCounters>,
     /// Advanced by every poll that found nothing.
-    pub(crate) epoch: Line<AtomicU64>,
-    pub(crate) copying: Copying,
-    pub(crate) door: Line<Door>,
-    pub(crate) pad2: Line<[u64; 8]>,
+    pub(crate) poll_epoch: CacheAligned<AtomicU64>,
+    pub(crate) copy_hazards: CopyHazards,
+    pub(crate) receiver_state: CacheAligned<ReceiverState>,
+    pub(crate) pad2: CacheAligned<[u64; 8]>,
 }
 
-impl Node {
+impl NodeRecord {
     /// Adds what this node, one of `nodes`, has counted. Received is read after sent was: a sampler
     /// that finds both sums equal has then seen no message too few.
     pub(crate) fn add_to(&self, sum: &mut Counters, nodes: usize) {
         let (send, receive) = (&self.send.0, &self.receive.0);
-        sum.door |= self.door.0.bits() & 3;
+        sum.receiver_state |= self.receiver_state.0.bits() & 3;
         sum.sent = sum.sent.wrapping_add(send.sent.load(Ordering::Acquire));
         let dropped = send.dropped.load(Ordering::Acquire);
         // SYNC: received
         let received = receive.received.load(Ordering::Acquire).wrapping_add(dropped);
         sum.received = sum.received.wrapping_add(received);
-        sum.remote = sum.remote.wrapping_add(send.remote.load(Ordering::Acquire));
-        sum.poll_epoch = sum.poll_epoch.wrapping_add(self.epoch.0.load(Ordering::Acquire));
-        let more = |sum: &mut u64, word: &AtomicU64| {
+        sum.pending_rma = sum.pending_rma.wrapping_add(send.pending_rma.load(Ordering::Acquire));
+        sum.poll_epoch = sum.poll_epoch.wrapping_add(self.poll_epoch.0.load(Ordering::Acquire));
+        let add = |sum: &mut u64, word: &AtomicU64| {
             *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
         };
-        more(&mut sum.sent_bytes, &send.bytes);
-        let [written, read] = &send.moved;
-        more(&mut sum.sent_bytes, written);
-        more(&mut sum.received_bytes, read);
-        more(&mut sum.received_bytes, &receive.bytes);
-        let last = |word: &AtomicU32| {
+        add(&mut sum.sent_bytes, &send.bytes);
+        let [written, read] = &send.rma_bytes;
+        add(&mut sum.sent_bytes, written);
+        add(&mut sum.received_bytes, read);
+        add(&mut sum.received_bytes, &receive.bytes);
+        let peer_of = |word: &AtomicU32| {
             let node = word.load(Ordering::Relaxed).checked_sub(1);
             node.filter(|node| (*node as usize) < nodes)
         };
-        sum.last_to = sum.last_to.or(last(&send.last));
-        sum.last_from = sum.last_from.or(last(&receive.last));
+        sum.last_to = sum.last_to.or(peer_of(&send.last_peer));
+        sum.last_from = sum.last_from.or(peer_of(&receive.last_peer));
     }
 }
 
@@ -179,29 +179,29 @@ impl Node {
 #[repr(C)]
 pub(crate) struct Activation {
     /// Advances whenever a source sets its first bit.
-    pub(crate) generation: Line<[AtomicU64; KINDS]>,
+    pub(crate) generation: CacheAligned<[AtomicU64; KINDS]>,
 }
 
 /// Bits for those who copy.
-const COPIERS: usize = 256;
+const COPIER_BITS: usize = 256;
 
 /// What a node's peers need to copy into and out of its memory. All zero: it has locked nothing.
 /// The entries of its locked regions follow.
 #[repr(C, align(64))]
-pub(crate) struct Access {
+pub(crate) struct RmaAccess {
     /// Its process, as the job's processes number them.
     pub(crate) pid: AtomicU64,
     /// Where in that process a word lies, and the word: whoever reads it there may copy.
-    pub(crate) probe: AtomicU64,
-    pub(crate) word: AtomicU64,
-    /// Who has copied there, by a bit for each node's number modulo [`COPIERS`].
-    pub(crate) copiers: [AtomicU64; COPIERS / 64],
+    pub(crate) probe_addr: AtomicU64,
+    pub(crate) probe_value: AtomicU64,
+    /// Who has copied there, by a bit for each node's number modulo [`COPIER_BITS`].
+    pub(crate) copiers: [AtomicU64; COPIER_BITS / 64],
 }
 
-impl Access {
+impl RmaAccess {
     /// By node `by`, before it copies for the first time.
-    pub(crate) fn note_copier(&self, by: usize) {
-        let bit = by % COPIERS;
+    pub(crate) fn mark_copier(&self, node: usize) {
+        let bit = node % COPIER_BITS;
         self.copiers[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
@@ -209,9 +209,9 @@ impl Access {
     /// By the owner: whom it may have to wait for, of `nodes` nodes.
     pub(crate) fn copiers(&self, nodes: usize) -> impl Iterator<Item = usize> {
         let bits = self.copiers.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let nodes = if bits == [0; COPIERS / 64] { 0 } else { nodes };
+        let nodes = if bits == [0; COPIER_BITS / 64] { 0 } else { nodes };
         (0..nodes).filter(move |node| {
-            let bit = node % COPIERS;
+            let bit = node % COPIER_BITS;
             bits[bit / 64] >> (bit % 64) & 1 == 1
         })
     }
@@ -219,38 +219,38 @@ impl Access {
 
 /// A node's locked regions.
 #[repr(C)]
-pub(crate) struct Regions {
-    pub(crate) access: Access,
+pub(crate) struct RegionTable {
+    pub(crate) access: RmaAccess,
     pub(crate) entries: Table,
 }
 
 #[cfg(not(loom))]
 const _: () = {
-    assert!(size_of::<Header>() == 72);
-    assert!(std::mem::offset_of!(Header, oversubscribed) == 64);
+    assert!(size_of::<SegmentHeader>() == 72);
+    assert!(std::mem::offset_of!(SegmentHeader, oversubscribed) == 64);
     assert!(size_of::<SendCounters>() <= 64 && size_of::<ReceiveCounters>() <= 64);
-    assert!(size_of::<Node>() == 384);
-    assert!(std::mem::offset_of!(Node, door) == 256);
+    assert!(size_of::<NodeRecord>() == 384);
+    assert!(std::mem::offset_of!(NodeRecord, receiver_state) == 256);
     assert!(size_of::<Activation>() == 64);
-    assert!(size_of::<Access>() == 64 && align_of::<Regions>() == 64);
+    assert!(size_of::<RmaAccess>() == 64 && align_of::<RegionTable>() == 64);
 };
 
 /// The private copy of the sizes, used for every address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct SegmentGeometry {
     pub(crate) nodes: usize,
-    pub(crate) ring: Shape,
-    pub(crate) control: Shape,
-    pub(crate) remote: Shape,
+    pub(crate) ring: RingGeometry,
+    pub(crate) control: RingGeometry,
+    pub(crate) rma: RingGeometry,
     ring_stride: usize,
     control_stride: usize,
-    remote_stride: usize,
+    rma_stride: usize,
     activation_stride: usize,
-    activation_at: usize,
-    control_at: usize,
-    remote_at: usize,
-    regions_at: usize,
-    rings_at: usize,
+    activation_offset: usize,
+    control_offset: usize,
+    rma_offset: usize,
+    regions_offset: usize,
+    rings_offset: usize,
     pub(crate) size: usize,
 }
 
@@ -258,69 +258,87 @@ fn power_of_two_below(n: usize) -> usize {
     if n == 0 { 0 } else { 1 << n.ilog2() }
 }
 
-impl Geometry {
+impl SegmentGeometry {
     /// The layout for `nodes` nodes. Invalid: none, or more than [`MAX_NODES`].
-    pub fn for_nodes(nodes: usize) -> Result<Geometry> {
+    pub fn for_nodes(nodes: usize) -> PmResult<SegmentGeometry> {
         if nodes == 0 || nodes > MAX_NODES {
             return Err(Error::Invalid);
         }
-        let share = BUDGET / (nodes * nodes);
+        let share = RING_MEMORY_BUDGET / (nodes * nodes);
         let data = power_of_two_below(share / 4 * 3).clamp(MIN_DATA, MAX_DATA);
         let slots = power_of_two_below(share / 4 / 64).clamp(MIN_SLOTS, MAX_SLOTS);
         let mtu = (data / 4).min(MAX_MTU) as u16;
-        let close = Shape { slots: slots as u16, lines: 1, data: data as u32, home: 0, mtu };
-        let apart = Shape { lines: 2, ..close };
-        let homely = Shape { home: mtu + HOME_GAP, ..apart };
-        // Homes and second lines do more for a message than room for many.
-        let half = Shape { data: homely.data / 2, ..homely };
-        let quarter = Shape { slots: half.slots / 2, ..half };
-        let is_enough = |shape: &Shape| {
-            shape.data >= 2 * u32::from(mtu) && usize::from(shape.slots) >= MIN_SLOTS
+        let compact = RingGeometry {
+            slot_count: slots as u16,
+            lines_per_slot: 1,
+            data_len: data as u32,
+            fixed_buffer_stride: 0,
+            mtu,
         };
-        let fits = |shape: &Shape| shape.bytes() + 128 <= share && is_enough(shape);
-        let ring = [homely, half, quarter, apart].into_iter().find(fits).unwrap_or(close);
+        let two_line = RingGeometry { lines_per_slot: 2, ..compact };
+        let with_fixed_buffers =
+            RingGeometry { fixed_buffer_stride: mtu + FIXED_BUFFER_GAP, ..two_line };
+        // Homes and second lines do more for a message than room for many.
+        let half = RingGeometry { data_len: with_fixed_buffers.data_len / 2, ..with_fixed_buffers };
+        let quarter = RingGeometry { slot_count: half.slot_count / 2, ..half };
+        let is_large_enough = |candidate: &RingGeometry| {
+            candidate.data_len >= 2 * u32::from(mtu)
+                && usize::from(candidate.slot_count) >= MIN_SLOTS
+        };
+        let fits = |candidate: &RingGeometry| {
+            candidate.bytes() + 128 <= share && is_large_enough(candidate)
+        };
+        let ring =
+            [with_fixed_buffers, half, quarter, two_line].into_iter().find(fits).unwrap_or(compact);
         let mtu = crate::config::CONTROL_MTU as u16;
-        let control = Shape { slots: CONTROL_SLOTS, lines: 1, data: 0, home: 0, mtu };
-        let remote = Shape { slots: REMOTE_SLOTS, ..control };
+        let control = RingGeometry {
+            slot_count: CONTROL_SLOTS,
+            lines_per_slot: 1,
+            data_len: 0,
+            fixed_buffer_stride: 0,
+            mtu,
+        };
+        let rma = RingGeometry { slot_count: REMOTE_SLOTS, ..control };
         // An odd number of 128-byte units: the first lines of idle rings then differ in their
         // offset in a page, and a sweep over them does not miss the cache (measured: 52 ns
         // instead of 172 for 64 rings).
         let ring_stride = (ring.bytes().div_ceil(128) | 1) * 128;
         let control_stride = control.bytes();
-        let remote_stride = remote.bytes();
+        let rma_stride = rma.bytes();
         let activation_stride = (64 + KINDS * nodes.div_ceil(64) * 8).next_multiple_of(64);
-        let activation_at = (PAGE + nodes * size_of::<Node>()).next_multiple_of(PAGE);
-        let control_at = (activation_at + nodes * activation_stride).next_multiple_of(PAGE);
-        let remote_at = (control_at + nodes * nodes * control_stride).next_multiple_of(PAGE);
-        let regions_at = (remote_at + nodes * nodes * remote_stride).next_multiple_of(PAGE);
-        let rings_at = (regions_at + nodes * size_of::<Regions>()).next_multiple_of(PAGE);
-        let size = (rings_at + nodes * nodes * ring_stride).next_multiple_of(PAGE);
-        Ok(Geometry {
+        let activation_offset = (PAGE + nodes * size_of::<NodeRecord>()).next_multiple_of(PAGE);
+        let control_offset = (activation_offset + nodes * activation_stride).next_multiple_of(PAGE);
+        let rma_offset = (control_offset + nodes * nodes * control_stride).next_multiple_of(PAGE);
+        let regions_offset = (rma_offset + nodes * nodes * rma_stride).next_multiple_of(PAGE);
+        let rings_offset =
+            (regions_offset + nodes * size_of::<RegionTable>()).next_multiple_of(PAGE);
+        let size = (rings_offset + nodes * nodes * ring_stride).next_multiple_of(PAGE);
+        Ok(SegmentGeometry {
             nodes,
             ring,
             control,
-            remote,
+            rma,
             ring_stride,
             control_stride,
-            remote_stride,
+            rma_stride,
             activation_stride,
-            activation_at,
-            control_at,
-            remote_at,
-            regions_at,
-            rings_at,
+            activation_offset,
+            control_offset,
+            rma_offset,
+            regions_offset,
+            rings_offset,
             size,
         })
     }
 
-    pub(crate) fn node_at(&self, node: usize) -> usize {
+    pub(crate) fn node_offset(&self, node: usize) -> usize {
         debug_assert!(node < self.nodes);
-        PAGE + node * size_of::<Node>()
+        PAGE + node * size_of::<NodeRecord>()
     }
 
-    pub(crate) fn activation_at(&self, node: usize) -> usize {
+    pub(crate) fn activation_offset(&self, node: usize) -> usize {
         debug_assert!(node < self.nodes);
-        self.activation_at + node * self.activation_stride
+        self.activation_offset + node * self.activation_stride
     }
 
     /// Words of one bitmap of sources.
@@ -329,24 +347,24 @@ impl Geometry {
     }
 
     /// The rings of one receiver lie side by side.
-    pub(crate) fn ring_at(&self, from: usize, to: usize) -> usize {
+    pub(crate) fn ring_offset(&self, from: usize, to: usize) -> usize {
         debug_assert!(from < self.nodes && to < self.nodes);
-        self.rings_at + (to * self.nodes + from) * self.ring_stride
+        self.rings_offset + (to * self.nodes + from) * self.ring_stride
     }
 
-    pub(crate) fn control_at(&self, from: usize, to: usize) -> usize {
+    pub(crate) fn control_offset(&self, from: usize, to: usize) -> usize {
         debug_assert!(from < self.nodes && to < self.nodes);
-        self.control_at + (to * self.nodes + from) * self.control_stride
+        self.control_offset + (to * self.nodes + from) * self.control_stride
     }
 
-    pub(crate) fn remote_at(&self, from: usize, to: usize) -> usize {
+    pub(crate) fn rma_offset(&self, from: usize, to: usize) -> usize {
         debug_assert!(from < self.nodes && to < self.nodes);
-        self.remote_at + (to * self.nodes + from) * self.remote_stride
+        self.rma_offset + (to * self.nodes + from) * self.rma_stride
     }
 
-    pub(crate) fn regions_at(&self, node: usize) -> usize {
+    pub(crate) fn regions_offset(&self, node: usize) -> usize {
         debug_assert!(node < self.nodes);
-        self.regions_at + node * size_of::<Regions>()
+        self.regions_offset + node * size_of::<RegionTable>()
     }
 }
 
@@ -357,19 +375,19 @@ mod tests {
     #[test]
     fn every_part_lies_behind_the_one_before_and_inside_the_segment() {
         for nodes in [1, 2, 3, 4, 63, 64, 65, 90, 128, 256, 257, 1024, MAX_NODES] {
-            let g = Geometry::for_nodes(nodes).unwrap();
+            let g = SegmentGeometry::for_nodes(nodes).unwrap();
             let last = nodes - 1;
-            assert!(g.node_at(last) + size_of::<Node>() <= g.activation_at(0));
-            assert!(g.activation_at(last) + g.activation_stride <= g.control_at(0, 0));
+            assert!(g.node_offset(last) + size_of::<NodeRecord>() <= g.activation_offset(0));
+            assert!(g.activation_offset(last) + g.activation_stride <= g.control_offset(0, 0));
             assert!(64 + KINDS * g.bitmap_words() * 8 <= g.activation_stride);
-            assert!(g.control_at(last, last) + g.control.bytes() <= g.remote_at(0, 0));
-            assert!(g.remote_at(last, last) + g.remote.bytes() <= g.regions_at(0));
-            assert!(g.regions_at(last) + size_of::<Regions>() <= g.ring_at(0, 0));
-            assert!(g.ring_at(last, last) + g.ring.bytes() <= g.size);
-            assert_eq!(g.ring_at(last, last) % 128, 0);
-            assert_eq!(g.control_at(last, last) % 128, 0);
-            assert_eq!(g.remote_at(last, last) % 128, 0);
-            assert_eq!(g.regions_at(last) % 64, 0);
+            assert!(g.control_offset(last, last) + g.control.bytes() <= g.rma_offset(0, 0));
+            assert!(g.rma_offset(last, last) + g.rma.bytes() <= g.regions_offset(0));
+            assert!(g.regions_offset(last) + size_of::<RegionTable>() <= g.ring_offset(0, 0));
+            assert!(g.ring_offset(last, last) + g.ring.bytes() <= g.size);
+            assert_eq!(g.ring_offset(last, last) % 128, 0);
+            assert_eq!(g.control_offset(last, last) % 128, 0);
+            assert_eq!(g.rma_offset(last, last) % 128, 0);
+            assert_eq!(g.regions_offset(last) % 64, 0);
             assert!(g.ring.mtu as usize >= crate::config::MIN_MTU);
             assert!(g.ring.bytes() <= g.ring_stride);
             assert!(g.size.is_multiple_of(PAGE));
@@ -378,31 +396,34 @@ mod tests {
 
     #[test]
     fn up_to_64_processes_send_8_kib_in_one_message() {
-        assert_eq!(Geometry::for_nodes(2).unwrap().ring.mtu, 8192);
-        assert_eq!(Geometry::for_nodes(64).unwrap().ring.mtu, 8192);
-        assert_eq!(Geometry::for_nodes(MAX_NODES).unwrap().ring.mtu, 1024);
+        assert_eq!(SegmentGeometry::for_nodes(2).unwrap().ring.mtu, 8192);
+        assert_eq!(SegmentGeometry::for_nodes(64).unwrap().ring.mtu, 8192);
+        assert_eq!(SegmentGeometry::for_nodes(MAX_NODES).unwrap().ring.mtu, 1024);
     }
 
     #[test]
-    fn up_to_142_processes_have_two_homes_and_two_lines_for_each_slot() {
+    fn up_to_142_processes_have_two_fixed_buffers_and_two_lines_for_each_slot() {
         for nodes in 1..=142 {
-            let ring = Geometry::for_nodes(nodes).unwrap().ring;
-            assert!(ring.lines == 2 && ring.home > ring.mtu, "{nodes}: {ring:?}");
-            assert!(ring.data >= 2 * u32::from(ring.mtu), "{nodes}: {ring:?}");
+            let ring = SegmentGeometry::for_nodes(nodes).unwrap().ring;
+            assert!(
+                ring.lines_per_slot == 2 && ring.fixed_buffer_stride > ring.mtu,
+                "{nodes}: {ring:?}"
+            );
+            assert!(ring.data_len >= 2 * u32::from(ring.mtu), "{nodes}: {ring:?}");
         }
     }
 
     #[test]
     fn first_lines_of_neighbouring_rings_differ_in_page_offset() {
-        let g = Geometry::for_nodes(64).unwrap();
+        let g = SegmentGeometry::for_nodes(64).unwrap();
         let offsets: std::collections::HashSet<_> =
-            (0..32).map(|from| g.ring_at(from, 5) % PAGE).collect();
+            (0..32).map(|from| g.ring_offset(from, 5) % PAGE).collect();
         assert_eq!(offsets.len(), 32);
     }
 
     #[test]
     fn no_nodes_and_too_many_nodes_are_refused() {
-        assert_eq!(Geometry::for_nodes(0), Err(Error::Invalid));
-        assert_eq!(Geometry::for_nodes(MAX_NODES + 1), Err(Error::Invalid));
+        assert_eq!(SegmentGeometry::for_nodes(0), Err(Error::Invalid));
+        assert_eq!(SegmentGeometry::for_nodes(MAX_NODES + 1), Err(Error::Invalid));
     }
 }

@@ -7,12 +7,14 @@ pub mod attach;
 pub(crate) mod layout;
 
 use crate::debug;
-use crate::error::{Error, Result};
-use crate::remote::ArenaFile;
+use crate::error::{Error, PmResult};
 use crate::ring::Ring;
+use crate::rma::ArenaFile;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use attach::Attach;
-use layout::{Activation, Geometry, Header, Line, MAGIC, Node, Regions};
+use attach::AttachMessage;
+use layout::{
+    Activation, CacheAligned, MAGIC, NodeRecord, RegionTable, SegmentGeometry, SegmentHeader,
+};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -22,19 +24,19 @@ use std::sync::Arc;
 
 /// What a ring carries: which activation bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum RingKind {
     Message = 0,
     Control = 1,
     /// Requests and answers of remote memory.
-    Remote = 2,
+    Rma = 2,
 }
 
 /// A mapped segment. Its addresses stay valid as long as it lives.
 pub(crate) struct Segment {
     map: MmapRaw,
-    geometry: Geometry,
+    geometry: SegmentGeometry,
     nonce: [u64; 2],
-    memory: OwnedFd,
+    memfd: OwnedFd,
     /// None: this host allows none.
     arena: Option<Arc<ArenaFile>>,
 }
@@ -47,14 +49,14 @@ pub(crate) fn seals() -> SealFlag {
 
 impl Segment {
     /// Makes one for `nodes` nodes.
-    pub(crate) fn create(geometry: Geometry) -> Result<Segment> {
+    pub(crate) fn create(geometry: SegmentGeometry) -> PmResult<Segment> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memory = memfd_create(c"score-pm", flags).map_err(from_errno)?;
-        nix::unistd::ftruncate(&memory, geometry.size as i64).map_err(from_errno)?;
-        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
-        let map = map(memory.as_fd(), geometry.size)?;
+        let memfd = memfd_create(c"score-pm", flags).map_err(from_errno)?;
+        nix::unistd::ftruncate(&memfd, geometry.size as i64).map_err(from_errno)?;
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        let map = map(memfd.as_fd(), geometry.size)?;
         let arena = ArenaFile::create(geometry.nodes)?.map(Arc::new);
-        let segment = Segment { map, geometry, nonce: new_nonce()?, memory, arena };
+        let segment = Segment { map, geometry, nonce: new_nonce()?, memfd, arena };
         let header = segment.header();
         header.nodes.store(geometry.nodes as u64, Ordering::Relaxed);
         header.size.store(geometry.size as u64, Ordering::Relaxed);
@@ -67,17 +69,17 @@ impl Segment {
 
     /// Maps one that was made elsewhere. Invalid: it is not what `attach` says.
     pub(crate) fn open(
-        memory: OwnedFd,
+        memfd: OwnedFd,
         arena: Option<OwnedFd>,
-        attach: &Attach,
-    ) -> Result<Segment> {
-        let Attach { geometry, nonce, .. } = *attach;
+        attach: &AttachMessage,
+    ) -> PmResult<Segment> {
+        let AttachMessage { geometry, nonce, .. } = *attach;
         let size = geometry.size;
-        let map = open_sealed(&memory, size)?;
-        let arena = arena.map(|memory| ArenaFile::open(memory, geometry.nodes)).transpose()?;
-        let segment = Segment { map, geometry, nonce, memory, arena: arena.map(Arc::new) };
+        let map = open_sealed(&memfd, size)?;
+        let arena = arena.map(|memfd| ArenaFile::open(memfd, geometry.nodes)).transpose()?;
+        let segment = Segment { map, geometry, nonce, memfd, arena: arena.map(Arc::new) };
         let header = segment.header();
-        let same = header.magic.load(Ordering::Acquire) == MAGIC
+        let is_valid = header.magic.load(Ordering::Acquire) == MAGIC
             && header.nodes.load(Ordering::Relaxed) == attach.geometry.nodes as u64
             && header.size.load(Ordering::Relaxed) == size as u64
             && header
@@ -85,10 +87,10 @@ impl Segment {
                 .iter()
                 .zip(attach.nonce)
                 .all(|(word, value)| word.load(Ordering::Relaxed) == value);
-        if same { Ok(segment) } else { Err(Error::Invalid) }
+        if is_valid { Ok(segment) } else { Err(Error::Invalid) }
     }
 
-    pub(crate) fn geometry(&self) -> &Geometry {
+    pub(crate) fn geometry(&self) -> &SegmentGeometry {
         &self.geometry
     }
 
@@ -96,8 +98,8 @@ impl Segment {
         self.nonce
     }
 
-    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
+    pub(crate) fn memfd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
     }
 
     /// Memory that all of the job's processes on this host share.
@@ -105,15 +107,15 @@ impl Segment {
         self.arena.as_ref()
     }
 
-    fn at<T>(&self, offset: usize) -> NonNull<T> {
+    fn ptr_at<T>(&self, offset: usize) -> NonNull<T> {
         assert!(offset + size_of::<T>() <= self.geometry.size);
         // SAFETY: inside the mapping, which is not null.
         unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(offset)).cast() }
     }
 
-    fn header(&self) -> &Header {
+    fn header(&self) -> &SegmentHeader {
         // SAFETY: the header page; only atomics are read.
-        unsafe { self.at::<Header>(0).as_ref() }
+        unsafe { self.ptr_at::<SegmentHeader>(0).as_ref() }
     }
 
     /// Whether the owner has more processes than processors.
@@ -122,50 +124,55 @@ impl Segment {
     }
 
     /// A node's counters and door.
-    pub(crate) fn node(&self, node: usize) -> &Node {
+    pub(crate) fn node(&self, node: usize) -> &NodeRecord {
         assert!(node < self.geometry.nodes);
         // SAFETY: a record inside the mapping, by the geometry; only atomics.
-        unsafe { self.at::<Node>(self.geometry.node_at(node)).as_ref() }
+        unsafe { self.ptr_at::<NodeRecord>(self.geometry.node_offset(node)).as_ref() }
     }
 
     /// What `node` has locked.
-    pub(crate) fn regions(&self, node: usize) -> &Regions {
+    pub(crate) fn regions(&self, node: usize) -> &RegionTable {
         assert!(node < self.geometry.nodes);
         // SAFETY: a record inside the mapping, by the geometry; only atomics.
-        unsafe { self.at::<Regions>(self.geometry.regions_at(node)).as_ref() }
+        unsafe { self.ptr_at::<RegionTable>(self.geometry.regions_offset(node)).as_ref() }
     }
 
     /// How often sources were added to `node`.
-    pub(crate) fn generation(&self, node: usize, kind: Kind) -> &AtomicU64 {
+    pub(crate) fn generation(&self, node: usize, kind: RingKind) -> &AtomicU64 {
         assert!(node < self.geometry.nodes);
         // SAFETY: as `node`.
-        let head = unsafe { self.at::<Activation>(self.geometry.activation_at(node)).as_ref() };
-        let Line(generation) = &head.generation;
+        let activation =
+            unsafe { self.ptr_at::<Activation>(self.geometry.activation_offset(node)).as_ref() };
+        let CacheAligned(generation) = &activation.generation;
         &generation[kind as usize]
     }
 
     /// The sources of `node` that have ever sent.
-    pub(crate) fn sources(&self, node: usize, kind: Kind) -> &[AtomicU64] {
+    pub(crate) fn sources(&self, node: usize, kind: RingKind) -> &[AtomicU64] {
         assert!(node < self.geometry.nodes);
         let words = self.geometry.bitmap_words();
-        let at = self.geometry.activation_at(node) + size_of::<Activation>();
-        let first = self.at::<AtomicU64>(at + kind as usize * words * 8);
+        let offset = self.geometry.activation_offset(node) + size_of::<Activation>();
+        let first = self.ptr_at::<AtomicU64>(offset + kind as usize * words * 8);
         // SAFETY: the bitmaps follow the head, inside the mapping; only atomics.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), words) }
     }
 
     /// Says to `to` that `from` sends from now on. Must precede the first message.
-    pub(crate) fn activate(&self, from: usize, to: usize, kind: Kind) {
+    pub(crate) fn activate(&self, from: usize, to: usize, kind: RingKind) {
         let bit = 1 << (from % 64);
-        let before = self.sources(to, kind)[from / 64].fetch_or(bit, Ordering::AcqRel);
-        if before & bit == 0 {
+        let previous = self.sources(to, kind)[from / 64].fetch_or(bit, Ordering::AcqRel);
+        if previous & bit == 0 {
             // SYNC: activation
             self.generation(to, kind).fetch_add(1, Ordering::Release);
         }
     }
 
     /// The sources of `node`, as the bitmap says now, below the number of nodes.
-    pub(crate) fn active(&self, node: usize, kind: Kind) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn active_sources(
+        &self,
+        node: usize,
+        kind: RingKind,
+    ) -> impl Iterator<Item = usize> + '_ {
         let nodes = self.geometry.nodes;
         self.sources(node, kind)
             .iter()
@@ -179,36 +186,36 @@ impl Segment {
     }
 
     /// The ring from one node to another. Reading it allocates its pages: see `active`.
-    pub(crate) fn ring(&self, from: usize, to: usize, kind: Kind) -> Ring {
+    pub(crate) fn ring(&self, from: usize, to: usize, kind: RingKind) -> Ring {
         assert!(from < self.geometry.nodes && to < self.geometry.nodes);
-        let (at, shape) = match kind {
-            Kind::Message => (self.geometry.ring_at(from, to), self.geometry.ring),
-            Kind::Control => (self.geometry.control_at(from, to), self.geometry.control),
-            Kind::Remote => (self.geometry.remote_at(from, to), self.geometry.remote),
+        let (offset, geometry) = match kind {
+            RingKind::Message => (self.geometry.ring_offset(from, to), self.geometry.ring),
+            RingKind::Control => (self.geometry.control_offset(from, to), self.geometry.control),
+            RingKind::Rma => (self.geometry.rma_offset(from, to), self.geometry.rma),
         };
-        assert!(at + shape.bytes() <= self.geometry.size);
+        assert!(offset + geometry.bytes() <= self.geometry.size);
         // SAFETY: the ring's part of the mapping by the geometry, aligned to 128; rings are
         // used through the ends' types alone, and whoever holds an end holds the segment.
-        unsafe { Ring::new(self.at(at), shape) }
+        unsafe { Ring::new(self.ptr_at(offset), geometry) }
     }
 }
 
 /// Maps an object that was made elsewhere. Invalid: it can be resized, or has another size.
-pub(crate) fn open_sealed(memory: &OwnedFd, size: usize) -> Result<MmapRaw> {
-    open_sealed_file(memory, size)?;
-    map(memory.as_fd(), size)
+pub(crate) fn open_sealed(memfd: &OwnedFd, size: usize) -> PmResult<MmapRaw> {
+    open_sealed_file(memfd, size)?;
+    map(memfd.as_fd(), size)
 }
 
 /// The same without mapping it.
-pub(crate) fn open_sealed_file(memory: &OwnedFd, size: usize) -> Result<()> {
-    let held = fcntl(memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
-    if !SealFlag::from_bits_retain(held).contains(seals()) {
-        debug::say(debug::ERROR, || "segment is not sealed against resizing".into());
+pub(crate) fn open_sealed_file(memfd: &OwnedFd, size: usize) -> PmResult<()> {
+    let seal_bits = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
+    if !SealFlag::from_bits_retain(seal_bits).contains(seals()) {
+        debug::log(debug::ERROR, || "segment is not sealed against resizing".into());
         return Err(Error::Invalid);
     }
-    let stat = nix::sys::stat::fstat(memory).map_err(|_| Error::Invalid)?;
+    let stat = nix::sys::stat::fstat(memfd).map_err(|_| Error::Invalid)?;
     if stat.st_size != size as i64 {
-        debug::say(debug::ERROR, || {
+        debug::log(debug::ERROR, || {
             format!("segment has {} bytes where {size} were announced", stat.st_size)
         });
         return Err(Error::Invalid);
@@ -216,9 +223,9 @@ pub(crate) fn open_sealed_file(memory: &OwnedFd, size: usize) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn map(memory: BorrowedFd<'_>, size: usize) -> Result<MmapRaw> {
+pub(crate) fn map(memfd: BorrowedFd<'_>, size: usize) -> PmResult<MmapRaw> {
     use std::os::fd::AsRawFd;
-    let map = MmapOptions::new().len(size).map_raw(memory.as_raw_fd()).map_err(|e| {
+    let map = MmapOptions::new().len(size).map_raw(memfd.as_raw_fd()).map_err(|e| {
         if e.raw_os_error() == Some(libc::ENOMEM) { Error::NoMemory } else { Error::Io }
     })?;
     // Both are hints: a huge page would be allocated for one line, a core dump would hold every
@@ -229,11 +236,11 @@ pub(crate) fn map(memory: BorrowedFd<'_>, size: usize) -> Result<MmapRaw> {
 }
 
 /// A number that nobody else has.
-pub(crate) fn new_nonce() -> Result<[u64; 2]> {
+pub(crate) fn new_nonce() -> PmResult<[u64; 2]> {
     let mut bytes = [0u8; 16];
     // SAFETY: writes at most 16 bytes to an array of 16.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != 16 {
+    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if filled != 16 {
         return Err(Error::Io);
     }
     let word = |i: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));

@@ -7,16 +7,17 @@
 
 mod stamps;
 
-use score_pm::pin::{self, Cache, Options, PAGE};
-use score_pm::{Context, Device, Error, Result};
+use score_pm::pin::{self, Cache, CacheOptions, PAGE};
+use score_pm::{Context, Device, Error, PmResult};
 use stamps::{
-    ARENA, PRIVATE, Random, Stamps, arena, cache, change, is_true, map, rounds, stamp, unmap,
+    ARENA, PRIVATE, Random, StampRegistrar, arena, cache, change, map, matches_pages, rounds,
+    stamp, unmap,
 };
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-fn watched() -> bool {
+fn is_monitored() -> bool {
     let answer = pin::probe();
     if let Err(why) = &answer {
         println!("memory is not watched here: {why}");
@@ -25,39 +26,39 @@ fn watched() -> bool {
 }
 
 #[test]
-fn memory_that_changes_under_many_threads_is_never_found_as_it_was() {
+fn no_stale_registration_is_found_while_many_threads_change_memory() {
     let (cache, pinned) = cache(40 * PAGE);
     let others = Mutex::new(vec![arena()]);
-    let before = cache.counts();
+    let before = cache.stats();
     std::thread::scope(|scope| {
         for seed in 1u64..5 {
             let (cache, others) = (&cache, &others);
             scope.spawn(move || {
-                let (mut random, mut own) = (Random(seed << 32 | 0x9e37_79b9), arena());
+                let (mut random, mut own_arena) = (Random(seed << 32 | 0x9e37_79b9), arena());
                 for round in 0..rounds(1500) {
-                    if random.below(4) == 0 && change(own, &mut random).is_none() {
-                        own = arena();
+                    if random.below(4) == 0 && change(own_arena, &mut random).is_none() {
+                        own_arena = arena();
                     }
                     let first = random.below(ARENA);
                     let pages = 1 + random.below(ARENA - first);
-                    let at = own + first * PAGE;
-                    assert!(is_true(cache, at, pages), "seed {seed}, round {round}");
+                    let addr = own_arena + first * PAGE;
+                    assert!(matches_pages(cache, addr, pages), "seed {seed}, round {round}");
                     if random.below(16) == 0 {
                         // What another thread has changed, and this one has pinned before.
                         let mut others = others.lock().unwrap();
                         let other = others.pop().unwrap();
-                        others.push(std::mem::replace(&mut own, other));
+                        others.push(std::mem::replace(&mut own_arena, other));
                     }
                 }
             });
         }
     });
-    let counts = cache.counts();
+    let counts = cache.stats();
     println!("{counts:?}");
     assert_eq!(before.hits, 0);
-    if watched() {
+    if is_monitored() {
         assert!(counts.hits > rounds(500) as u64, "{counts:?}");
-        assert_eq!(counts.unwatched, 0);
+        assert_eq!(counts.unmonitored, 0);
     }
     cache.clear();
     assert_eq!((cache.bytes(), pinned.load(Ordering::Relaxed)), (0, 0), "what was left");
@@ -66,17 +67,18 @@ fn memory_that_changes_under_many_threads_is_never_found_as_it_was() {
 /// Threads map where others have unmapped this very moment: the kernel gives them those addresses
 /// before it has told of the unmapping.
 #[test]
-fn memory_that_is_mapped_while_another_thread_unmaps_it_is_not_found_as_it_was() {
+fn no_stale_registration_is_found_for_memory_mapped_while_another_thread_unmaps_it() {
     let (cache, _) = cache(1 << 20);
     let stale = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..rounds(1500) {
-                    let at = map(0, 4, PRIVATE, -1).unwrap();
-                    stamp(at, 4);
-                    stale.fetch_add(usize::from(!is_true(&cache, at, 4)), Ordering::Relaxed);
-                    unmap(at, 4);
+                    let addr = map(0, 4, PRIVATE, -1).unwrap();
+                    stamp(addr, 4);
+                    stale
+                        .fetch_add(usize::from(!matches_pages(&cache, addr, 4)), Ordering::Relaxed);
+                    unmap(addr, 4);
                 }
             });
         }
@@ -95,35 +97,35 @@ fn file(pages: usize) -> OwnedFd {
 fn memory_of_files_is_unpinned_at_once_since_nobody_tells_when_they_shrink() {
     let (cache, pinned) = cache(1 << 20);
     let file = file(4);
-    let at = map(0, 4, libc::MAP_SHARED, file.as_raw_fd()).unwrap();
+    let addr = map(0, 4, libc::MAP_SHARED, file.as_raw_fd()).unwrap();
     for _ in 0..3 {
-        stamp(at, 4);
-        assert!(is_true(&cache, at, 4));
+        stamp(addr, 4);
+        assert!(matches_pages(&cache, addr, 4));
         assert_eq!(pinned.load(Ordering::Relaxed), 0);
         nix::unistd::ftruncate(&file, 0).unwrap();
-        assert_eq!(cache.lock(at, PAGE).map(drop), Err(Error::Invalid), "nothing is there");
+        assert_eq!(cache.lock(addr, PAGE).map(drop), Err(Error::Invalid), "nothing is there");
         nix::unistd::ftruncate(&file, 4 * PAGE as i64).unwrap();
     }
-    assert_eq!(cache.counts().hits, 0);
-    unmap(at, 4);
+    assert_eq!(cache.stats().hits, 0);
+    unmap(addr, 4);
 }
 
 #[test]
-fn memory_of_pm_itself_stays_pinned_until_pm_lets_it_go() {
+fn memory_of_pm_itself_stays_pinned_until_pm_releases_it() {
     let (cache, pinned) = cache(1 << 20);
     let file = file(4);
-    let at = map(0, 4, libc::MAP_SHARED, file.as_raw_fd()).unwrap();
-    pin::add_own(at, 4 * PAGE).unwrap();
-    stamp(at, 4);
-    assert!(is_true(&cache, at, 4) && is_true(&cache, at + PAGE, 2));
-    let counts = cache.counts();
-    assert_eq!((counts.hits, counts.misses, counts.unwatched), (1, 1, 0));
+    let addr = map(0, 4, libc::MAP_SHARED, file.as_raw_fd()).unwrap();
+    pin::add_own(addr, 4 * PAGE).unwrap();
+    stamp(addr, 4);
+    assert!(matches_pages(&cache, addr, 4) && matches_pages(&cache, addr + PAGE, 2));
+    let counts = cache.stats();
+    assert_eq!((counts.hits, counts.misses, counts.unmonitored), (1, 1, 0));
     assert_eq!(pinned.load(Ordering::Relaxed), 4 * PAGE);
-    pin::remove_own(at, 4 * PAGE).unwrap();
-    map(at, 4, PRIVATE | libc::MAP_FIXED, -1).unwrap();
-    stamp(at, 4);
-    assert!(is_true(&cache, at, 4));
-    unmap(at, 4);
+    pin::remove_own(addr, 4 * PAGE).unwrap();
+    map(addr, 4, PRIVATE | libc::MAP_FIXED, -1).unwrap();
+    stamp(addr, 4);
+    assert!(matches_pages(&cache, addr, 4));
+    unmap(addr, 4);
 }
 
 #[test]
@@ -134,48 +136,51 @@ fn memory_of_pm_alloc_is_pms_own_until_it_is_freed() {
     let end = Context::attach("shmem", opened.create_attach_fd().unwrap()).unwrap();
     let (cache, pinned) = cache(1 << 20);
     for round in 1..4 {
-        let at = end.allocate_memory(4 * PAGE).unwrap();
-        stamp(at as usize, 4);
-        assert!(is_true(&cache, at as usize, 4), "round {round}: pages that were given back");
-        assert!(is_true(&cache, at as usize + PAGE, 3));
-        let counts = cache.counts();
-        assert_eq!((counts.hits, counts.misses, counts.unwatched), (round, round, 0));
+        let block = end.allocate_memory(4 * PAGE).unwrap();
+        stamp(block as usize, 4);
+        assert!(
+            matches_pages(&cache, block as usize, 4),
+            "round {round}: pages that were given back"
+        );
+        assert!(matches_pages(&cache, block as usize + PAGE, 3));
+        let counts = cache.stats();
+        assert_eq!((counts.hits, counts.misses, counts.unmonitored), (round, round, 0));
         assert_eq!(pinned.load(Ordering::Relaxed), 4 * PAGE);
-        end.free_memory(at).unwrap();
+        end.free_memory(block).unwrap();
     }
 }
 
 #[test]
-fn a_full_device_makes_room_and_then_says_that_there_is_none() {
+fn a_full_device_evicts_idle_registrations_and_then_is_enospc() {
     let pinned = Arc::new(AtomicUsize::new(0));
-    let registrar = Stamps { room: 8 * PAGE, pinned: pinned.clone() };
-    let cache = Cache::new(registrar, Options::default()).unwrap();
-    let at = map(0, 16, PRIVATE, -1).unwrap();
-    stamp(at, 16);
+    let registrar = StampRegistrar { capacity: 8 * PAGE, pinned: pinned.clone() };
+    let cache = Cache::new(registrar, CacheOptions::default()).unwrap();
+    let addr = map(0, 16, PRIVATE, -1).unwrap();
+    stamp(addr, 16);
     for page in (0..16).step_by(4) {
-        assert!(is_true(&cache, at + page * PAGE, 4));
+        assert!(matches_pages(&cache, addr + page * PAGE, 4));
     }
-    let held = cache.lock(at, 6 * PAGE).unwrap();
-    assert_eq!(cache.lock(at + 6 * PAGE, 4 * PAGE).map(drop), Err(Error::NoSpace));
-    assert!(cache.lock(at + 6 * PAGE, 2 * PAGE).is_ok());
-    cache.unlock(held.id).unwrap();
-    assert_eq!(cache.unlock(held.id), Err(Error::Invalid));
-    unmap(at, 16);
+    let locked = cache.lock(addr, 6 * PAGE).unwrap();
+    assert_eq!(cache.lock(addr + 6 * PAGE, 4 * PAGE).map(drop), Err(Error::NoSpace));
+    assert!(cache.lock(addr + 6 * PAGE, 2 * PAGE).is_ok());
+    cache.unlock(locked.id).unwrap();
+    assert_eq!(cache.unlock(locked.id), Err(Error::Invalid));
+    unmap(addr, 16);
 }
 
 #[test]
-fn a_child_of_fork_finds_nothing_and_its_parent_all() -> Result<()> {
+fn a_child_of_fork_finds_nothing_and_its_parent_all() -> PmResult<()> {
     let (cache, _) = cache(1 << 20);
-    let at = map(0, 4, PRIVATE, -1).unwrap();
-    stamp(at, 4);
-    assert!(is_true(&cache, at, 4));
+    let addr = map(0, 4, PRIVATE, -1).unwrap();
+    stamp(addr, 4);
+    assert!(matches_pages(&cache, addr, 4));
     // SAFETY: the child calls nothing that another thread may have locked.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let refused = cache.lock(at, PAGE).map(drop) == Err(Error::Invalid);
+        let refused = cache.lock(addr, PAGE).map(drop) == Err(Error::Invalid);
         // SAFETY: ends the child at once. Its own unmapping waits for nobody.
         unsafe {
-            libc::munmap(at as *mut _, 4 * PAGE);
+            libc::munmap(addr as *mut _, 4 * PAGE);
             libc::_exit(i32::from(!refused));
         }
     }
@@ -183,11 +188,11 @@ fn a_child_of_fork_finds_nothing_and_its_parent_all() -> Result<()> {
     // SAFETY: waits for the child above.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
-    let hits = cache.counts().hits;
-    assert!(is_true(&cache, at, 4));
+    let hits = cache.stats().hits;
+    assert!(matches_pages(&cache, addr, 4));
     // Other tests change so much memory meanwhile that the cache may have let go of everything.
-    let found = (0..1000).any(|_| is_true(&cache, at, 4) && cache.counts().hits > hits);
-    assert_eq!(found, watched());
-    unmap(at, 4);
+    let found = (0..1000).any(|_| matches_pages(&cache, addr, 4) && cache.stats().hits > hits);
+    assert_eq!(found, is_monitored());
+    unmap(addr, 4);
     Ok(())
 }

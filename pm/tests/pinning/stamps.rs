@@ -6,35 +6,36 @@
 // UNSAFETY: maps, unmaps and writes memory of its own.
 #![expect(unsafe_code)]
 
-use score_pm::pin::{Cache, Options, PAGE, Registrar, Span};
+use score_pm::pin::{Cache, CacheOptions, PAGE, PageRange, Registrar};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 static STAMP: AtomicU64 = AtomicU64::new(1);
 
-/// Notes the stamps of what it pins. `room` bytes at most.
-pub struct Stamps {
-    pub room: usize,
+/// Notes the stamps of what it pins. `capacity` bytes at most.
+pub struct StampRegistrar {
+    pub capacity: usize,
     pub pinned: Arc<AtomicUsize>,
 }
 
 /// Where a region begins, and its stamps.
-pub type Noted = Arc<(usize, Vec<u64>)>;
+pub type PinnedStamps = Arc<(usize, Vec<u64>)>;
 
-impl Registrar for Stamps {
-    type Registration = Noted;
+impl Registrar for StampRegistrar {
+    type Registration = PinnedStamps;
 
-    fn pin(&mut self, span: Span) -> std::result::Result<Noted, i32> {
-        if self.pinned.load(Ordering::Relaxed) + span.bytes() > self.room {
+    fn pin(&mut self, span: PageRange) -> std::result::Result<PinnedStamps, i32> {
+        if self.pinned.load(Ordering::Relaxed) + span.bytes() > self.capacity {
             return Err(libc::ENOMEM);
         }
         let pages = (span.start()..span.end()).step_by(PAGE);
-        let stamps = pages.map(read_safely).collect::<Option<Vec<u64>>>().ok_or(libc::EFAULT)?;
+        let page_stamps =
+            pages.map(read_safely).collect::<Option<Vec<u64>>>().ok_or(libc::EFAULT)?;
         self.pinned.fetch_add(span.bytes(), Ordering::Relaxed);
-        Ok(Arc::new((span.start(), stamps)))
+        Ok(Arc::new((span.start(), page_stamps)))
     }
 
-    fn unpin(&mut self, noted: Noted) {
+    fn unpin(&mut self, noted: PinnedStamps) {
         self.pinned.fetch_sub(noted.1.len() * PAGE, Ordering::Relaxed);
     }
 }
@@ -42,55 +43,57 @@ impl Registrar for Stamps {
 /// A page's stamp; None where nothing is mapped.
 fn read_safely(page: usize) -> Option<u64> {
     let mut word = 0u64;
-    let to = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
-    let from = libc::iovec { iov_base: page as *mut libc::c_void, iov_len: 8 };
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: page as *mut libc::c_void, iov_len: 8 };
     // SAFETY: writes eight bytes that are ours; what is not mapped is an error.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
-    (read == 8).then_some(word)
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    (copied == 8).then_some(word)
 }
 
-pub fn cache(limit: usize) -> (Cache<Stamps>, Arc<AtomicUsize>) {
+pub fn cache(limit: usize) -> (Cache<StampRegistrar>, Arc<AtomicUsize>) {
     let pinned = Arc::new(AtomicUsize::new(0));
-    let registrar = Stamps { room: usize::MAX, pinned: pinned.clone() };
-    (Cache::new(registrar, Options { limit }).unwrap(), pinned)
+    let registrar = StampRegistrar { capacity: usize::MAX, pinned: pinned.clone() };
+    (Cache::new(registrar, CacheOptions { max_bytes: limit }).unwrap(), pinned)
 }
 
 /// Maps `pages` at `at`, or anywhere for 0. None: something else is there.
-pub fn map(at: usize, pages: usize, flags: i32, fd: i32) -> Option<usize> {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, flags);
+pub fn map(addr: usize, pages: usize, flags: i32, fd: i32) -> Option<usize> {
+    let (prot, map_flags) = (libc::PROT_READ | libc::PROT_WRITE, flags);
     // SAFETY: replaces nothing but what the caller owns.
-    let memory = unsafe { libc::mmap(at as *mut _, pages * PAGE, access, kind, fd, 0) };
+    let memory = unsafe { libc::mmap(addr as *mut _, pages * PAGE, prot, map_flags, fd, 0) };
     (memory != libc::MAP_FAILED).then_some(memory as usize)
 }
 
 pub const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 
-pub fn unmap(at: usize, pages: usize) {
+pub fn unmap(addr: usize, pages: usize) {
     // SAFETY: callers own this memory and do not use it afterwards.
-    assert_eq!(unsafe { libc::munmap(at as *mut _, pages * PAGE) }, 0);
+    assert_eq!(unsafe { libc::munmap(addr as *mut _, pages * PAGE) }, 0);
 }
 
-pub fn stamp(at: usize, pages: usize) {
+pub fn stamp(addr: usize, pages: usize) {
     for page in 0..pages {
         let value = STAMP.fetch_add(1, Ordering::Relaxed);
         // SAFETY: mapped by the caller, and only its.
-        unsafe { ((at + page * PAGE) as *mut u64).write_volatile(value) };
+        unsafe { ((addr + page * PAGE) as *mut u64).write_volatile(value) };
     }
 }
 
 /// Locks, compares, unlocks. False: the registration is of other pages.
-pub fn is_true(cache: &Cache<Stamps>, at: usize, pages: usize) -> bool {
-    let lock = cache.lock(at + 8, pages * PAGE - 8).unwrap();
+pub fn matches_pages(cache: &Cache<StampRegistrar>, addr: usize, pages: usize) -> bool {
+    let lock = cache.lock(addr + 8, pages * PAGE - 8).unwrap();
     let (start, stamps) = &*lock.registration;
-    let noted = &stamps[(at - start) / PAGE..][..pages];
-    let there = (0..pages).map(|page| read_safely(at + page * PAGE).unwrap());
-    let there: Vec<u64> = there.collect();
-    let same = there == noted;
-    if !same {
-        println!("at {at:#x}: pinned as {noted:?} of a region at {start:#x}, now {there:?}");
+    let pinned_stamps = &stamps[(addr - start) / PAGE..][..pages];
+    let current = (0..pages).map(|page| read_safely(addr + page * PAGE).unwrap());
+    let current: Vec<u64> = current.collect();
+    let matches = current == pinned_stamps;
+    if !matches {
+        println!(
+            "at {addr:#x}: pinned as {pinned_stamps:?} of a region at {start:#x}, now {current:?}"
+        );
     }
     cache.unlock(lock.id).unwrap();
-    same
+    matches
 }
 
 pub struct Random(pub u64);
@@ -107,47 +110,47 @@ impl Random {
 pub const ARENA: usize = 24;
 
 pub fn arena() -> usize {
-    let at = map(0, ARENA, PRIVATE, -1).unwrap();
-    stamp(at, ARENA);
-    at
+    let addr = map(0, ARENA, PRIVATE, -1).unwrap();
+    stamp(addr, ARENA);
+    addr
 }
 
 /// One change of a part of an arena. None: the arena is lost, another thread has mapped there.
 pub fn change(arena: usize, random: &mut Random) -> Option<()> {
     let first = random.below(ARENA);
     let pages = 1 + random.below((ARENA - first).min(6));
-    let at = arena + first * PAGE;
+    let addr = arena + first * PAGE;
     match random.below(5) {
         0 => {
-            map(at, pages, PRIVATE | libc::MAP_FIXED, -1)?;
+            map(addr, pages, PRIVATE | libc::MAP_FIXED, -1)?;
         }
         1 => {
-            unmap(at, pages);
-            map(at, pages, PRIVATE | libc::MAP_FIXED_NOREPLACE, -1)?;
+            unmap(addr, pages);
+            map(addr, pages, PRIVATE | libc::MAP_FIXED_NOREPLACE, -1)?;
         }
         2 => {
-            let (old, size) = (at as *mut libc::c_void, pages * PAGE);
+            let (old, len) = (addr as *mut libc::c_void, pages * PAGE);
             // SAFETY: memory of this thread, which knows where it is from now on.
-            let moved = unsafe { libc::mremap(old, size, 2 * size, libc::MREMAP_MAYMOVE) };
+            let moved = unsafe { libc::mremap(old, len, 2 * len, libc::MREMAP_MAYMOVE) };
             if moved == libc::MAP_FAILED {
                 // Several mappings: one of the other ways has split it.
                 return Some(());
             }
             if moved == old {
                 // It has grown where it was: these are the same pages, and their stamps stay.
-                unmap(at + size, pages);
+                unmap(addr + len, pages);
                 return Some(());
             }
-            map(at, pages, PRIVATE | libc::MAP_FIXED_NOREPLACE, -1)?;
+            map(addr, pages, PRIVATE | libc::MAP_FIXED_NOREPLACE, -1)?;
             unmap(moved as usize, 2 * pages);
         }
-        way => {
-            let advice = if way == 3 { libc::MADV_DONTNEED } else { libc::MADV_FREE };
+        method => {
+            let advice = if method == 3 { libc::MADV_DONTNEED } else { libc::MADV_FREE };
             // SAFETY: memory of this thread, written anew below.
-            assert_eq!(unsafe { libc::madvise(at as *mut _, pages * PAGE, advice) }, 0);
+            assert_eq!(unsafe { libc::madvise(addr as *mut _, pages * PAGE, advice) }, 0);
         }
     }
-    stamp(at, pages);
+    stamp(addr, pages);
     Some(())
 }
 

@@ -2,14 +2,17 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use score_pm::reliability::{Config, Event, Fate, HEADER, Header, Kind, Machine, Transmit};
+use score_pm::reliability::{
+    BufferDisposition, Config, Header, PACKET_HEADER_LEN, PacketKind, ReliabilityEvent,
+    ReliabilityMachine, Transmit,
+};
 
-use super::world::{Chance, Flight, MS};
+use super::simulator::{InFlightPacket, MS, SimRng};
 
 /// Packets that a socket holds; more are lost.
-const SOCKET: usize = 2000;
+const SOCKET_CAPACITY: usize = 2000;
 /// Packets that are read from one link before the next link has its turn.
-const ROUND: usize = 256;
+const RECEIVE_QUANTUM: usize = 256;
 
 /// One message in a slab.
 #[derive(Clone, Copy)]
@@ -18,22 +21,22 @@ pub struct Slot {
     pub sequence: u32,
     pub value: u64,
     pub len: u16,
-    pub kind: Kind,
+    pub kind: PacketKind,
 }
 
 /// A host with one process.
 pub struct Node {
-    pub machine: Machine,
+    pub machine: ReliabilityMachine,
     pub slab: Vec<Option<Slot>>,
     pub free_slots: VecDeque<u32>,
     /// Slots that the machine has freed and the process has not yet marked so.
-    pub late: VecDeque<(u32, Slot)>,
+    pub unmarked_slots: VecDeque<(u32, Slot)>,
     buffers: Vec<Vec<u8>>,
     free_buffers: Vec<u32>,
     /// Delivered and not yet released.
-    held: VecDeque<(u32, u32)>,
+    unreleased: VecDeque<(u32, u32)>,
     /// Messages still to be submitted, and those submitted, by destination.
-    pub plan: BTreeMap<u32, u64>,
+    pub to_submit: BTreeMap<u32, u64>,
     pub submitted: BTreeMap<u32, u64>,
     /// The next value expected, by source.
     pub delivered: BTreeMap<u32, u64>,
@@ -43,34 +46,34 @@ pub struct Node {
     /// The whole host does nothing before.
     pub frozen_until: u64,
     pub dead: bool,
-    pub events: Vec<Event>,
+    pub events: Vec<ReliabilityEvent>,
     pub wake_at: u64,
     pub len: u16,
     /// What has come over each link and was not read yet.
-    sockets: Vec<VecDeque<Flight>>,
+    sockets: Vec<VecDeque<InFlightPacket>>,
 }
 
 /// The kind of a pair's message of this number.
-fn kind(number: u64) -> Kind {
+fn kind(number: u64) -> PacketKind {
     match number % 7 {
-        6 => Kind::Control,
-        2 | 3 => Kind::Remote,
-        _ => Kind::Data,
+        6 => PacketKind::Control,
+        2 | 3 => PacketKind::Remote,
+        _ => PacketKind::Data,
     }
 }
 
 impl Node {
     pub fn new(config: Config) -> Node {
-        let (slots, buffers) = (config.queue.min(2048), config.buffers + 1);
+        let (slots, buffers) = (config.max_queued.min(2048), config.buffers + 1);
         Node {
-            machine: Machine::new(config),
+            machine: ReliabilityMachine::new(config),
             slab: vec![None; slots as usize],
             free_slots: (0..slots).rev().collect(),
-            late: VecDeque::new(),
+            unmarked_slots: VecDeque::new(),
             buffers: vec![Vec::new(); buffers as usize],
             free_buffers: (0..buffers).rev().collect(),
-            held: VecDeque::new(),
-            plan: BTreeMap::new(),
+            unreleased: VecDeque::new(),
+            to_submit: BTreeMap::new(),
             submitted: BTreeMap::new(),
             delivered: BTreeMap::new(),
             finished_at: 0,
@@ -90,13 +93,13 @@ impl Node {
 
     /// Buffers that the machine keeps: neither free nor with the application.
     pub fn buffers_in_use(&self) -> usize {
-        self.buffers.len() - self.free_buffers.len() - self.held.len()
+        self.buffers.len() - self.free_buffers.len() - self.unreleased.len()
     }
 
     /// A packet comes to the host, whatever its process does.
-    pub fn socket(&mut self, flight: Flight) {
+    pub fn enqueue_packet(&mut self, flight: InFlightPacket) {
         let socket = &mut self.sockets[usize::from(flight.link)];
-        if socket.len() < SOCKET {
+        if socket.len() < SOCKET_CAPACITY {
             socket.push_back(flight);
         }
     }
@@ -104,19 +107,19 @@ impl Node {
     /// Reads as much as a pass over the wires does, link after link. Answers whether more waits.
     pub fn read(&mut self, now: u64) -> bool {
         for link in 0..self.sockets.len() {
-            for _ in 0..ROUND {
+            for _ in 0..RECEIVE_QUANTUM {
                 let Some(flight) = self.sockets[link].pop_front() else { break };
-                self.hear(&flight, now);
+                self.receive_packet(&flight, now);
             }
         }
         self.sockets.iter().any(|socket| !socket.is_empty())
     }
 
-    fn hear(&mut self, flight: &Flight, now: u64) {
+    fn receive_packet(&mut self, flight: &InFlightPacket, now: u64) {
         let buffer = self.free_buffers.pop().expect("the machine keeps fewer than there are");
         self.buffers[buffer as usize].clone_from(&flight.bytes);
         let fate = self.machine.receive(&flight.bytes, flight.link, buffer, now);
-        if fate == Fate::Free {
+        if fate == BufferDisposition::Free {
             self.free_buffers.push(buffer);
         }
         while let Some(event) = self.machine.next_event() {
@@ -125,24 +128,24 @@ impl Node {
     }
 
     /// The application receives: each message once, in order, whole.
-    pub fn take(&mut self, own: u32, now: u64, chance: &mut Chance, naps: u64) {
+    pub fn receive_messages(&mut self, node: u32, now: u64, rng: &mut SimRng, stall_permille: u64) {
         if self.stalled_until > now {
             return;
         }
         self.release();
         while let Some(delivery) = self.machine.next_delivery() {
-            let payload = &self.buffers[delivery.buffer as usize][HEADER..];
+            let payload = &self.buffers[delivery.buffer as usize][PACKET_HEADER_LEN..];
             let value = u64::from_le_bytes(*payload.first_chunk().expect("8 bytes at least"));
             let expected = self.delivered.entry(delivery.peer).or_default();
-            let want = u64::from(delivery.peer) << 48 | u64::from(own) << 32 | *expected;
-            assert_eq!(value, want, "node {own} received from {}", delivery.peer);
+            let expected_value = u64::from(delivery.peer) << 48 | u64::from(node) << 32 | *expected;
+            assert_eq!(value, expected_value, "node {node} received from {}", delivery.peer);
             assert!(usize::from(delivery.len) <= payload.len());
             assert_eq!(delivery.kind, kind(*expected), "kind of message {expected}");
             *expected += 1;
             self.finished_at = now;
-            self.held.push_back((delivery.peer, delivery.buffer));
-            if chance.hits(naps) {
-                self.stalled_until = now + chance.below(20 * MS);
+            self.unreleased.push_back((delivery.peer, delivery.buffer));
+            if rng.chance(stall_permille) {
+                self.stalled_until = now + rng.below(20 * MS);
                 return;
             }
             self.release();
@@ -150,57 +153,58 @@ impl Node {
     }
 
     pub fn release(&mut self) {
-        for (peer, buffer) in std::mem::take(&mut self.held) {
-            self.machine.released(peer);
+        for (peer, buffer) in std::mem::take(&mut self.unreleased) {
+            self.machine.on_released(peer);
             self.free_buffers.push(buffer);
         }
     }
 
     /// The application sends as much as it may.
-    pub fn submit(&mut self, own: u32) {
-        for (peer, left) in &mut self.plan {
-            while *left > 0 && self.machine.can_send(*peer) {
-                let Some(number) = self.free_slots.pop_back() else { return };
+    pub fn submit(&mut self, node: u32) {
+        for (peer, remaining) in &mut self.to_submit {
+            while *remaining > 0 && self.machine.can_send(*peer) {
+                let Some(slot_number) = self.free_slots.pop_back() else { return };
                 let count = self.submitted.entry(*peer).or_default();
-                let value = u64::from(own) << 48 | u64::from(*peer) << 32 | *count;
+                let value = u64::from(node) << 48 | u64::from(*peer) << 32 | *count;
                 let kind = kind(*count);
                 let sequence = self.machine.next_sequence(*peer);
-                let taken = self.machine.submit(*peer, number, self.len, kind);
-                assert_eq!(taken, Ok(sequence));
-                self.late.retain(|(slot, _)| *slot != number);
+                let submitted = self.machine.submit(*peer, slot_number, self.len, kind);
+                assert_eq!(submitted, Ok(sequence));
+                self.unmarked_slots.retain(|(slot, _)| *slot != slot_number);
                 let slot = Slot { peer: *peer, sequence, value, len: self.len, kind };
-                self.slab[number as usize] = Some(slot);
+                self.slab[slot_number as usize] = Some(slot);
                 *count += 1;
-                *left -= 1;
+                *remaining -= 1;
             }
         }
     }
 
     /// Slots that are free again. Some are marked so a little later, as a process does that is
     /// interrupted there. Answers whether there was one that something is left to be sent in.
-    pub fn collect(&mut self, chance: &mut Chance) -> bool {
-        let before = self.free_slots.len();
-        while let Some(number) = self.machine.next_free_slot() {
-            let slot = self.slab[number as usize].take();
-            self.free_slots.push_front(number);
-            self.late.extend(slot.map(|slot| (number, slot)));
+    pub fn collect_free_slots(&mut self, rng: &mut SimRng) -> bool {
+        let free_before = self.free_slots.len();
+        while let Some(slot_number) = self.machine.next_free_slot() {
+            let slot = self.slab[slot_number as usize].take();
+            self.free_slots.push_front(slot_number);
+            self.unmarked_slots.extend(slot.map(|slot| (slot_number, slot)));
         }
-        while self.late.len() > 8 || (!self.late.is_empty() && chance.hits(300)) {
-            self.late.pop_front();
+        while self.unmarked_slots.len() > 8 || (!self.unmarked_slots.is_empty() && rng.chance(300))
+        {
+            self.unmarked_slots.pop_front();
         }
-        self.free_slots.len() > before && self.plan.values().any(|left| *left > 0)
+        self.free_slots.len() > free_before && self.to_submit.values().any(|left| *left > 0)
     }
 
-    pub fn encode(&self, packet: &Transmit) -> Flight {
-        let mut head = [0; HEADER];
-        packet.header.encode(&mut head);
-        let mut bytes = head.to_vec();
+    pub fn encode(&self, packet: &Transmit) -> InFlightPacket {
+        let mut header = [0; PACKET_HEADER_LEN];
+        packet.header.encode(&mut header);
+        let mut bytes = header.to_vec();
         if let Some((slot, len)) = packet.payload {
             let slot = self.slab[slot as usize].expect("a slot is kept until it is free");
             bytes.extend(slot.value.to_le_bytes());
-            bytes.resize(HEADER + usize::from(len), 0);
+            bytes.resize(PACKET_HEADER_LEN + usize::from(len), 0);
             assert_eq!(Header::parse(&bytes).map(|header| header.sequence), Ok(slot.sequence));
         }
-        Flight { to: packet.peer, link: packet.link, bytes }
+        InFlightPacket { to: packet.peer, link: packet.link, bytes }
     }
 }

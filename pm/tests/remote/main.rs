@@ -2,40 +2,41 @@
 
 #![allow(unsafe_code, missing_docs)]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 mod hostile;
 mod memory;
 mod order;
+#[path = "../testbed/mod.rs"]
+mod testbed;
 
-use bed::*;
 use memory::*;
 use score_pm::*;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
+use testbed::*;
 
 #[test]
 fn bytes_go_both_ways_between_memory_of_every_kind() {
-    everywhere(2, |bed| {
-        for (here, there) in [(Kind::Ours, Kind::Ours), (Kind::Ours, Kind::Other)]
-            .into_iter()
-            .chain([(Kind::Other, Kind::Ours), (Kind::Other, Kind::Other)])
+    on_every_kind_and_without_cma(2, |bed| {
+        for (local_kind, remote_kind) in
+            [(Kind::Allocated, Kind::Allocated), (Kind::Allocated, Kind::Mapped)]
+                .into_iter()
+                .chain([(Kind::Mapped, Kind::Allocated), (Kind::Mapped, Kind::Mapped)])
         {
             for len in [1, 7, 8, 4096, 70_001, (1 << 20) + 3] {
-                let a = Memory::new(bed, 0, here, len + 64);
-                let b = Memory::new(bed, 1, there, len + 64);
+                let a = Memory::new(bed, 0, local_kind, len + 64);
+                let b = Memory::new(bed, 1, remote_kind, len + 64);
                 a.fill(3);
                 b.fill(90);
                 let (from, to) = (a.handle + 5, b.handle + 33);
-                surely(bed, 0, || bed.ends[0].write(1, to, from, len));
+                retry_polling(bed, 0, || bed.contexts[0].write(1, to, from, len));
                 done(bed, 0).unwrap();
                 assert_eq!(b.bytes()[33..33 + len], a.bytes()[5..5 + len], "{} {len}", bed.kind);
-                b.is_filled_but(90, 33..33 + len);
+                b.is_unchanged_except(90, 33..33 + len);
                 a.fill(50);
-                surely(bed, 0, || bed.ends[0].read(1, to, a.handle + 1, len));
+                retry_polling(bed, 0, || bed.contexts[0].read(1, to, a.handle + 1, len));
                 done(bed, 0).unwrap();
                 assert_eq!(a.bytes()[1..1 + len], b.bytes()[33..33 + len]);
-                a.is_filled_but(50, 1..1 + len);
+                a.is_unchanged_except(50, 1..1 + len);
             }
         }
     });
@@ -43,9 +44,9 @@ fn bytes_go_both_ways_between_memory_of_every_kind() {
 
 #[test]
 fn a_handle_that_is_unlocked_forged_or_does_not_reach_is_einval_at_the_caller() {
-    everywhere(3, |bed| {
+    on_every_kind_and_without_cma(3, |bed| {
         let (a, b) =
-            (Memory::new(bed, 0, Kind::Ours, 4096), Memory::new(bed, 1, Kind::Other, 4096));
+            (Memory::new(bed, 0, Kind::Allocated, 4096), Memory::new(bed, 1, Kind::Mapped, 4096));
         a.fill(1);
         b.fill(2);
         let zero = AddrHandle::from_bits(0);
@@ -71,37 +72,37 @@ fn a_handle_that_is_unlocked_forged_or_does_not_reach_is_einval_at_the_caller() 
             (u32::MAX, b.handle, a.handle, 8),
         ];
         for (node, remote, local, len) in cases {
-            let end = &bed.ends[0];
+            let end = &bed.contexts[0];
             for call in [Context::write, Context::read] {
                 let result = call(end, node, remote, local, len);
                 // What a handle names on another host is known there alone.
-                let later = !SHARED.contains(&bed.kind) && result.is_ok();
-                let expected = if later { Err(Error::Io) } else { Err(Error::Invalid) };
-                let told = if later { done(bed, 0) } else { result };
-                assert_eq!(told, expected, "{} {node} {len}", bed.kind);
-                assert!(!later || local == a.handle && remote != zero, "{node} {len}");
+                let at_completion = !SHARED.contains(&bed.kind) && result.is_ok();
+                let expected = if at_completion { Err(Error::Io) } else { Err(Error::Invalid) };
+                let outcome = if at_completion { done(bed, 0) } else { result };
+                assert_eq!(outcome, expected, "{} {node} {len}", bed.kind);
+                assert!(!at_completion || local == a.handle && remote != zero, "{node} {len}");
             }
         }
-        a.is_filled_but(1, 0..0);
-        b.is_filled_but(2, 0..0);
+        a.is_unchanged_except(1, 0..0);
+        b.is_unchanged_except(2, 0..0);
         assert_eq!(done(bed, 0), Ok(()));
-        let (at, handle) = (b.at, b.handle);
-        bed.ends[1].unlock_memory(None, at.addr(), 4096).unwrap();
-        let refused = |call: Result<()>| call.and_then(|()| done(bed, 0)).unwrap_err();
-        let wrong = if SHARED.contains(&bed.kind) { Error::Invalid } else { Error::Io };
-        assert_eq!(refused(bed.ends[0].write(1, handle, a.handle, 8)), wrong);
-        let again = bed.ends[1].lock_memory(None, at.addr(), 4096).unwrap();
-        assert_ne!(again, handle);
-        assert_eq!(refused(bed.ends[0].read(1, handle, a.handle, 8)), wrong);
-        surely(bed, 0, || bed.ends[0].read(1, again, a.handle, 8));
+        let (addr, handle) = (b.at, b.handle);
+        bed.contexts[1].unlock_memory(None, addr.addr(), 4096).unwrap();
+        let refused = |call: PmResult<()>| call.and_then(|()| done(bed, 0)).unwrap_err();
+        let expected_error = if SHARED.contains(&bed.kind) { Error::Invalid } else { Error::Io };
+        assert_eq!(refused(bed.contexts[0].write(1, handle, a.handle, 8)), expected_error);
+        let new_handle = bed.contexts[1].lock_memory(None, addr.addr(), 4096).unwrap();
+        assert_ne!(new_handle, handle);
+        assert_eq!(refused(bed.contexts[0].read(1, handle, a.handle, 8)), expected_error);
+        retry_polling(bed, 0, || bed.contexts[0].read(1, new_handle, a.handle, 8));
         assert_eq!(done(bed, 0), Ok(()));
     });
 }
 
 #[test]
 fn locks_are_paired_and_wrong_arguments_are_refused() {
-    everywhere(2, |bed| {
-        let end = &bed.ends[0];
+    on_every_kind_and_without_cma(2, |bed| {
+        let end = &bed.contexts[0];
         let memory = [0u8; 256];
         let addr = memory.as_ptr().addr();
         let lock = |node, addr, len| end.lock_memory(node, addr, len);
@@ -132,13 +133,13 @@ fn locks_are_paired_and_wrong_arguments_are_refused() {
 
 #[test]
 fn more_regions_than_there_are_numbers_are_enospc() {
-    let _all = NUMBERS.write().unwrap_or_else(PoisonError::into_inner);
+    let _all = REGION_IDS_LOCK.write().unwrap_or_else(PoisonError::into_inner);
     on_all(2, |bed| {
         let memory = vec![0u8; 8192];
         let mut locked = Vec::new();
         let error = loop {
             let addr = memory.as_ptr().addr() + locked.len();
-            match bed.ends[0].lock_memory(None, addr, 1) {
+            match bed.contexts[0].lock_memory(None, addr, 1) {
                 Ok(_) => locked.push(addr),
                 Err(error) => break error,
             }
@@ -146,66 +147,66 @@ fn more_regions_than_there_are_numbers_are_enospc() {
         assert_eq!(error, Error::NoSpace);
         assert!(locked.len() > 2000, "{}", locked.len());
         for addr in locked {
-            bed.ends[0].unlock_memory(None, addr, 1).unwrap();
+            bed.contexts[0].unlock_memory(None, addr, 1).unwrap();
         }
-        bed.ends[0].lock_memory(None, memory.as_ptr().addr(), 8).unwrap();
+        bed.contexts[0].lock_memory(None, memory.as_ptr().addr(), 8).unwrap();
     });
 }
 
 #[test]
-fn memory_that_is_gone_or_read_only_is_eio_once_at_completion() {
-    everywhere(2, |bed| {
-        let a = Memory::new(bed, 0, Kind::Ours, 4096);
-        for (what, writes, reads) in [("gone", true, true), ("read-only", true, false)] {
-            let b = Memory::new(bed, 1, Kind::Other, 3 * 4096);
+fn memory_that_is_unmapped_or_read_only_is_eio_once_at_completion() {
+    on_every_kind_and_without_cma(2, |bed| {
+        let a = Memory::new(bed, 0, Kind::Allocated, 4096);
+        for (state, write_fails, read_fails) in [("gone", true, true), ("read-only", true, false)] {
+            let b = Memory::new(bed, 1, Kind::Mapped, 3 * 4096);
             b.fill(7);
-            if what == "gone" {
+            if state == "gone" {
                 b.unmap()
             } else {
                 b.protect()
             }
-            for (write, fails) in [(true, writes), (false, reads)] {
-                surely(bed, 0, || match write {
-                    true => bed.ends[0].write(1, b.handle + 4096, a.handle, 4096),
-                    false => bed.ends[0].read(1, b.handle + 4096, a.handle, 4096),
+            for (write, fails) in [(true, write_fails), (false, read_fails)] {
+                retry_polling(bed, 0, || match write {
+                    true => bed.contexts[0].write(1, b.handle + 4096, a.handle, 4096),
+                    false => bed.contexts[0].read(1, b.handle + 4096, a.handle, 4096),
                 });
                 let expected = if fails { Err(Error::Io) } else { Ok(()) };
-                assert_eq!(done(bed, 0), expected, "{what} {write}");
+                assert_eq!(done(bed, 0), expected, "{state} {write}");
                 assert_eq!(done(bed, 0), Ok(()), "told once");
             }
         }
-        let b = Memory::new(bed, 1, Kind::Other, 4096);
-        let c = Memory::new(bed, 0, Kind::Other, 4096);
+        let b = Memory::new(bed, 1, Kind::Mapped, 4096);
+        let c = Memory::new(bed, 0, Kind::Mapped, 4096);
         c.unmap();
-        surely(bed, 0, || bed.ends[0].write(1, b.handle, c.handle, 4096));
+        retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, c.handle, 4096));
         assert_eq!(done(bed, 0), Err(Error::Io));
-        surely(bed, 0, || bed.ends[0].read(1, b.handle, c.handle, 4096));
+        retry_polling(bed, 0, || bed.contexts[0].read(1, b.handle, c.handle, 4096));
         assert_eq!(done(bed, 0), Err(Error::Io));
-        c.map_again();
+        c.remap();
         c.fill(9);
-        surely(bed, 0, || bed.ends[0].write(1, b.handle, c.handle, 4096));
+        retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, c.handle, 4096));
         assert_eq!(done(bed, 0), Ok(()), "new memory at the same place");
-        b.is_filled_but(9, 0..0);
+        b.is_unchanged_except(9, 0..0);
     });
 }
 
 /// Gone are bytes of frames that were not copied before they went out.
 #[test]
-fn a_long_operation_whose_first_bytes_are_gone_is_eio_and_others_go_on() {
+fn a_long_operation_whose_first_bytes_are_unmapped_is_eio_and_others_go_on() {
     const LEN: usize = 200_000;
-    everywhere(2, |bed| {
-        let [a, b] = [0, 1].map(|node| Memory::new(bed, node, Kind::Other, LEN));
-        let [c, d] = [0, 1].map(|node| Memory::new(bed, node, Kind::Other, LEN));
+    on_every_kind_and_without_cma(2, |bed| {
+        let [a, b] = [0, 1].map(|node| Memory::new(bed, node, Kind::Mapped, LEN));
+        let [c, d] = [0, 1].map(|node| Memory::new(bed, node, Kind::Mapped, LEN));
         [&c, &d].into_iter().for_each(|memory| memory.unmap_first(40_000));
         for _ in 0..3 {
-            surely(bed, 0, || bed.ends[0].write(1, b.handle, c.handle, LEN));
+            retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, c.handle, LEN));
             assert_eq!(done(bed, 0), Err(Error::Io));
-            surely(bed, 0, || bed.ends[0].read(1, d.handle, a.handle, LEN));
+            retry_polling(bed, 0, || bed.contexts[0].read(1, d.handle, a.handle, LEN));
             assert_eq!(done(bed, 0), Err(Error::Io));
             a.fill(5);
-            surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, LEN));
+            retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, LEN));
             assert_eq!(done(bed, 0), Ok(()));
-            b.is_filled_but(5, 0..0);
+            b.is_unchanged_except(5, 0..0);
         }
     });
 }
@@ -213,29 +214,31 @@ fn a_long_operation_whose_first_bytes_are_gone_is_eio_and_others_go_on() {
 /// Pages of both nodes go and come while they are written and read: an error or the new memory,
 /// whoever copies, and memory beside them is as it was.
 #[test]
-fn memory_that_is_unmapped_and_mapped_again_under_traffic_does_no_harm() {
+fn memory_that_is_unmapped_and_remapped_under_traffic_does_no_harm() {
     const PAGES: usize = 64;
-    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
+    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
     let _dog = Watchdog::new(300);
-    for kind in EVERY {
-        let bed = Bed::new(kind, 2);
-        let a = Memory::new(&bed, 0, Kind::Other, PAGES * 4096);
-        let b = Memory::new(&bed, 1, Kind::Other, PAGES * 4096);
-        let beside = Memory::new(&bed, 1, Kind::Other, 4096);
-        beside.fill(6);
+    for kind in ALL_KINDS {
+        let bed = TestBed::new(kind, 2);
+        let a = Memory::new(&bed, 0, Kind::Mapped, PAGES * 4096);
+        let b = Memory::new(&bed, 1, Kind::Mapped, PAGES * 4096);
+        let neighbour = Memory::new(&bed, 1, Kind::Mapped, 4096);
+        neighbour.fill(6);
         let stop = std::sync::atomic::AtomicBool::new(false);
-        let (mut failed, mut went) = (0, 0);
+        let (mut failed, mut succeeded) = (0, 0);
         std::thread::scope(|scope| {
             for memory in [&a, &b] {
-                let (at, stop) = (memory.at.addr(), &stop);
-                scope.spawn(move || change(at, PAGES, stop));
+                let (addr, stop) = (memory.at.addr(), &stop);
+                scope.spawn(move || remap_pages(addr, PAGES, stop));
             }
             let end = Instant::now() + Duration::from_secs(20);
-            while (failed < 5 || went < 5) && Instant::now() < end {
-                surely(&bed, 0, || bed.ends[0].write(1, b.handle, a.handle, PAGES * 4096));
-                surely(&bed, 0, || bed.ends[0].read(1, b.handle, a.handle, 4096 * 3));
+            while (failed < 5 || succeeded < 5) && Instant::now() < end {
+                retry_polling(&bed, 0, || {
+                    bed.contexts[0].write(1, b.handle, a.handle, PAGES * 4096)
+                });
+                retry_polling(&bed, 0, || bed.contexts[0].read(1, b.handle, a.handle, 4096 * 3));
                 match done(&bed, 0) {
-                    Ok(()) => went += 1,
+                    Ok(()) => succeeded += 1,
                     Err(error) => {
                         assert_eq!(error, Error::Io);
                         failed += 1;
@@ -246,53 +249,53 @@ fn memory_that_is_unmapped_and_mapped_again_under_traffic_does_no_harm() {
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
-        assert!(failed > 0 && went > 0, "{kind}: {failed} failed, {went} went");
-        beside.is_filled_but(6, 0..0);
-        [&a, &b].into_iter().for_each(Memory::map_again);
-        surely(&bed, 0, || bed.ends[0].write(1, b.handle, a.handle, PAGES * 4096));
+        assert!(failed > 0 && succeeded > 0, "{kind}: {failed} failed, {succeeded} went");
+        neighbour.is_unchanged_except(6, 0..0);
+        [&a, &b].into_iter().for_each(Memory::remap);
+        retry_polling(&bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, PAGES * 4096));
         assert_eq!(done(&bed, 0), Ok(()), "{kind}");
     }
 }
 
 /// Of PM's own memory, which is copied directly: whoever copies finds all of it or an error.
 #[test]
-fn memory_of_the_allocator_that_is_freed_under_way_does_no_harm() {
+fn freeing_allocator_memory_during_an_operation_does_no_harm() {
     const LEN: usize = 1 << 20;
-    everywhere(2, |bed| {
-        let a = Memory::new(bed, 0, Kind::Ours, LEN);
+    on_every_kind_and_without_cma(2, |bed| {
+        let a = Memory::new(bed, 0, Kind::Allocated, LEN);
         for round in 0..10 {
-            let b = Memory::new(bed, 1, Kind::Ours, LEN);
-            surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, LEN));
+            let b = Memory::new(bed, 1, Kind::Allocated, LEN);
+            retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, LEN));
             for _ in 0..round {
-                let _ = bed.ends[1].receive();
+                let _ = bed.contexts[1].receive();
             }
             drop(b);
             let _ = done(bed, 0);
         }
-        let b = Memory::new(bed, 1, Kind::Ours, LEN);
+        let b = Memory::new(bed, 1, Kind::Allocated, LEN);
         a.fill(5);
-        surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, LEN));
+        retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, LEN));
         assert_eq!(done(bed, 0), Ok(()));
-        b.is_filled_but(5, 0..0);
+        b.is_unchanged_except(5, 0..0);
     });
 }
 
 /// Memory that is read is unlocked and changed under way: what arrives is as it was before.
 #[test]
-fn what_is_unlocked_is_not_read_afterwards() {
+fn unlocked_memory_is_not_read_afterwards() {
     const LEN: usize = 1 << 20;
-    everywhere(2, |bed| {
+    on_every_kind_and_without_cma(2, |bed| {
         for round in 0..12 {
-            let a = Memory::new(bed, 0, Kind::Other, LEN);
-            let b = Memory::new(bed, 1, [Kind::Other, Kind::Ours][round % 2], LEN);
+            let a = Memory::new(bed, 0, Kind::Mapped, LEN);
+            let b = Memory::new(bed, 1, [Kind::Mapped, Kind::Allocated][round % 2], LEN);
             a.fill(3);
             b.fill(7);
-            surely(bed, 0, || bed.ends[0].read(1, b.handle, a.handle, LEN));
+            retry_polling(bed, 0, || bed.contexts[0].read(1, b.handle, a.handle, LEN));
             for _ in 0..round / 2 {
-                let _ = bed.ends[1].receive();
-                let _ = bed.ends[0].receive();
+                let _ = bed.contexts[1].receive();
+                let _ = bed.contexts[0].receive();
             }
-            bed.ends[1].unlock_memory(None, b.at.addr(), LEN).unwrap();
+            bed.contexts[1].unlock_memory(None, b.at.addr(), LEN).unwrap();
             b.fill(8);
             let result = done(bed, 0);
             assert!(matches!(result, Ok(()) | Err(Error::Io)), "{result:?}");
@@ -305,61 +308,62 @@ fn what_is_unlocked_is_not_read_afterwards() {
 }
 
 /// Now and then a page is not mapped, or cannot be written, for a short time.
-fn change(at: usize, pages: usize, stop: &std::sync::atomic::AtomicBool) {
+fn remap_pages(addr: usize, pages: usize, stop: &std::sync::atomic::AtomicBool) {
     let mut page = 0;
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         page = (page * 5 + 3) % pages;
-        let place = (at + page * 4096) as *mut libc::c_void;
+        let page_addr = (addr + page * 4096) as *mut libc::c_void;
         let prot = [libc::PROT_NONE, libc::PROT_READ][page % 2];
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let write = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: pages of the test's own, which nobody uses but by their handle.
         unsafe {
-            libc::mmap(place, 4096, prot, flags, -1, 0);
+            libc::mmap(page_addr, 4096, prot, flags, -1, 0);
             std::thread::sleep(Duration::from_micros(300));
-            libc::mmap(place, 4096, write, flags, -1, 0);
+            libc::mmap(page_addr, 4096, write, flags, -1, 0);
         }
         std::thread::sleep(Duration::from_micros(700));
     }
 }
 
 #[test]
-fn an_operation_on_a_node_that_has_gone_is_eio() {
-    everywhere(2, |bed| {
-        let (a, b) = (Memory::new(bed, 0, Kind::Ours, 64), Memory::new(bed, 1, Kind::Ours, 64));
-        surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, 64));
+fn an_operation_on_an_exited_node_is_eio() {
+    on_every_kind_and_without_cma(2, |bed| {
+        let (a, b) =
+            (Memory::new(bed, 0, Kind::Allocated, 64), Memory::new(bed, 1, Kind::Allocated, 64));
+        retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, 64));
         assert_eq!(done(bed, 0), Ok(()));
         bed.mark_exited(1);
-        bed.ends[0].write(1, b.handle, a.handle, 64).unwrap();
-        assert_eq!(bed.ends[0].is_write_done(), Err(Error::Io));
-        assert_eq!(bed.ends[0].is_read_done(), Ok(()));
-        bed.ends[0].read(1, b.handle, a.handle, 64).unwrap();
-        assert_eq!(bed.ends[0].is_read_done(), Err(Error::Io));
+        bed.contexts[0].write(1, b.handle, a.handle, 64).unwrap();
+        assert_eq!(bed.contexts[0].is_write_done(), Err(Error::Io));
+        assert_eq!(bed.contexts[0].is_read_done(), Ok(()));
+        bed.contexts[0].read(1, b.handle, a.handle, 64).unwrap();
+        assert_eq!(bed.contexts[0].is_read_done(), Err(Error::Io));
         assert_eq!(done(bed, 0), Ok(()));
     });
 }
 
 #[test]
 fn a_node_that_dies_before_it_has_helped_is_eio() {
-    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
-    where_copies_are_refused(|| {
+    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    without_cma(|| {
         for kind in SHARED {
-            let bed = Bed::new(kind, 2);
-            let a = Memory::new(&bed, 0, Kind::Other, 8 << 20);
-            let b = Memory::new(&bed, 1, Kind::Other, 8 << 20);
-            let end = &bed.ends[0];
+            let bed = TestBed::new(kind, 2);
+            let a = Memory::new(&bed, 0, Kind::Mapped, 8 << 20);
+            let b = Memory::new(&bed, 1, Kind::Mapped, 8 << 20);
+            let end = &bed.contexts[0];
             end.write(1, b.handle, a.handle, 8 << 20).unwrap();
             end.read(1, b.handle, a.handle, 100).unwrap();
             assert_eq!(end.is_write_done(), Err(Error::Busy));
             assert_eq!(end.queue_status().unwrap().read, 1);
-            assert_eq!(bed.counters(0).remote, 2, "the detector sees them");
+            assert_eq!(bed.counters(0).pending_rma, 2, "the detector sees them");
             assert_eq!(send(end, 1, b"later"), Err(Error::NoBuffers), "it must not overtake");
-            assert_eq!(bed.ends[1].receive(), Err(Error::NoBuffers));
+            assert_eq!(bed.contexts[1].receive(), Err(Error::NoBuffers));
             bed.mark_exited(1);
             assert_eq!(end.is_write_done(), Err(Error::Io));
             assert_eq!(end.is_read_done(), Err(Error::Io));
             assert_eq!(done(&bed, 0), Ok(()));
-            assert_eq!(bed.counters(0).remote, 0);
+            assert_eq!(bed.counters(0).pending_rma, 0);
             send(end, 1, b"dropped").unwrap();
         }
     });
@@ -367,17 +371,17 @@ fn a_node_that_dies_before_it_has_helped_is_eio() {
 
 #[test]
 fn a_node_that_sleeps_in_select_helps() {
-    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
-    where_copies_are_refused(|| {
+    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    without_cma(|| {
         let _dog = Watchdog::new(120);
-        for kind in EVERY {
-            let bed = Bed::new(kind, 2);
-            let a = Memory::new(&bed, 0, Kind::Other, 3 << 20);
-            let b = Memory::new(&bed, 1, Kind::Other, 3 << 20);
+        for kind in ALL_KINDS {
+            let bed = TestBed::new(kind, 2);
+            let a = Memory::new(&bed, 0, Kind::Mapped, 3 << 20);
+            let b = Memory::new(&bed, 1, Kind::Mapped, 3 << 20);
             a.fill(4);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    let end = &bed.ends[1];
+                    let end = &bed.contexts[1];
                     let mut fds = [0];
                     end.get_fds(&mut fds).unwrap();
                     end.before_select().unwrap();
@@ -390,34 +394,34 @@ fn a_node_that_sleeps_in_select_helps() {
                     end.after_select().unwrap();
                     end.release_receive_buffer().unwrap();
                 });
-                let end = &bed.ends[0];
+                let end = &bed.contexts[0];
                 end.write(1, b.handle, a.handle, 3 << 20).unwrap();
                 while end.is_write_done() == Err(Error::Busy) {
                     std::thread::yield_now();
                 }
                 send_surely(end, 1, b"enough");
             });
-            b.is_filled_but(4, 0..0);
+            b.is_unchanged_except(4, 0..0);
         }
     });
 }
 
 #[test]
 fn every_device_and_composite_says_by_its_option_bits_that_it_has_both_directions() {
-    for kind in EVERY {
-        let bed = Bed::new(kind, 2);
+    for kind in ALL_KINDS {
+        let bed = TestBed::new(kind, 2);
         let both = OPT_REMOTE_READ | OPT_REMOTE_WRITE;
-        assert_eq!(bed.ends[0].config().unwrap().option & both, both, "{kind}");
+        assert_eq!(bed.contexts[0].config().unwrap().option & both, both, "{kind}");
         assert_eq!(bed.device.config().unwrap().option & both, both, "{kind}");
     }
 }
 
 #[test]
 fn memory_of_the_allocator_is_zero_and_is_not_freed_while_it_is_locked() {
-    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
-    for kind in EVERY {
-        let bed = Bed::new(kind, 2);
-        let end = &bed.ends[0];
+    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    for kind in ALL_KINDS {
+        let bed = TestBed::new(kind, 2);
+        let end = &bed.contexts[0];
         assert_eq!(end.allocate_memory(0), Err(Error::Invalid));
         assert_eq!(end.allocate_memory(usize::MAX), Err(Error::NoMemory));
         for _ in 0..3 {
@@ -425,48 +429,49 @@ fn memory_of_the_allocator_is_zero_and_is_not_freed_while_it_is_locked() {
                 .into_iter()
                 .map(|len| (end.allocate_memory(len).unwrap(), len))
                 .collect();
-            for &(at, len) in &blocks {
-                assert!(at.addr().is_multiple_of(4096));
+            for &(block, len) in &blocks {
+                assert!(block.addr().is_multiple_of(4096));
                 // SAFETY: just allocated.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(at, len) };
+                let bytes = unsafe { std::slice::from_raw_parts_mut(block, len) };
                 assert!(bytes.iter().all(|&byte| byte == 0));
                 bytes.fill(1);
             }
-            let (at, _) = blocks[0];
-            end.lock_memory(None, at.addr(), 1).unwrap();
-            assert_eq!(end.free_memory(at), Err(Error::Busy));
-            end.unlock_memory(None, at.addr(), 1).unwrap();
-            assert_eq!(end.free_memory(at.wrapping_add(1)), Err(Error::Invalid));
-            for (at, _) in blocks {
-                end.free_memory(at).unwrap();
-                assert_eq!(end.free_memory(at), Err(Error::Invalid));
+            let (block, _) = blocks[0];
+            end.lock_memory(None, block.addr(), 1).unwrap();
+            assert_eq!(end.free_memory(block), Err(Error::Busy));
+            end.unlock_memory(None, block.addr(), 1).unwrap();
+            assert_eq!(end.free_memory(block.wrapping_add(1)), Err(Error::Invalid));
+            for (block, _) in blocks {
+                end.free_memory(block).unwrap();
+                assert_eq!(end.free_memory(block), Err(Error::Invalid));
             }
         }
     }
 }
 
 #[test]
-fn bytes_that_were_moved_are_counted_for_monitors_at_their_origin() {
-    everywhere(2, |bed| {
+fn transferred_bytes_are_counted_at_the_origin() {
+    on_every_kind_and_without_cma(2, |bed| {
         let (a, b) =
-            (Memory::new(bed, 0, Kind::Ours, 9000), Memory::new(bed, 1, Kind::Other, 9000));
-        surely(bed, 0, || bed.ends[0].write(1, b.handle, a.handle, 9000));
-        surely(bed, 0, || bed.ends[0].read(1, b.handle, a.handle, 500));
+            (Memory::new(bed, 0, Kind::Allocated, 9000), Memory::new(bed, 1, Kind::Mapped, 9000));
+        retry_polling(bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, 9000));
+        retry_polling(bed, 0, || bed.contexts[0].read(1, b.handle, a.handle, 500));
         done(bed, 0).unwrap();
         let counters = bed.counters(0);
         assert_eq!((counters.sent_bytes, counters.received_bytes), (9000, 500));
-        assert_eq!((counters.sent, counters.received, counters.remote), (0, 0, 0));
+        assert_eq!((counters.sent, counters.received, counters.pending_rma), (0, 0, 0));
     });
 }
 
 #[test]
-fn a_region_that_was_locked_for_a_context_that_goes_is_locked_no_more() {
-    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
-    let bed = Bed::new("composite", 2);
-    let (a, b) = (Memory::new(&bed, 0, Kind::Ours, 64), Memory::new(&bed, 1, Kind::Ours, 64));
-    surely(&bed, 0, || bed.ends[0].write(1, b.handle, a.handle, 64));
+fn closing_a_context_unlocks_its_regions() {
+    let _numbers = REGION_IDS_LOCK.read().unwrap_or_else(PoisonError::into_inner);
+    let bed = TestBed::new("composite", 2);
+    let (a, b) =
+        (Memory::new(&bed, 0, Kind::Allocated, 64), Memory::new(&bed, 1, Kind::Allocated, 64));
+    retry_polling(&bed, 0, || bed.contexts[0].write(1, b.handle, a.handle, 64));
     done(&bed, 0).unwrap();
-    bed.ends[1].close().unwrap();
-    assert_eq!(bed.ends[0].write(1, b.handle, a.handle, 64), Err(Error::Invalid));
+    bed.contexts[1].close().unwrap();
+    assert_eq!(bed.contexts[0].write(1, b.handle, a.handle, 64), Err(Error::Invalid));
     std::mem::forget(b);
 }

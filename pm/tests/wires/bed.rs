@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Set in a child that has entered a user namespace for a test.
-const INSIDE: &str = "SCORE_WIRES_INSIDE";
+const IN_NAMESPACE_ENV: &str = "SCORE_WIRES_INSIDE";
 
 /// Records that a test cannot run on this machine, as `cargo xtask test` reads it.
 pub fn skip(name: &str, reason: &str) {
@@ -25,7 +25,7 @@ pub fn as_root(name: &str, test: impl FnOnce()) {
     if Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_err() {
         return skip(name, "ip of iproute2 is not installed");
     }
-    if is_root() || std::env::var_os(INSIDE).is_some() {
+    if is_root() || std::env::var_os(IN_NAMESPACE_ENV).is_some() {
         return test();
     }
     let probe = ["--user", "--map-root-user", "--net"];
@@ -33,12 +33,15 @@ pub fn as_root(name: &str, test: impl FnOnce()) {
     if !works.is_ok_and(|status| status.success()) {
         return skip(name, "not root, and user namespaces are refused");
     }
-    let itself = std::env::current_exe().unwrap();
+    let test_binary = std::env::current_exe().unwrap();
     let mut child = Command::new("unshare");
-    child.args(probe).arg(itself).args([name, "--nocapture"]).env(INSIDE, "1");
+    child.args(probe).arg(test_binary).args([name, "--nocapture"]).env(IN_NAMESPACE_ENV, "1");
     let output = child.stderr(Stdio::inherit()).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && told.contains("1 passed"), "in a user namespace: {told}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && stdout.contains("1 passed"),
+        "in a user namespace: {stdout}"
+    );
 }
 
 fn is_root() -> bool {
@@ -52,20 +55,20 @@ pub struct Host(OwnedFd);
 impl Host {
     /// An empty one.
     pub fn new() -> Host {
-        let make = || {
+        let unshare_network = || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             Host(File::open("/proc/thread-self/ns/net").unwrap().into())
         };
-        let host = std::thread::spawn(make).join().unwrap();
+        let host = std::thread::spawn(unshare_network).join().unwrap();
         host.ip("link set lo up");
         host
     }
 
     /// Does something inside, in a thread of its own.
-    pub fn within<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
+    pub fn within<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         let enter = || {
             setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
-            act()
+            action()
         };
         std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| {
             std::panic::resume_unwind(panic);
@@ -80,8 +83,8 @@ impl Host {
     pub fn run(&self, program: &str, words: &str) -> String {
         let run = || Command::new(program).args(words.split_whitespace()).output().unwrap();
         let output = self.within(run);
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{program} {words}: {complaint}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {words}: {stderr}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 

@@ -1,9 +1,11 @@
 //! What happens to links and processes while wires are in use.
 
 use crate::bed::{Host, as_root, cable, pair, skip};
-use crate::traffic::{End, HEADER, Payload, ends, introduce, pass};
+use crate::traffic::{HEADER, Payload, TestWire, add_peers, check_transfer, open_pair};
 use crate::{choices, is_xdp_attached};
-use score_pm::device::ethernet::wire::{Choice, Endpoint, Kind, Options, ROUTED_MAX, Received};
+use score_pm::device::ethernet::wire::{
+    ROUTED_MAX, Received, WireEndpoint, WireKind, WireOptions, WirePreference,
+};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,19 +17,19 @@ fn a_link_that_goes_down_is_an_event_and_traffic_resumes_when_it_is_back() {
         let payload = Payload::new();
         let hosts = pair(1500);
         for choice in choices(NAME, &hosts, 1500) {
-            let [mut one, mut other] = ends(&hosts, choice, &payload);
-            pass(&mut one, &mut other, &[100; 10], &payload);
+            let [mut one, mut other] = open_pair(&hosts, choice, &payload);
+            check_transfer(&mut one, &mut other, &[100; 10], &payload);
             assert!(one.wire.link().up && other.wire.link().up);
             hosts[0].ip("link set eth0 down");
             assert!(!one.wire.link().up, "{choice:?}: switched off");
             assert!(!other.wire.link().up, "{choice:?}: no carrier");
             // More than any queue holds: a link that is down must not become a full queue.
             let end = Instant::now() + Duration::from_secs(30);
-            let mut taken = 0;
-            while taken < 2000 && Instant::now() < end {
-                taken += one.send(0, STALE, &[100; 50]);
+            let mut accepted = 0;
+            while accepted < 2000 && Instant::now() < end {
+                accepted += one.send(0, STALE, &[100; 50]);
             }
-            assert!(taken >= 2000, "{choice:?}: {taken}");
+            assert!(accepted >= 2000, "{choice:?}: {accepted}");
             let fault = one.wire.take_fault().expect("the wire says so");
             assert!(fault.is_link_down(), "{choice:?}: {fault:?}");
             other.send(0, STALE, &[100; 10]);
@@ -47,23 +49,23 @@ fn bytes_that_are_not_mapped_are_lost_packets() {
         let payload = Payload::new();
         let hosts = pair(1500);
         for choice in choices(NAME, &hosts, 1500) {
-            let [mut one, mut other] = ends(&hosts, choice, &payload);
+            let [mut one, mut other] = open_pair(&hosts, choice, &payload);
             let before = one.wire.stats();
-            one.elsewhere = Some(16);
+            one.user_addr = Some(16);
             assert_eq!(one.send(0, STALE, &[900]), 1, "{choice:?}: taken");
             assert_eq!(one.send(0, STALE, &[900; 40]), 40, "{choice:?}: taken");
             let after = one.wire.stats();
             assert_eq!((after.sent, after.unsent), (before.sent, before.unsent + 41), "{choice:?}");
             assert!(one.wire.take_fault().is_some_and(|fault| !fault.is_link_down()));
-            one.elsewhere = None;
-            pass(&mut one, &mut other, &[100; 10], &payload);
+            one.user_addr = None;
+            check_transfer(&mut one, &mut other, &[100; 10], &payload);
         }
     });
 }
 
-fn wait_until_up(ends: &[&End]) {
+fn wait_until_up(wires: &[&TestWire]) {
     let end = Instant::now() + Duration::from_secs(30);
-    while !ends.iter().all(|end| end.wire.link().up) {
+    while !wires.iter().all(|end| end.wire.link().up) {
         assert!(Instant::now() < end, "the link is not up again");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -74,32 +76,32 @@ const STALE: u32 = 1_000_000;
 
 /// Sends until something comes, since neighbours may have forgotten each other, then checks that
 /// all comes.
-fn resume(from: &mut End, to: &mut End, payload: &Payload) {
+fn resume(from: &mut TestWire, to: &mut TestWire, payload: &Payload) {
     let end = Instant::now() + Duration::from_secs(30);
-    while to.came.values().flatten().all(|number| *number < STALE) && Instant::now() < end {
+    while to.received.values().flatten().all(|number| *number < STALE) && Instant::now() < end {
         from.send(0, STALE, &[8]);
         std::thread::sleep(Duration::from_millis(2));
         to.receive(payload);
     }
     from.send_all(0, 0, &[1000; 64]);
-    let fresh = |to: &End| -> Vec<u32> {
-        to.came.values().flatten().copied().filter(|number| *number < STALE).collect()
+    let fresh_numbers = |to: &TestWire| -> Vec<u32> {
+        to.received.values().flatten().copied().filter(|number| *number < STALE).collect()
     };
-    while fresh(to).len() < 64 && Instant::now() < end {
+    while fresh_numbers(to).len() < 64 && Instant::now() < end {
         to.receive(payload);
     }
-    assert!(fresh(to).into_iter().eq(0..64), "{:?}", to.came);
-    to.came.clear();
+    assert!(fresh_numbers(to).into_iter().eq(0..64), "{:?}", to.received);
+    to.received.clear();
 }
 
 #[test]
-fn an_interface_that_is_gone_leaves_a_wire_that_answers() {
-    const NAME: &str = "an_interface_that_is_gone_leaves_a_wire_that_answers";
+fn a_wire_whose_interface_was_removed_still_answers() {
+    const NAME: &str = "a_wire_whose_interface_was_removed_still_answers";
     as_root(NAME, || {
         let payload = Payload::new();
         for choice in choices(NAME, &pair(1500), 1500) {
             let hosts = pair(1500);
-            let [mut one, mut other] = ends(&hosts, choice, &payload);
+            let [mut one, mut other] = open_pair(&hosts, choice, &payload);
             hosts[1].ip("link del eth0");
             assert_eq!((one.wire.link().up, one.wire.link().mtu), (false, 0));
             for end in [&mut one, &mut other] {
@@ -114,25 +116,27 @@ fn an_interface_that_is_gone_leaves_a_wire_that_answers() {
 }
 
 #[test]
-fn when_a_process_is_gone_its_owner_goes_on_with_the_same_sockets() {
-    const NAME: &str = "when_a_process_is_gone_its_owner_goes_on_with_the_same_sockets";
+fn the_owner_of_an_exited_process_goes_on_with_the_same_sockets() {
+    const NAME: &str = "the_owner_of_an_exited_process_goes_on_with_the_same_sockets";
     as_root(NAME, || {
         let payload = Payload::new();
         let hosts = pair(1500);
         for choice in choices(NAME, &hosts, 1500) {
             let open = |k: usize| {
-                hosts[k].within(|| Endpoint::open(&Options::over(choice, "eth0"))).unwrap()
+                hosts[k]
+                    .within(|| WireEndpoint::open(&WireOptions::on_interface(choice, "eth0")))
+                    .unwrap()
             };
             let (endpoint, peer) = (open(0), open(1));
-            let owners = endpoint.try_clone().unwrap();
-            let attach = |k: usize, endpoint: Endpoint| {
-                hosts[k].within(|| End::attach(endpoint, k as u32 + 1, &payload))
+            let owner_endpoint = endpoint.try_clone().unwrap();
+            let attach_wire = |k: usize, endpoint: WireEndpoint| {
+                hosts[k].within(|| TestWire::attach(endpoint, k as u32 + 1, &payload))
             };
-            let mut both = [attach(0, endpoint), attach(1, peer)];
-            introduce(&hosts, &mut both);
-            let [mut first, mut other] = both;
-            pass(&mut first, &mut other, &[100; 700], &payload);
-            pass(&mut other, &mut first, &[100; 700], &payload);
+            let mut wires = [attach_wire(0, endpoint), attach_wire(1, peer)];
+            add_peers(&hosts, &mut wires);
+            let [mut first, mut other] = wires;
+            check_transfer(&mut first, &mut other, &[100; 700], &payload);
+            check_transfer(&mut other, &mut first, &[100; 700], &payload);
             // It dies holding packets that it never released, and with some not yet looked at.
             other.send_all(0, 0, &[100; 40]);
             let mut out = [Received::default(); 8];
@@ -140,21 +144,22 @@ fn when_a_process_is_gone_its_owner_goes_on_with_the_same_sockets() {
             while first.wire.receive(&mut out) == 0 && Instant::now() < end {}
             drop(first);
             other.send_all(0, 40, &[100; 40]);
-            let second = attach(0, owners);
-            let mut both = [second, other];
-            let address = both[1].address();
-            hosts[0].within(|| both[0].wire.add_peer(&address)).unwrap();
-            let [mut second, mut other] = both;
+            let second = attach_wire(0, owner_endpoint);
+            let mut new_wires = [second, other];
+            let address = new_wires[1].address();
+            hosts[0].within(|| new_wires[0].wire.add_peer(&address)).unwrap();
+            let [mut second, mut other] = new_wires;
             let end = Instant::now() + Duration::from_secs(30);
-            let last = |end: &End| end.came.get(&2).and_then(|came| came.last().copied());
-            while last(&second) != Some(79) && Instant::now() < end {
+            let last_number =
+                |end: &TestWire| end.received.get(&2).and_then(|came| came.last().copied());
+            while last_number(&second) != Some(79) && Instant::now() < end {
                 second.receive(&payload);
             }
-            let came = second.take(2);
-            assert!(came.is_sorted() && came.ends_with(&[79]), "{choice:?}: {came:?}");
+            let received = second.take_received(2);
+            assert!(received.is_sorted() && received.ends_with(&[79]), "{choice:?}: {received:?}");
             // Longer than any ring: no buffer is lost for ever.
-            pass(&mut other, &mut second, &[100; 3000], &payload);
-            pass(&mut second, &mut other, &[100; 3000], &payload);
+            check_transfer(&mut other, &mut second, &[100; 3000], &payload);
+            check_transfer(&mut second, &mut other, &[100; 3000], &payload);
         }
     });
 }
@@ -166,31 +171,34 @@ fn a_wire_is_rebuilt_from_its_description_and_its_descriptors_alone() {
         let payload = Payload::new();
         let hosts = pair(1500);
         for choice in choices(NAME, &hosts, 1500) {
-            let ends = [0, 1].map(|k| {
-                let options = Options::over(choice, "eth0");
-                let endpoint = hosts[k].within(|| Endpoint::open(&options)).unwrap();
-                let words = endpoint.describe();
-                let copy = || {
+            let wires = [0, 1].map(|k| {
+                let options = WireOptions::on_interface(choice, "eth0");
+                let endpoint = hosts[k].within(|| WireEndpoint::open(&options)).unwrap();
+                let description = endpoint.describe();
+                let duplicate_fds = || {
                     let clone = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
                     endpoint.descriptors().map(clone).collect::<Vec<_>>()
                 };
-                for len in 0..words.len() {
-                    assert!(Endpoint::rebuild(&words[..len], copy()).is_err(), "{len} bytes");
+                for len in 0..description.len() {
+                    assert!(
+                        WireEndpoint::rebuild(&description[..len], duplicate_fds()).is_err(),
+                        "{len} bytes"
+                    );
                 }
-                let mut fewer = copy();
-                fewer.pop();
-                assert!(Endpoint::rebuild(&words, fewer).is_err());
-                let mut others = copy();
-                others[0] = std::fs::File::open("/dev/null").unwrap().into();
-                assert!(Endpoint::rebuild(&words, others).is_err());
-                let rebuilt = Endpoint::rebuild(&words, copy()).unwrap();
+                let mut too_few = duplicate_fds();
+                too_few.pop();
+                assert!(WireEndpoint::rebuild(&description, too_few).is_err());
+                let mut wrong_fds = duplicate_fds();
+                wrong_fds[0] = std::fs::File::open("/dev/null").unwrap().into();
+                assert!(WireEndpoint::rebuild(&description, wrong_fds).is_err());
+                let rebuilt = WireEndpoint::rebuild(&description, duplicate_fds()).unwrap();
                 assert_eq!(rebuilt.address(), endpoint.address());
-                End::attach(rebuilt, k as u32 + 1, &payload)
+                TestWire::attach(rebuilt, k as u32 + 1, &payload)
             });
-            let mut ends = ends;
-            introduce(&hosts, &mut ends);
-            let [mut one, mut other] = ends;
-            pass(&mut one, &mut other, &[100; 100], &payload);
+            let mut wires = wires;
+            add_peers(&hosts, &mut wires);
+            let [mut one, mut other] = wires;
+            check_transfer(&mut one, &mut other, &[100; 100], &payload);
         }
     });
 }
@@ -207,40 +215,46 @@ fn packets_for_a_peer_behind_a_narrow_router_arrive() {
         one.ip("route add 10.2.0.0/24 via 10.1.0.2");
         other.ip("route add 10.1.0.0/24 via 10.2.0.1");
         let open = |host: &Host, link: &str, number: u32| {
-            End::open(host, &Options::over(Choice::Udp, link), number, &payload)
+            TestWire::open(
+                host,
+                &WireOptions::on_interface(WirePreference::Udp, link),
+                number,
+                &payload,
+            )
         };
-        let (mut near, mut far) = (open(&one, "eth0", 1), open(&other, "eth1", 2));
-        let (near_at, far_at) = (near.address(), far.address());
-        let peer = one.within(|| near.wire.add_peer(&far_at)).unwrap();
+        let (mut near_wire, mut far_wire) = (open(&one, "eth0", 1), open(&other, "eth1", 2));
+        let (near_address, far_address) = (near_wire.address(), far_wire.address());
+        let peer = one.within(|| near_wire.wire.add_peer(&far_address)).unwrap();
         assert!(peer.mtu >= 1024 + 64 && peer.mtu <= ROUTED_MAX, "{}", peer.mtu);
-        other.within(|| far.wire.add_peer(&near_at)).unwrap();
-        pass(&mut near, &mut far, &[1024; 200], &payload);
-        pass(&mut far, &mut near, &[peer.mtu - HEADER; 200], &payload);
+        other.within(|| far_wire.wire.add_peer(&near_address)).unwrap();
+        check_transfer(&mut near_wire, &mut far_wire, &[1024; 200], &payload);
+        check_transfer(&mut far_wire, &mut near_wire, &[peer.mtu - HEADER; 200], &payload);
     });
 }
 
 /// Set for the child of the test below: the wire's host.
-const CHILD: &str = "SCORE_WIRES_CHILD";
+const CHILD_ENV: &str = "SCORE_WIRES_CHILD";
 
 #[test]
 fn a_process_killed_by_sigkill_leaves_no_program_at_the_interface() {
     const NAME: &str = "a_process_killed_by_sigkill_leaves_no_program_at_the_interface";
-    if std::env::var_os(CHILD).is_some() {
-        let endpoint = Endpoint::open(&Options::over(Choice::Xdp, "eth0")).unwrap();
-        let _end = End::attach(endpoint, 1, &Payload::new());
+    if std::env::var_os(CHILD_ENV).is_some() {
+        let endpoint =
+            WireEndpoint::open(&WireOptions::on_interface(WirePreference::Xdp, "eth0")).unwrap();
+        let _end = TestWire::attach(endpoint, 1, &Payload::new());
         println!("\nattached");
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
     as_root(NAME, || {
         let hosts = pair(1500);
-        if !choices(NAME, &hosts, 1500).contains(&Choice::Xdp) {
+        if !choices(NAME, &hosts, 1500).contains(&WirePreference::Xdp) {
             return;
         }
         let child = hosts[0].within(|| {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", &format!("faults::{NAME}"), "--nocapture"]);
-            command.env(CHILD, "1").stdout(Stdio::piped()).spawn().unwrap()
+            command.env(CHILD_ENV, "1").stdout(Stdio::piped()).spawn().unwrap()
         });
         let mut child = child;
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -255,8 +269,10 @@ fn a_process_killed_by_sigkill_leaves_no_program_at_the_interface() {
             std::thread::sleep(Duration::from_millis(5));
         }
         // And the next one gets the queue at once, or after the moment that open waits.
-        let next = hosts[0].within(|| Endpoint::open(&Options::over(Choice::Raw, "eth0"))).unwrap();
-        assert_eq!(next.kind(), Kind::Xdp, "{:?}", next.note());
+        let next = hosts[0]
+            .within(|| WireEndpoint::open(&WireOptions::on_interface(WirePreference::Raw, "eth0")))
+            .unwrap();
+        assert_eq!(next.kind(), WireKind::Xdp, "{:?}", next.note());
         assert!(is_xdp_attached(&hosts[0]));
         drop(next);
     });
@@ -267,20 +283,23 @@ fn a_second_process_on_a_nic_takes_af_packet_and_says_why() {
     const NAME: &str = "a_second_process_on_a_nic_takes_af_packet_and_says_why";
     as_root(NAME, || {
         let hosts = pair(1500);
-        let open = |options: &Options| hosts[0].within(|| Endpoint::open(options));
-        let first = open(&Options::over(Choice::Raw, "eth0")).unwrap();
-        if first.kind() != Kind::Xdp {
+        let open = |options: &WireOptions| hosts[0].within(|| WireEndpoint::open(options));
+        let first = open(&WireOptions::on_interface(WirePreference::Raw, "eth0")).unwrap();
+        if first.kind() != WireKind::Xdp {
             let note = first.note().unwrap_or_default();
             assert!(note.contains("AF_PACKET is used instead"), "{note}");
             return skip(NAME, note);
         }
-        let second = open(&Options::over(Choice::Raw, "eth0")).unwrap();
-        assert_eq!(second.kind(), Kind::Packet);
+        let second = open(&WireOptions::on_interface(WirePreference::Raw, "eth0")).unwrap();
+        assert_eq!(second.kind(), WireKind::Packet);
         let note = second.note().unwrap();
         assert!(note.starts_with("eth0: AF_XDP: ") && note.ends_with(" instead"), "{note}");
-        let missing = open(&Options::over(Choice::Packet, "eth7")).err().unwrap().to_string();
+        let missing = open(&WireOptions::on_interface(WirePreference::Packet, "eth7"))
+            .err()
+            .unwrap()
+            .to_string();
         assert!(missing.contains("eth7"), "{missing}");
-        let no_ethernet = open(&Options::over(Choice::Raw, "lo")).err();
+        let no_ethernet = open(&WireOptions::on_interface(WirePreference::Raw, "lo")).err();
         assert!(no_ethernet.is_none_or(|error| error.to_string().contains("lo")));
     });
 }

@@ -5,27 +5,29 @@
 
 mod bed;
 mod faults;
-mod held;
-mod others;
+mod foreign_traffic;
+mod locked_socket;
 mod traffic;
 
 use bed::{Host, as_root, pair, skip};
-use score_pm::device::ethernet::wire::{Choice, Endpoint, Options, PACKET_MAX};
+use score_pm::device::ethernet::wire::{PACKET_MAX, WireEndpoint, WireOptions, WirePreference};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use traffic::{End, HEADER, Payload, ends, pass};
+use traffic::{HEADER, Payload, TestWire, check_transfer, open_pair};
 
 /// The wires that this machine lets this test use between namespaces. AF_XDP's frames are no longer
 /// than a page.
-fn choices(name: &str, hosts: &[Host; 2], mtu: usize) -> Vec<Choice> {
-    let mut all = vec![Choice::Udp, Choice::Packet];
+fn choices(name: &str, hosts: &[Host; 2], mtu: usize) -> Vec<WirePreference> {
+    let mut available = vec![WirePreference::Udp, WirePreference::Packet];
     if mtu > 3800 {
-        return all;
+        return available;
     }
-    match hosts[0].within(|| Endpoint::open(&Options::over(Choice::Xdp, "eth0"))) {
-        Ok(_) => all.push(Choice::Xdp),
+    match hosts[0]
+        .within(|| WireEndpoint::open(&WireOptions::on_interface(WirePreference::Xdp, "eth0")))
+    {
+        Ok(_) => available.push(WirePreference::Xdp),
         Err(error) => skip(&format!("{name} on AF_XDP"), &error.to_string()),
     }
-    all
+    available
 }
 
 /// Whether a program of the XDP kind sits at a host's interface.
@@ -35,13 +37,13 @@ fn is_xdp_attached(host: &Host) -> bool {
 
 /// Lengths that end in every way inside batches, buffers and segments, up to what fits.
 fn lengths(mtu: usize) -> Vec<usize> {
-    let most = mtu - HEADER;
-    let mut lens = vec![0, 1, 8, 15, 16, 17, 200, 223, 224, 225, most - 1, most];
-    lens.extend([most; 40]);
-    lens.extend([most / 2; 9]);
-    lens.extend((0..200).map(|k| k * 37 % most));
+    let max_len = mtu - HEADER;
+    let mut lens = vec![0, 1, 8, 15, 16, 17, 200, 223, 224, 225, max_len - 1, max_len];
+    lens.extend([max_len; 40]);
+    lens.extend([max_len / 2; 9]);
+    lens.extend((0..200).map(|k| k * 37 % max_len));
     lens.extend([8; 130]);
-    lens.push(most);
+    lens.push(max_len);
     lens
 }
 
@@ -49,8 +51,8 @@ fn lengths(mtu: usize) -> Vec<usize> {
 fn every_length_arrives_whole_and_in_order_on_udp_over_loopback() {
     let payload = Payload::new();
     for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-        let end = |number| match Endpoint::open(&Options::udp(ip)) {
-            Ok(endpoint) => Some(End::attach(endpoint, number, &payload)),
+        let end = |number| match WireEndpoint::open(&WireOptions::udp(ip)) {
+            Ok(endpoint) => Some(TestWire::attach(endpoint, number, &payload)),
             Err(error) if ip.is_ipv6() => {
                 skip("UDP over IPv6 loopback", &error.to_string());
                 None
@@ -62,8 +64,8 @@ fn every_length_arrives_whole_and_in_order_on_udp_over_loopback() {
         let peer = one.wire.add_peer(&other.address()).unwrap();
         assert_eq!((peer.number, peer.mtu), (0, PACKET_MAX));
         for elsewhere in [None, Some(payload.start())] {
-            one.elsewhere = elsewhere;
-            pass(&mut one, &mut other, &lengths(PACKET_MAX), &payload);
+            one.user_addr = elsewhere;
+            check_transfer(&mut one, &mut other, &lengths(PACKET_MAX), &payload);
             let stats = one.wire.stats();
             assert!(stats.send_calls < stats.sent / 4, "batches go by few calls: {stats:?}");
         }
@@ -78,18 +80,18 @@ fn every_length_arrives_whole_and_in_order_between_hosts() {
         for mtu in [1500, 9000] {
             let hosts = pair(mtu);
             for choice in choices(NAME, &hosts, mtu) {
-                let [mut one, mut other] = ends(&hosts, choice, &payload);
+                let [mut one, mut other] = open_pair(&hosts, choice, &payload);
                 let packet = one.wire.mtu();
                 // IP, UDP, and a length before packets in steps of 16; port and length.
                 let udp = (mtu - 28) / 16 * 16 - 2;
                 assert_eq!(
                     packet,
-                    if choice == Choice::Udp { udp } else { mtu - 4 },
+                    if choice == WirePreference::Udp { udp } else { mtu - 4 },
                     "{choice:?}: the link's MTU is used"
                 );
-                pass(&mut one, &mut other, &lengths(packet), &payload);
-                other.elsewhere = Some(payload.start());
-                pass(&mut other, &mut one, &lengths(packet), &payload);
+                check_transfer(&mut one, &mut other, &lengths(packet), &payload);
+                other.user_addr = Some(payload.start());
+                check_transfer(&mut other, &mut one, &lengths(packet), &payload);
                 let stats = other.wire.stats();
                 assert_eq!(
                     (stats.malformed, stats.starved, stats.overrun),

@@ -1,7 +1,7 @@
 //! Packets with contents that tell whose they are.
 
 use score_pm::device::ethernet::wire::{
-    Choice, Elsewhere, Endpoint, Options, Packet, Received, Slab, Wire,
+    Packet, Received, SendMemory, UserBytes, Wire, WireEndpoint, WireOptions, WirePreference,
 };
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -21,9 +21,9 @@ impl Payload {
     }
 
     /// For wires that do not outlive it.
-    pub fn slab(&self) -> Slab {
+    pub fn slab(&self) -> SendMemory {
         // SAFETY: the vector is never changed, and its owner outlives every wire of the test.
-        unsafe { Slab::new(NonNull::from(&self.0[0]), self.0.len()) }
+        unsafe { SendMemory::new(NonNull::from(&self.0[0]), self.0.len()) }
     }
 
     /// The first byte.
@@ -32,21 +32,21 @@ impl Payload {
     }
 
     /// Where packet `number` takes its payload from.
-    fn at(number: u32) -> usize {
+    fn payload_offset(number: u32) -> usize {
         (number as usize * 61) % (1 << 19)
     }
 }
 
 /// A wire of a test, and what came on it.
-pub struct End {
+pub struct TestWire {
     pub wire: Wire,
     /// Where most of each payload is sent from, if not from the slab: the same bytes.
-    pub elsewhere: Option<usize>,
+    pub user_addr: Option<usize>,
     sender: u32,
     /// Numbers by sender.
-    pub came: BTreeMap<u32, Vec<u32>>,
+    pub received: BTreeMap<u32, Vec<u32>>,
     /// Packets that were not as they were sent.
-    pub wrong: usize,
+    pub corrupt: usize,
 }
 
 pub fn header(sender: u32, number: u32, len: usize) -> [u8; HEADER] {
@@ -57,15 +57,15 @@ pub fn header(sender: u32, number: u32, len: usize) -> [u8; HEADER] {
     out
 }
 
-impl End {
-    pub fn attach(endpoint: Endpoint, sender: u32, payload: &Payload) -> End {
+impl TestWire {
+    pub fn attach(endpoint: WireEndpoint, sender: u32, payload: &Payload) -> TestWire {
         let wire = Wire::attach(endpoint, payload.slab()).unwrap();
-        End { wire, elsewhere: None, sender, came: BTreeMap::new(), wrong: 0 }
+        TestWire { wire, user_addr: None, sender, received: BTreeMap::new(), corrupt: 0 }
     }
 
-    pub fn open(host: &Host, options: &Options, sender: u32, payload: &Payload) -> End {
-        let endpoint = host.within(|| Endpoint::open(options)).unwrap();
-        host.within(|| End::attach(endpoint, sender, payload))
+    pub fn open(host: &Host, options: &WireOptions, sender: u32, payload: &Payload) -> TestWire {
+        let endpoint = host.within(|| WireEndpoint::open(options)).unwrap();
+        host.within(|| TestWire::attach(endpoint, sender, payload))
     }
 
     pub fn address(&self) -> Vec<u8> {
@@ -81,10 +81,13 @@ impl End {
             .iter()
             .enumerate()
             .map(|(k, header)| {
-                let (at, all) = (Payload::at(number(k)), lens[k]);
-                let len = if self.elsewhere.is_some() { all / 3 } else { all };
-                let more = Elsewhere { at: self.elsewhere.unwrap_or(0) + at + len, len: all - len };
-                Packet { to, header, at, len, more }
+                let (offset, total_len) = (Payload::payload_offset(number(k)), lens[k]);
+                let len = if self.user_addr.is_some() { total_len / 3 } else { total_len };
+                let rest = UserBytes {
+                    addr: self.user_addr.unwrap_or(0) + offset + len,
+                    len: total_len - len,
+                };
+                Packet { to, header, offset, len, user_bytes: rest }
             })
             .collect();
         self.wire.send(&batch)
@@ -93,9 +96,9 @@ impl End {
     /// Sends all, however often the queue is full.
     pub fn send_all(&mut self, to: u32, first: u32, lens: &[usize]) {
         let end = Instant::now() + Duration::from_secs(60);
-        let mut done = 0;
-        while done < lens.len() {
-            done += self.send(to, first + done as u32, &lens[done..]);
+        let mut sent = 0;
+        while sent < lens.len() {
+            sent += self.send(to, first + sent as u32, &lens[sent..]);
             assert!(Instant::now() < end, "the queue stays full");
         }
     }
@@ -112,59 +115,60 @@ impl End {
     }
 
     fn check(&mut self, packet: Received, payload: &Payload) {
-        let at = self.wire.pointer(packet);
-        assert!(!at.is_null());
+        let payload_ptr = self.wire.pointer(packet);
+        assert!(!payload_ptr.is_null());
         // SAFETY: readable until released; nobody writes there any more in these tests.
-        let bytes = unsafe { std::slice::from_raw_parts(at, packet.len as usize) };
-        let word = |at: usize| {
+        let bytes = unsafe { std::slice::from_raw_parts(payload_ptr, packet.len as usize) };
+        let word = |offset: usize| {
             bytes
-                .get(at..at + 4)
+                .get(offset..offset + 4)
                 .map_or(u32::MAX, |word| u32::from_le_bytes(word.try_into().unwrap()))
         };
         let (sender, number, len) = (word(0), word(4), word(8) as usize);
-        let from = Payload::at(number);
-        let whole =
-            bytes.len() == HEADER + len && payload.0.get(from..from + len) == bytes.get(HEADER..);
-        assert_eq!(self.wire.head::<4>(packet), bytes.first_chunk().copied());
-        if whole {
-            self.came.entry(sender).or_default().push(number);
+        let payload_start = Payload::payload_offset(number);
+        let is_intact = bytes.len() == HEADER + len
+            && payload.0.get(payload_start..payload_start + len) == bytes.get(HEADER..);
+        assert_eq!(self.wire.copy_prefix::<4>(packet), bytes.first_chunk().copied());
+        if is_intact {
+            self.received.entry(sender).or_default().push(number);
         } else {
-            self.wrong += 1;
+            self.corrupt += 1;
         }
     }
 
     /// Receives until so many have come from `sender`, or 30 s are over.
     pub fn wait_for(&mut self, sender: u32, count: usize, payload: &Payload) {
         let end = Instant::now() + Duration::from_secs(30);
-        while self.came.get(&sender).map_or(0, Vec::len) < count && Instant::now() < end {
+        while self.received.get(&sender).map_or(0, Vec::len) < count && Instant::now() < end {
             self.receive(payload);
         }
-        assert_eq!(self.wrong, 0);
+        assert_eq!(self.corrupt, 0);
     }
 
     /// What came from `sender` since this was last asked.
-    pub fn take(&mut self, sender: u32) -> Vec<u32> {
-        self.came.remove(&sender).unwrap_or_default()
+    pub fn take_received(&mut self, sender: u32) -> Vec<u32> {
+        self.received.remove(&sender).unwrap_or_default()
     }
 }
 
 /// Two ends over `eth0` of two hosts that know each other as peer 0.
-pub fn ends(hosts: &[Host; 2], choice: Choice, payload: &Payload) -> [End; 2] {
-    let open =
-        |k: usize| End::open(&hosts[k], &Options::over(choice, "eth0"), k as u32 + 1, payload);
-    let mut ends = [open(0), open(1)];
-    introduce(hosts, &mut ends);
+pub fn open_pair(hosts: &[Host; 2], choice: WirePreference, payload: &Payload) -> [TestWire; 2] {
+    let open = |k: usize| {
+        TestWire::open(&hosts[k], &WireOptions::on_interface(choice, "eth0"), k as u32 + 1, payload)
+    };
+    let mut wires = [open(0), open(1)];
+    add_peers(hosts, &mut wires);
     // Neighbours learn each other's addresses by the first packet, and keep few others meanwhile.
-    let [mut one, mut other] = ends;
-    pass(&mut one, &mut other, &[8], payload);
-    pass(&mut other, &mut one, &[8], payload);
+    let [mut one, mut other] = wires;
+    check_transfer(&mut one, &mut other, &[8], payload);
+    check_transfer(&mut other, &mut one, &[8], payload);
     [one, other]
 }
 
-pub fn introduce(hosts: &[Host; 2], ends: &mut [End; 2]) {
-    let addresses = [ends[0].address(), ends[1].address()];
+pub fn add_peers(hosts: &[Host; 2], wires: &mut [TestWire; 2]) {
+    let addresses = [wires[0].address(), wires[1].address()];
     for k in 0..2 {
-        let wire = &mut ends[k].wire;
+        let wire = &mut wires[k].wire;
         let peer = hosts[k].within(|| wire.add_peer(&addresses[1 - k])).unwrap();
         assert_eq!(peer.number, 0);
     }
@@ -172,12 +176,15 @@ pub fn introduce(hosts: &[Host; 2], ends: &mut [End; 2]) {
 
 /// Sends packets of these lengths from one end to the other, a batch at a time, and checks that
 /// all come, whole and in order.
-pub fn pass(from: &mut End, to: &mut End, lens: &[usize], payload: &Payload) {
+pub fn check_transfer(from: &mut TestWire, to: &mut TestWire, lens: &[usize], payload: &Payload) {
     for (batch, lens) in lens.chunks(64).enumerate() {
         let first = batch as u32 * 64;
         from.send_all(0, first, lens);
         to.wait_for(from.sender, lens.len(), payload);
-        let came = to.take(from.sender);
-        assert!(came.iter().copied().eq(first..first + lens.len() as u32), "{came:?} of {lens:?}");
+        let received = to.take_received(from.sender);
+        assert!(
+            received.iter().copied().eq(first..first + lens.len() as u32),
+            "{received:?} of {lens:?}"
+        );
     }
 }

@@ -2,75 +2,77 @@
 
 use std::collections::BTreeMap;
 
+use score_proto::allocation_request::AllocationRequest;
 use score_proto::nodeset::NodeSet;
-use score_proto::peer::{HostId, SERVER, User};
-use score_proto::shape::Shape;
+use score_proto::peer_message::{HostId, SERVER, User};
 
-use super::machine::Cluster;
-use super::place::Share;
-use super::search::View;
-use super::{Action, JobId, Request, SessionId, Time};
+use super::host_selection::HostScope;
+use super::placement::HostShare;
+use super::server::ServerState;
+use super::{ClusterAction, JobId, JobRequest, MonotonicTime, SessionId};
 
 /// The largest priority (manual, scrun(1), `priority`).
-const LAST_PRIORITY: u8 = 15;
+const LOWEST_PRIORITY: u8 = 15;
 /// Jobs of others that may start before a job that waits for room there; then it comes first.
-const PASSED: u32 = 32;
+const MAX_BYPASSES: u32 = 32;
 
 /// A login.
 #[derive(Debug)]
-pub struct Session {
+pub struct UserSession {
     user: User,
     jobs: BTreeMap<u64, JobId>,
 }
 
 /// What one user has.
 #[derive(Debug, Default)]
-pub struct Usage {
-    sessions: usize,
-    bytes: u64,
+pub struct UserUsage {
+    session_count: usize,
+    spec_bytes: u64,
 }
 
 /// A job that was accepted.
 #[derive(Debug)]
-pub struct Job {
+pub struct ClusterJob {
     session: SessionId,
     tag: u64,
     pub(super) uid: u32,
-    request: Request,
+    request: JobRequest,
     state: State,
     /// Since when it waits, or has its hosts.
-    since: Time,
+    state_since: MonotonicTime,
 }
 
 /// Where a job stands.
 #[derive(Debug)]
 enum State {
     Waiting {
-        rank: (u8, u64),
+        queue_key: (u8, u64),
         /// Jobs of others that were started before it on hosts that it may have.
-        passed: u32,
+        bypass_count: u32,
     },
-    Running(Run),
+    Running(RunningJob),
 }
 
 /// A job that has hosts.
 #[derive(Debug)]
-struct Run {
-    shares: Vec<Share>,
+struct RunningJob {
+    shares: Vec<HostShare>,
     /// Shares whose hosts may still hold something of it.
-    held: NodeSet,
+    unreleased_shares: NodeSet,
     code: Option<u8>,
     /// Why it is ended before its time.
     reason: Option<String>,
     /// When its user is told in any case.
-    due: Option<Time>,
-    answered: bool,
+    report_deadline: Option<MonotonicTime>,
+    end_reported: bool,
 }
 
-impl Job {
-    pub fn deadline(&self) -> Option<Time> {
+impl ClusterJob {
+    pub fn deadline(&self) -> Option<MonotonicTime> {
         match &self.state {
-            State::Running(Run { due, answered: false, .. }) => *due,
+            State::Running(RunningJob { report_deadline, end_reported: false, .. }) => {
+                *report_deadline
+            }
             _ => None,
         }
     }
@@ -84,7 +86,7 @@ pub struct Summary {
     /// Whose it is.
     pub uid: u32,
     /// Where it runs; empty while it waits.
-    pub shares: Vec<Share>,
+    pub shares: Vec<HostShare>,
     /// Why it is being ended, if it is.
     pub ending: Option<String>,
     /// As it was asked for.
@@ -92,10 +94,10 @@ pub struct Summary {
     /// Its processes; while it waits, how many it wants at least.
     pub nodes: u32,
     /// Since when it waits, or has its hosts.
-    pub since: Time,
+    pub state_since: MonotonicTime,
 }
 
-impl Cluster {
+impl ServerState {
     /// All jobs that wait, run, or are being cleaned up after, by number.
     pub fn list(&self) -> impl Iterator<Item = Summary> + '_ {
         self.jobs.iter().map(|(number, job)| {
@@ -103,17 +105,17 @@ impl Cluster {
                 State::Waiting { .. } => (Vec::new(), None),
                 State::Running(run) => (run.shares.clone(), run.reason.clone()),
             };
-            let (priority, since) = (job.request.priority, job.since);
+            let (priority, state_since) = (job.request.priority, job.state_since);
             let nodes = match shares.is_empty() {
-                true => u32::try_from(job.request.shape.least()).unwrap_or(u32::MAX),
+                true => u32::try_from(job.request.shape.min_slots()).unwrap_or(u32::MAX),
                 false => shares.iter().map(|share| share.procs).sum(),
             };
-            Summary { job: *number, uid: job.uid, shares, ending, priority, nodes, since }
+            Summary { job: *number, uid: job.uid, shares, ending, priority, nodes, state_since }
         })
     }
 
     /// Where a job runs.
-    pub(super) fn shares(&self, job: JobId) -> Option<&[Share]> {
+    pub(super) fn shares(&self, job: JobId) -> Option<&[HostShare]> {
         match &self.jobs.get(&job)?.state {
             State::Running(run) => Some(&run.shares),
             State::Waiting { .. } => None,
@@ -123,127 +125,133 @@ impl Cluster {
     /// Whether a job has asked for hosts of its own.
     pub fn wants_whole_hosts(&self, job: JobId) -> bool {
         let found = self.jobs.get(&job);
-        found.is_some_and(|job| matches!(job.request.shape, Shape::Whole { .. }))
+        found.is_some_and(|job| matches!(job.request.shape, AllocationRequest::Exclusive { .. }))
     }
 
     /// How many jobs go before a waiting one, if all of them start in turn.
-    pub fn ahead(&self, number: JobId) -> Option<usize> {
+    pub fn jobs_ahead(&self, number: JobId) -> Option<usize> {
         let job = self.jobs.get(&number)?;
-        let State::Waiting { rank, .. } = job.state else { return None };
-        Some(self.waiting.ahead(job.uid, rank))
+        let State::Waiting { queue_key, .. } = job.state else { return None };
+        Some(self.pending.jobs_ahead(job.uid, queue_key))
     }
 
-    pub(super) fn login(&mut self, session: SessionId, user: User) {
-        let (limits, uid) = (self.setting.limits, user.uid);
-        let current = self.incarnation(session.host) == Some(session.incarnation);
-        let sessions = self.users.get(&uid).map_or(0, |usage| usage.sessions);
-        let reason = if !current || !(session.host == SERVER || self.is_up(session.host)) {
+    pub(super) fn on_login(&mut self, session: SessionId, user: User) {
+        let (limits, uid) = (self.config.limits, user.uid);
+        let is_current = self.incarnation(session.host) == Some(session.incarnation);
+        let user_sessions = self.users.get(&uid).map_or(0, |usage| usage.session_count);
+        let reason = if !is_current || !(session.host == SERVER || self.is_up(session.host)) {
             format!("host {} is not in the cluster", self.name(session.host))
         } else if self.sessions.contains_key(&session) {
             "the session has logged in before".to_owned()
         } else if self.sessions.len() >= limits.sessions {
             format!("{} users and programs are logged in, which is the limit", limits.sessions)
-        } else if sessions >= limits.sessions_of_user {
-            format!("you are logged in {sessions} times, which is the limit for one user")
+        } else if user_sessions >= limits.sessions_per_user {
+            format!("you are logged in {user_sessions} times, which is the limit for one user")
         } else {
-            self.users.entry(uid).or_default().sessions += 1;
-            self.sessions.insert(session, Session { user, jobs: BTreeMap::new() });
+            self.users.entry(uid).or_default().session_count += 1;
+            self.sessions.insert(session, UserSession { user, jobs: BTreeMap::new() });
             return;
         };
         self.log(format!("login of uid {uid} from {}: {reason}", self.name(session.host)));
-        self.actions.push(Action::Dismissed { session, reason });
+        self.actions.push(ClusterAction::SessionClosed { session, reason });
     }
 
-    pub(super) fn submit(&mut self, session: SessionId, tag: u64, request: Request) {
+    pub(super) fn on_submit(&mut self, session: SessionId, tag: u64, request: JobRequest) {
         match self.accept(session, tag, request) {
             Ok(()) => {}
-            Err(reason) => self.actions.push(Action::Refused { session, tag, reason }),
+            Err(reason) => self.actions.push(ClusterAction::Refused { session, tag, reason }),
         }
     }
 
-    fn accept(&mut self, session: SessionId, tag: u64, request: Request) -> Result<(), String> {
+    fn accept(&mut self, session: SessionId, tag: u64, request: JobRequest) -> Result<(), String> {
         let found = self.sessions.get(&session).ok_or("nobody has logged in here")?;
         let uid = found.user.uid;
         if found.jobs.contains_key(&tag) {
             return Err(format!("the session has a job {tag} already"));
         }
-        self.check(uid, &request)?;
-        let kept = self.kept();
-        let free = self.search(&request, View::Free, &kept);
-        if free.is_none() {
-            self.search(&request, View::Known, &NodeSet::new())
-                .ok_or_else(|| self.shortage(&request, View::Known))?;
+        self.check_limits(uid, &request)?;
+        let reserved = self.reserved_hosts();
+        let free_shares = self.search(&request, HostScope::AvailableNow, &reserved);
+        if free_shares.is_none() {
+            self.search(&request, HostScope::AllUsable, &NodeSet::new())
+                .ok_or_else(|| self.shortage(&request, HostScope::AllUsable))?;
             if !request.wait {
-                return Err(self.shortage(&request, View::Free));
+                return Err(self.shortage(&request, HostScope::AvailableNow));
             }
-            let (limits, all, own) =
-                (self.setting.limits, self.waiting.len(), self.waiting.of(uid));
-            if all >= limits.queued {
-                return Err(format!("{all} jobs wait, which is the limit"));
-            } else if own >= limits.queued_of_user {
-                return Err(format!("{own} of your jobs wait, which is the limit for one user"));
+            let (limits, total_pending, user_pending) =
+                (self.config.limits, self.pending.len(), self.pending.user_job_count(uid));
+            if total_pending >= limits.queued {
+                return Err(format!("{total_pending} jobs wait, which is the limit"));
+            } else if user_pending >= limits.queued_per_user {
+                return Err(format!(
+                    "{user_pending} of your jobs wait, which is the limit for one user"
+                ));
             }
         }
-        let job = self.number();
+        let job = self.allocate_job_id();
         let wait = request.wait;
-        self.bytes += request.bytes;
-        self.users.entry(uid).or_default().bytes += request.bytes;
+        self.spec_bytes += request.spec_bytes;
+        self.users.entry(uid).or_default().spec_bytes += request.spec_bytes;
         self.sessions.entry(session).and_modify(|found| _ = found.jobs.insert(tag, job));
-        let rank = if wait { self.waiting.push(uid, request.priority, job) } else { (0, 0) };
-        let state = State::Waiting { rank, passed: 0 };
-        self.jobs.insert(job, Job { session, tag, uid, request, state, since: self.now });
-        if let Some(shares) = free.filter(|_| !wait) {
+        let queue_key = if wait { self.pending.push(uid, request.priority, job) } else { (0, 0) };
+        let state = State::Waiting { queue_key, bypass_count: 0 };
+        self.jobs
+            .insert(job, ClusterJob { session, tag, uid, request, state, state_since: self.now });
+        if let Some(shares) = free_shares.filter(|_| !wait) {
             self.start(job, shares);
         } else {
             // Even when there is room: others may have been waiting longer for it.
             self.schedule();
-            let waits = matches!(self.jobs[&job].state, State::Waiting { .. });
+            let is_waiting = matches!(self.jobs[&job].state, State::Waiting { .. });
             // It fits only as long as some host is down, and others come first.
-            if waits && let Some(never) = self.why_never(job) {
-                self.waiting.remove(uid, rank);
-                self.forget(job);
-                return Err(never);
+            if is_waiting && let Some(rejection) = self.unsatisfiable_reason(job) {
+                self.pending.remove(uid, queue_key);
+                self.remove_job(job);
+                return Err(rejection);
             }
-            if waits {
-                self.actions.push(Action::Queued { session, tag, job });
+            if is_waiting {
+                self.actions.push(ClusterAction::Queued { session, tag, job });
             }
         }
         Ok(())
     }
 
-    fn why_never(&self, job: JobId) -> Option<String> {
+    fn unsatisfiable_reason(&self, job: JobId) -> Option<String> {
         let request = &self.jobs.get(&job)?.request;
-        let found = self.search(request, View::Known, &NodeSet::new());
-        found.is_none().then(|| self.shortage(request, View::Known))
+        let found = self.search(request, HostScope::AllUsable, &NodeSet::new());
+        found.is_none().then(|| self.shortage(request, HostScope::AllUsable))
     }
 
-    fn check(&self, uid: u32, request: &Request) -> Result<(), String> {
-        let limits = self.setting.limits;
-        let bytes = self.users.get(&uid).map_or(0, |usage| usage.bytes);
-        if let Some(fault) = request.shape.fault() {
-            return Err(fault);
+    fn check_limits(&self, uid: u32, request: &JobRequest) -> Result<(), String> {
+        let limits = self.config.limits;
+        let bytes = self.users.get(&uid).map_or(0, |usage| usage.spec_bytes);
+        if let Some(error) = request.shape.invalid_reason() {
+            return Err(error);
         }
-        if request.priority > LAST_PRIORITY {
-            return Err(format!("priority {}: at most {LAST_PRIORITY}", request.priority));
+        if request.priority > LOWEST_PRIORITY {
+            return Err(format!("priority {}: at most {LOWEST_PRIORITY}", request.priority));
         }
         let last = request.pools.iter().filter_map(NodeSet::last).max();
         if last.is_some_and(|last| last as usize >= self.hosts.len()) {
             return Err("a host that is not in the cluster is wanted".to_owned());
         }
-        if bytes.saturating_add(request.bytes) > limits.bytes_of_user {
+        if bytes.saturating_add(request.spec_bytes) > limits.spec_bytes_per_user {
             return Err(format!(
                 "your jobs take {bytes} bytes of the server; at most {} are given to one user",
-                limits.bytes_of_user
+                limits.spec_bytes_per_user
             ));
         }
-        if self.bytes.saturating_add(request.bytes) > limits.bytes {
-            return Err(format!("all jobs take {} bytes of the server: no more fit", self.bytes));
+        if self.spec_bytes.saturating_add(request.spec_bytes) > limits.spec_bytes {
+            return Err(format!(
+                "all jobs take {} bytes of the server: no more fit",
+                self.spec_bytes
+            ));
         }
         Ok(())
     }
 
     /// A number that no living job has, and that none had for long.
-    fn number(&mut self) -> JobId {
+    fn allocate_job_id(&mut self) -> JobId {
         loop {
             let job = self.next_job;
             self.next_job = if job >= i32::MAX as u32 { 1 } else { job + 1 };
@@ -254,42 +262,46 @@ impl Cluster {
     }
 
     /// Hosts that are kept for jobs which were passed too often.
-    fn kept(&self) -> NodeSet {
-        let mut kept = NodeSet::new();
-        for job in self.waiting.heads() {
+    fn reserved_hosts(&self) -> NodeSet {
+        let mut reserved = NodeSet::new();
+        for job in self.pending.heads() {
             let job = &self.jobs[&job];
-            let State::Waiting { passed: PASSED.., .. } = job.state else { continue };
+            let State::Waiting { bypass_count: MAX_BYPASSES.., .. } = job.state else { continue };
             // What needs hosts that are down keeps nobody else waiting.
-            if self.search(&job.request, View::Present, &kept).is_some() {
-                let all = || NodeSet::from(0..self.hosts.len() as u32);
-                kept.union(&job.request.allowed().unwrap_or_else(all));
+            if self.search(&job.request, HostScope::AllUp, &reserved).is_some() {
+                let all_hosts = || NodeSet::from(0..self.hosts.len() as u32);
+                reserved.union(&job.request.allowed_hosts().unwrap_or_else(all_hosts));
             }
         }
-        kept
+        reserved
     }
 
     /// Starts what fits: each user's first job in turn, those that were passed too often before
     /// all others.
     pub(super) fn schedule(&mut self) {
-        self.room = false;
+        self.needs_scheduling = false;
         loop {
-            let passed = |job: &JobId| match self.jobs[job].state {
-                State::Waiting { passed, .. } => passed >= PASSED,
+            let is_bypassed_too_often = |job: &JobId| match self.jobs[job].state {
+                State::Waiting { bypass_count, .. } => bypass_count >= MAX_BYPASSES,
                 State::Running(_) => false,
             };
-            let (first, then): (Vec<_>, Vec<_>) = self.waiting.heads().partition(passed);
+            let (starved, others): (Vec<_>, Vec<_>) =
+                self.pending.heads().partition(is_bypassed_too_often);
             let mut started = false;
-            let mut kept = NodeSet::new();
-            for (job, is_first) in
-                first.into_iter().map(|job| (job, true)).chain(then.into_iter().map(|j| (j, false)))
+            let mut reserved = NodeSet::new();
+            for (job, is_starved) in starved
+                .into_iter()
+                .map(|job| (job, true))
+                .chain(others.into_iter().map(|j| (j, false)))
             {
                 let request = &self.jobs[&job].request;
-                if let Some(shares) = self.search(request, View::Free, &kept) {
+                if let Some(shares) = self.search(request, HostScope::AvailableNow, &reserved) {
                     self.start(job, shares);
                     started = true;
-                } else if is_first && self.search(request, View::Present, &kept).is_some() {
-                    let all = || NodeSet::from(0..self.hosts.len() as u32);
-                    kept.union(&request.allowed().unwrap_or_else(all));
+                } else if is_starved && self.search(request, HostScope::AllUp, &reserved).is_some()
+                {
+                    let all_hosts = || NodeSet::from(0..self.hosts.len() as u32);
+                    reserved.union(&request.allowed_hosts().unwrap_or_else(all_hosts));
                 }
             }
             if !started {
@@ -298,204 +310,221 @@ impl Cluster {
         }
     }
 
-    fn start(&mut self, number: JobId, shares: Vec<Share>) {
+    fn start(&mut self, number: JobId, shares: Vec<HostShare>) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
-        if let (State::Waiting { rank, .. }, true) = (&job.state, job.request.wait) {
-            self.waiting.took_turn(job.uid);
-            self.waiting.remove(job.uid, *rank);
+        if let (State::Waiting { queue_key, .. }, true) = (&job.state, job.request.wait) {
+            self.pending.rotate_user(job.uid);
+            self.pending.remove(job.uid, *queue_key);
         }
         let (session, tag) = (job.session, job.tag);
-        job.since = self.now;
-        job.state = State::Running(Run {
-            held: NodeSet::from(0..shares.len() as u32),
+        job.state_since = self.now;
+        job.state = State::Running(RunningJob {
+            unreleased_shares: NodeSet::from(0..shares.len() as u32),
             shares: shares.clone(),
             code: None,
             reason: None,
-            due: None,
-            answered: false,
+            report_deadline: None,
+            end_reported: false,
         });
         let memory = job.request.memory;
         for share in &shares {
-            self.hosts[share.host as usize].take(share.procs, memory);
+            self.hosts[share.host as usize].allocate(share.procs, memory);
         }
-        for other in self.waiting.heads().collect::<Vec<_>>() {
+        for other in self.pending.heads().collect::<Vec<_>>() {
             let Some(other) = self.jobs.get_mut(&other) else { continue };
             let pools = &other.request.pools;
-            let touches = |share: &Share| {
+            let touches = |share: &HostShare| {
                 pools.is_empty() || pools.iter().any(|pool| pool.contains(share.host))
             };
-            if let State::Waiting { passed, .. } = &mut other.state
+            if let State::Waiting { bypass_count, .. } = &mut other.state
                 && shares.iter().any(touches)
             {
-                *passed += 1;
+                *bypass_count += 1;
             }
         }
         let incarnations =
             shares.iter().map(|share| self.incarnation(share.host).unwrap_or_default()).collect();
-        self.actions.push(Action::Start { session, tag, job: number, shares, incarnations });
+        self.actions.push(ClusterAction::Start { session, tag, job: number, shares, incarnations });
     }
 
     /// Has a running job killed; the first reason is the one that is told.
-    fn end(&mut self, number: JobId, reason: &str, now: Time) {
-        let due = now + self.setting.times.cleanup;
-        let Some(Job { state: State::Running(run), .. }) = self.jobs.get_mut(&number) else {
+    fn end_running(&mut self, number: JobId, reason: &str, now: MonotonicTime) {
+        let report_deadline = now + self.config.times.cleanup;
+        let Some(ClusterJob { state: State::Running(run), .. }) = self.jobs.get_mut(&number) else {
             return;
         };
         if run.reason.is_none() && run.code.is_none() {
             run.reason = Some(reason.to_owned());
-            run.due.get_or_insert(due);
-            self.actions.push(Action::End { job: number, reason: reason.to_owned() });
+            run.report_deadline.get_or_insert(report_deadline);
+            self.actions.push(ClusterAction::End { job: number, reason: reason.to_owned() });
         }
-        self.settle(number);
+        self.complete_if_released(number);
     }
 
-    pub(super) fn released(&mut self, number: JobId, hosts: &NodeSet) {
-        let Some(Job { state: State::Running(run), request, .. }) = self.jobs.get_mut(&number)
+    pub(super) fn on_released(&mut self, number: JobId, hosts: &NodeSet) {
+        let Some(ClusterJob { state: State::Running(run), request, .. }) =
+            self.jobs.get_mut(&number)
         else {
             return;
         };
         for (index, share) in (0..).zip(&run.shares) {
-            if hosts.contains(index) && run.held.remove(index) {
-                self.hosts[share.host as usize].give_back(share.procs, request.memory);
-                self.room = true;
+            if hosts.contains(index) && run.unreleased_shares.remove(index) {
+                self.hosts[share.host as usize].release(share.procs, request.memory);
+                self.needs_scheduling = true;
             }
         }
-        self.settle(number);
+        self.complete_if_released(number);
     }
 
-    pub(super) fn finished(&mut self, number: JobId, code: u8, now: Time) {
-        let due = now + self.setting.times.cleanup;
-        if let Some(Job { state: State::Running(run), .. }) = self.jobs.get_mut(&number) {
+    pub(super) fn on_finished(&mut self, number: JobId, code: u8, now: MonotonicTime) {
+        let report_deadline = now + self.config.times.cleanup;
+        if let Some(ClusterJob { state: State::Running(run), .. }) = self.jobs.get_mut(&number) {
             run.code.get_or_insert(code);
-            run.due.get_or_insert(due);
-            self.settle(number);
+            run.report_deadline.get_or_insert(report_deadline);
+            self.complete_if_released(number);
         }
     }
 
     /// Tells the user once everything is clean, and forgets the job.
-    fn settle(&mut self, number: JobId) {
+    fn complete_if_released(&mut self, number: JobId) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         let State::Running(run) = &mut job.state else { return };
-        let over = run.held.is_empty() && (run.code.is_some() || run.reason.is_some());
-        if over && !run.answered {
-            run.answered = true;
+        let is_done =
+            run.unreleased_shares.is_empty() && (run.code.is_some() || run.reason.is_some());
+        if is_done && !run.end_reported {
+            run.end_reported = true;
             let (session, tag) = (job.session, job.tag);
             let (code, reason) = (run.code, run.reason.clone());
-            self.actions.push(Action::Ended { session, tag, job: number, code, reason });
+            self.actions.push(ClusterAction::Ended { session, tag, job: number, code, reason });
         }
-        if over {
-            self.forget(number);
+        if is_done {
+            self.remove_job(number);
         }
     }
 
-    fn forget(&mut self, number: JobId) {
+    fn remove_job(&mut self, number: JobId) {
         let Some(job) = self.jobs.remove(&number) else { return };
-        self.bytes -= job.request.bytes;
+        self.spec_bytes -= job.request.spec_bytes;
         if let Some(session) = self.sessions.get_mut(&job.session) {
             session.jobs.remove(&job.tag);
         }
         if let Some(usage) = self.users.get_mut(&job.uid) {
-            usage.bytes -= job.request.bytes;
+            usage.spec_bytes -= job.request.spec_bytes;
         }
-        self.drop_usage(job.uid);
-        self.room = true;
+        self.drop_usage_if_unused(job.uid);
+        self.needs_scheduling = true;
     }
 
-    fn drop_usage(&mut self, uid: u32) {
-        let unused = |usage: &Usage| usage.sessions == 0 && usage.bytes == 0;
+    fn drop_usage_if_unused(&mut self, uid: u32) {
+        let unused = |usage: &UserUsage| usage.session_count == 0 && usage.spec_bytes == 0;
         if self.users.get(&uid).is_some_and(unused) {
             self.users.remove(&uid);
         }
     }
 
-    pub(super) fn cancel(&mut self, session: SessionId, tag: u64, now: Time) {
+    pub(super) fn on_cancel(&mut self, session: SessionId, tag: u64, now: MonotonicTime) {
         let job = self.sessions.get(&session).and_then(|found| found.jobs.get(&tag).copied());
         if let Some(job) = job {
-            self.end_any(job, "its user has ended it", now);
+            self.end_job(job, "its user has ended it", now);
         }
     }
 
-    pub(super) fn stop(&mut self, uid: u32, number: JobId, now: Time) {
+    pub(super) fn on_kill_job(&mut self, uid: u32, number: JobId, now: MonotonicTime) {
         let Some(job) = self.jobs.get(&number) else { return };
-        let by = if job.uid == uid { "its user" } else { "an operator" };
+        let killed_by = if job.uid == uid { "its user" } else { "an operator" };
         if job.uid != uid && !self.is_operator(uid) {
             return self.log(format!("uid {uid} may not end job {number} of uid {}", job.uid));
         }
-        self.end_any(number, &format!("{by} has ended it"), now);
+        self.end_job(number, &format!("{killed_by} has ended it"), now);
     }
 
-    fn end_any(&mut self, number: JobId, reason: &str, now: Time) {
+    fn end_job(&mut self, number: JobId, reason: &str, now: MonotonicTime) {
         let Some(job) = self.jobs.get(&number) else { return };
-        if let State::Waiting { rank, .. } = job.state {
+        if let State::Waiting { queue_key, .. } = job.state {
             let (session, tag, reason) = (job.session, job.tag, Some(reason.to_owned()));
-            self.waiting.remove(job.uid, rank);
-            self.actions.push(Action::Ended { session, tag, job: number, code: None, reason });
-            self.forget(number);
+            self.pending.remove(job.uid, queue_key);
+            self.actions.push(ClusterAction::Ended {
+                session,
+                tag,
+                job: number,
+                code: None,
+                reason,
+            });
+            self.remove_job(number);
         } else {
-            self.end(number, reason, now);
+            self.end_running(number, reason, now);
         }
     }
 
-    pub(super) fn logout(&mut self, session: SessionId, reason: &str, now: Time) {
+    pub(super) fn on_logout(&mut self, session: SessionId, reason: &str, now: MonotonicTime) {
         let Some(found) = self.sessions.remove(&session) else { return };
         for job in found.jobs.into_values() {
-            self.end_any(job, reason, now);
+            self.end_job(job, reason, now);
         }
         if let Some(usage) = self.users.get_mut(&found.user.uid) {
-            usage.sessions -= 1;
+            usage.session_count -= 1;
         }
-        self.drop_usage(found.user.uid);
+        self.drop_usage_if_unused(found.user.uid);
     }
 
-    pub(super) fn broken(&mut self, number: JobId, host: HostId, reason: &str, now: Time) {
+    pub(super) fn on_job_host_failed(
+        &mut self,
+        number: JobId,
+        host: HostId,
+        reason: &str,
+        now: MonotonicTime,
+    ) {
         let text = format!("host {}: {reason}", self.name(host));
-        self.end(number, &text, now);
+        self.end_running(number, &text, now);
     }
 
     /// A host was given up: what it had of any job is gone, and with it the job.
-    pub(super) fn lose_host(&mut self, host: HostId, reason: &str, now: Time) {
-        let has = |run: &Run| run.held.iter().any(|index| run.shares[index as usize].host == host);
-        let lost: Vec<_> = self
+    pub(super) fn on_host_down(&mut self, host: HostId, reason: &str, now: MonotonicTime) {
+        let has_share_there = |run: &RunningJob| {
+            run.unreleased_shares.iter().any(|index| run.shares[index as usize].host == host)
+        };
+        let lost_jobs: Vec<_> = self
             .jobs
             .iter()
-            .filter(|(_, job)| matches!(&job.state, State::Running(run) if has(run)))
+            .filter(|(_, job)| matches!(&job.state, State::Running(run) if has_share_there(run)))
             .map(|(number, _)| *number)
             .collect();
-        for number in lost {
-            if let Some(Job { state: State::Running(run), request, .. }) =
+        for number in lost_jobs {
+            if let Some(ClusterJob { state: State::Running(run), request, .. }) =
                 self.jobs.get_mut(&number)
             {
                 for (index, share) in (0..).zip(&run.shares) {
-                    if share.host == host && run.held.remove(index) {
-                        self.hosts[host as usize].give_back(share.procs, request.memory);
+                    if share.host == host && run.unreleased_shares.remove(index) {
+                        self.hosts[host as usize].release(share.procs, request.memory);
                     }
                 }
             }
-            self.end(number, reason, now);
+            self.end_running(number, reason, now);
         }
-        let gone = |session: &&SessionId| session.host == host;
-        for session in self.sessions.keys().filter(gone).copied().collect::<Vec<_>>() {
-            self.actions.push(Action::Dismissed { session, reason: reason.to_owned() });
-            self.logout(session, reason, now);
+        let is_on_host = |session: &&SessionId| session.host == host;
+        for session in self.sessions.keys().filter(is_on_host).copied().collect::<Vec<_>>() {
+            self.actions.push(ClusterAction::SessionClosed { session, reason: reason.to_owned() });
+            self.on_logout(session, reason, now);
         }
-        self.room = true;
+        self.needs_scheduling = true;
     }
 
     /// A job that is over and whose hosts do not all say that they are clean: its user need not
     /// wait for them.
-    pub(super) fn tick_jobs(&mut self, now: Time) {
-        let due = |job: &Job| job.deadline().is_some_and(|due| due <= now);
-        let late = self.jobs.iter().filter(|(_, job)| due(job)).map(|(number, _)| *number);
-        for number in late.collect::<Vec<_>>() {
+    pub(super) fn tick_jobs(&mut self, now: MonotonicTime) {
+        let is_due = |job: &ClusterJob| job.deadline().is_some_and(|due| due <= now);
+        let overdue = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(number, _)| *number);
+        for number in overdue.collect::<Vec<_>>() {
             let Some(job) = self.jobs.get_mut(&number) else { continue };
             let (session, tag) = (job.session, job.tag);
             let State::Running(run) = &mut job.state else { continue };
-            run.answered = true;
+            run.end_reported = true;
             let (code, reason) = (run.code, run.reason.clone());
-            let held = run.held.iter().map(|index| run.shares[index as usize].host);
-            let held: Vec<_> = held.take(8).collect();
-            self.actions.push(Action::Ended { session, tag, job: number, code, reason });
-            let names: Vec<_> = held.into_iter().map(|host| self.name(host)).collect();
+            let unreleased =
+                run.unreleased_shares.iter().map(|index| run.shares[index as usize].host);
+            let unreleased: Vec<_> = unreleased.take(8).collect();
+            self.actions.push(ClusterAction::Ended { session, tag, job: number, code, reason });
+            let names: Vec<_> = unreleased.into_iter().map(|host| self.name(host)).collect();
             self.log(format!("job {number} is over and still held by {}", names.join(", ")));
         }
     }

@@ -1,6 +1,6 @@
 //! The logic of a cluster: which hosts are there, who may log in, where jobs run. Pure machines
-//! `(state, event, now) -> actions`: no sockets and no clocks. [`Cluster`] runs in the server,
-//! [`member::Member`] in the daemon of every other host; the shell carries their messages.
+//! `(state, event, now) -> actions`: no sockets and no clocks. [`ServerState`] runs in the server,
+//! [`tree_member::Member`] in the daemon of every other host; the shell carries their messages.
 //!
 //! # A whole life
 //!
@@ -17,8 +17,8 @@
 //! | the host did not come back: `Tick` | `Down`; `End` for its jobs, with its name |
 //! | it comes back after that: `Heard(Join)` | `Send(Reset)`; it cleans up and joins anew |
 //!
-//! The shell calls [`Cluster::on`] with everything that happens, `Tick` at
-//! [`Cluster::deadline`], and carries every action out in order. Messages may be late, doubled or
+//! The shell calls [`ServerState::on`] with everything that happens, `Tick` at
+//! [`ServerState::deadline`], and carries every action out in order. Messages may be late, doubled or
 //! lost with their link; links may break at any time.
 //!
 //! # What the shell owes
@@ -29,32 +29,32 @@
 //! - When a link of a job breaks, the daemon below it kills what it runs of that job, and the
 //!   server is told: `Broken`, with the host.
 //! - What has come is read before `Tick` is reported, and a machine that was stopped reads first.
-//! - [`Times::silence`] is longer than an interruption that shall do no harm: TCP tries again some
+//! - [`Timeouts::silence`] is longer than an interruption that shall do no harm: TCP tries again some
 //!   6 s after the beginning of one that lasts 5 s.
 
 use std::time::Duration;
 
+use score_proto::allocation_request::AllocationRequest;
 use score_proto::nodeset::NodeSet;
-use score_proto::peer::{HostId, Incarnation, Peer, User};
-use score_proto::shape::Shape;
+use score_proto::peer_message::{HostId, Incarnation, PeerMessage, User};
 
-mod hosts;
+mod host_selection;
 mod jobs;
-mod machine;
-pub mod member;
-pub mod place;
-mod queue;
-mod search;
+mod membership;
+mod pending_queue;
+pub mod placement;
+mod queries;
+mod server;
 #[cfg(test)]
 mod tests;
-mod view;
+pub mod tree_member;
 
 pub use jobs::Summary;
-pub use machine::Cluster;
-pub use place::Share;
+pub use placement::HostShare;
+pub use server::ServerState;
 
 /// What has passed since any fixed moment, on a clock that does not jump.
-pub type Time = Duration;
+pub type MonotonicTime = Duration;
 
 /// A job's number, from 1; what `sc_getpid` gives.
 pub type JobId = u32;
@@ -72,13 +72,13 @@ pub struct SessionId {
 
 /// A cluster as it is configured.
 #[derive(Debug, Clone)]
-pub struct Setting {
+pub struct ClusterConfig {
     /// This server's own incarnation.
-    pub server: Incarnation,
+    pub server_incarnation: Incarnation,
     /// All hosts in their order. The first is the server's; with no slots when it runs no jobs.
-    pub hosts: Vec<HostSetting>,
+    pub hosts: Vec<HostConfig>,
     /// Times.
-    pub times: Times,
+    pub times: Timeouts,
     /// The first job's number. A restarted server must not begin with those of its predecessor.
     pub first_job: JobId,
     /// Jobs that may share a slot, each in its time.
@@ -90,12 +90,12 @@ pub struct Setting {
     /// Users that may stop the jobs of others; root always may.
     pub operators: Vec<u32>,
     /// What one user and all together may ask for.
-    pub limits: Limits,
+    pub limits: ClusterLimits,
 }
 
 /// A host as it is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostSetting {
+pub struct HostConfig {
     /// Its name.
     pub name: String,
     /// Processes that jobs may have there: its processors, unless the operator says otherwise.
@@ -109,7 +109,7 @@ pub struct HostSetting {
 /// How long things may take. A host is named at the latest `silence + grace` after it has died;
 /// when its parent in the tree died with it, `2 * silence + grace`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub struct Timeouts {
     /// The limit of [`score_tree::link::Limits::silence`].
     pub silence: Duration,
     /// From the loss of a host until it is down: it may dial again.
@@ -120,7 +120,7 @@ pub struct Times {
     pub merge: Duration,
 }
 
-impl Default for Times {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             silence: Duration::from_secs(10),
@@ -133,39 +133,39 @@ impl Default for Times {
 
 /// Bounds on what users may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ClusterLimits {
     /// Logins of all users.
     pub sessions: usize,
     /// Logins of one user.
-    pub sessions_of_user: usize,
+    pub sessions_per_user: usize,
     /// Jobs of all users that wait.
     pub queued: usize,
     /// Jobs of one user that wait.
-    pub queued_of_user: usize,
+    pub queued_per_user: usize,
     /// Bytes of all jobs ([`Request::bytes`]).
-    pub bytes: u64,
+    pub spec_bytes: u64,
     /// Bytes of one user's jobs.
-    pub bytes_of_user: u64,
+    pub spec_bytes_per_user: u64,
 }
 
-impl Default for Limits {
+impl Default for ClusterLimits {
     fn default() -> Self {
         Self {
             sessions: 32_768,
-            sessions_of_user: 12_288,
+            sessions_per_user: 12_288,
             queued: 65_536,
-            queued_of_user: 16_384,
-            bytes: 512 << 20,
-            bytes_of_user: 128 << 20,
+            queued_per_user: 16_384,
+            spec_bytes: 512 << 20,
+            spec_bytes_per_user: 128 << 20,
         }
     }
 }
 
 /// What a job asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct JobRequest {
     /// Hosts and processes.
-    pub shape: Shape,
+    pub shape: AllocationRequest,
     /// It has hosts of one of these sets; where there is none, any hosts.
     pub pools: Vec<NodeSet>,
     /// Whether it queues when there is no room.
@@ -175,12 +175,12 @@ pub struct Request {
     /// Bytes of memory that it may use on each of its hosts; 0 for a job that does not say.
     pub memory: u64,
     /// What the shell holds for it (its JobSpec), for the limits.
-    pub bytes: u64,
+    pub spec_bytes: u64,
 }
 
-impl Request {
+impl JobRequest {
     /// All hosts that it may have; None for any.
-    pub fn allowed(&self) -> Option<NodeSet> {
+    pub fn allowed_hosts(&self) -> Option<NodeSet> {
         self.pools.iter().cloned().reduce(|mut all, pool| {
             all.union(&pool);
             all
@@ -190,16 +190,16 @@ impl Request {
 
 /// What has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum ClusterEvent {
     /// A daemon has sent a message of membership; others are not for this machine.
-    Heard {
+    Received {
         /// Who, as its Hello on this link said (any number while it does not know its own).
         from: HostId,
         /// The message.
-        message: Peer,
+        message: PeerMessage,
     },
     /// The last link to a host is gone, or could not be made.
-    Unlinked {
+    LinkLost {
         /// The host.
         host: HostId,
         /// What the link said.
@@ -219,7 +219,7 @@ pub enum Event {
         /// The session's own number for it, repeated in the answer.
         tag: u64,
         /// What it asks for.
-        request: Request,
+        request: JobRequest,
     },
     /// The session wants its job ended.
     Cancel {
@@ -249,7 +249,7 @@ pub enum Event {
     },
     /// A host of the job cannot be reached, though the cluster sees it, or cannot go on with it.
     #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
-    Broken {
+    JobHostFailed {
         /// The job.
         job: JobId,
         /// The host.
@@ -258,7 +258,7 @@ pub enum Event {
         reason: String,
     },
     /// A user wants a job ended.
-    Stop {
+    KillJob {
         /// Who, as the scored of its host vouches for it.
         uid: u32,
         /// The job.
@@ -266,35 +266,35 @@ pub enum Event {
     },
     /// The operator marks a host as defect, or as repaired.
     #[cfg_attr(not(test), expect(dead_code, reason = "no message asks for it yet"))]
-    Defect {
+    SetDefective {
         /// The host.
         host: HostId,
         /// Which of the two.
         defect: bool,
     },
-    /// [`Cluster::deadline`] has come.
+    /// [`ServerState::deadline`] has come.
     Tick,
 }
 
 /// What the shell shall do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum ClusterAction {
     /// Send this, over the link there is or by dialling. When it cannot be sent: `Unlinked`.
     Send {
         /// To whom.
         to: HostId,
         /// What.
-        message: Peer,
+        message: PeerMessage,
     },
     /// A host has been taken in.
-    Up {
+    HostUp {
         /// The host.
         host: HostId,
         /// Its daemon.
         incarnation: Incarnation,
     },
     /// A host is given up: close its link. [`Action::End`] follows for each of its jobs.
-    Down {
+    HostDown {
         /// The host.
         host: HostId,
         /// Its daemon.
@@ -329,7 +329,7 @@ pub enum Action {
         /// The job.
         job: JobId,
         /// Hosts and processes.
-        shares: Vec<Share>,
+        shares: Vec<HostShare>,
         /// The daemon of each share's host: no other may run it.
         incarnations: Vec<Incarnation>,
     },
@@ -354,7 +354,7 @@ pub enum Action {
         reason: Option<String>,
     },
     /// The session is closed.
-    Dismissed {
+    SessionClosed {
         /// Which.
         session: SessionId,
         /// One line.

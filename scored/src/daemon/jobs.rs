@@ -8,29 +8,33 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use score_proto::frame;
-use score_proto::message::{JobSpec, Level, Up};
-use score_proto::order::{Begin, Order, Owner as JobOwner, Placement, Report, Until};
-use score_proto::peer::Peer;
+use score_proto::job_control::{
+    JobStart, Order, Owner as JobOwner, Placement, Report, StopCondition,
+};
+use score_proto::message::{JobSpec, Level, ServerMessage};
+use score_proto::peer_message::PeerMessage;
 
-use super::member::{Above, LOST, Member, Start};
-use super::muster::{self, Muster};
+use super::daemon_bringup::{self, DaemonBringup};
+use super::host_job::{EXIT_HOST_LOST, HostJob, Parent, StartContext};
 use super::peers::Peers;
-use super::relay::{Out, SHEPHERD};
-use super::session::Lane;
-use super::store::Wish;
-use super::{Daemon, Owner, SWEEP, directory, host_name, random};
-use crate::cluster::Share;
-use crate::job::check;
-use crate::job::life::{Action, Bid, Event, Job};
+use super::program_cache::ChunkRequest;
+use super::session::ClientJob;
+use super::tree_node::{Outgoing, SHEPHERD_CHILD};
+use super::{
+    Daemon, STALE_SWEEP_INTERVAL, TokenOwner, job_directory, random_u64, system_host_name,
+};
+use crate::cluster::HostShare;
+use crate::job::master::{GangRequest, JobMaster, MasterAction, MasterEvent};
+use crate::job::validate;
 
 /// A job that this daemon leads.
 #[derive(Debug)]
-pub struct Lead {
-    job: Job,
+pub struct LedJob {
+    job: JobMaster,
     /// Who has submitted it.
-    pub lane: Lane,
+    pub client_job: ClientJob,
     /// Where it runs, as the gang scheduler sees it.
-    pub shares: Vec<Share>,
+    pub allocations: Vec<HostShare>,
     /// Its hosts by name, in order.
     hosts: Vec<String>,
     /// Its share among those that compete with it: 0 to 15.
@@ -41,177 +45,192 @@ pub struct Lead {
 
 /// A place in a job's tree: the job, and whether it is the one above the first host. A daemon that
 /// leads a job which begins on another host has that one, and perhaps one of its own further down.
-pub type Post = (u32, bool);
+pub type TreePosition = (u32, bool);
 
 impl Daemon {
     /// Begins a job whose hosts are all there, with these daemons.
-    pub fn begin(&mut self, lane: Lane, spec: JobSpec, daemons: Option<Vec<muster::Daemon>>) {
-        let number = self.next_job;
+    pub fn begin(
+        &mut self,
+        client_job: ClientJob,
+        spec: JobSpec,
+        daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
+    ) {
+        let job_id = self.next_job;
         self.next_job += 1;
-        self.begin_as(lane, number, spec, daemons, None);
+        self.begin_with_id(client_job, job_id, spec, daemons, None);
     }
 
     /// The same under a number that was given elsewhere, and for a user among others.
-    pub fn begin_as(
+    pub fn begin_with_id(
         &mut self,
-        lane: Lane,
-        number: u32,
+        client_job: ClientJob,
+        job_id: u32,
         spec: JobSpec,
-        daemons: Option<Vec<muster::Daemon>>,
+        daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
         owner: Option<JobOwner>,
     ) {
-        let session = self.sessions.get_mut(&lane.session);
-        if !session.is_some_and(|session| session.number(lane.job, number)) {
-            return self.job_over(number, LOST);
+        let session = self.sessions.get_mut(&client_job.session_key);
+        if !session.is_some_and(|session| session.set_job_id(client_job.job, job_id)) {
+            return self.on_master_done(job_id, EXIT_HOST_LOST);
         }
         let daemons = daemons.unwrap_or_default();
-        let place = |(at, host): (usize, &score_proto::message::HostSpec)| {
-            let name = if host.name.is_empty() { host_name() } else { host.name.clone() };
-            (name, daemons.get(at).copied(), host.procs)
+        let to_host = |(index, host): (usize, &score_proto::message::HostSpec)| {
+            let name = if host.name.is_empty() { system_host_name() } else { host.name.clone() };
+            (name, daemons.get(index).copied(), host.procs)
         };
         let hosts = spec.hosts.iter().map(|host| host.name.clone()).collect();
-        let life = random().unwrap_or_default();
-        let placement = Placement::new(life, spec.hosts.iter().enumerate().map(place));
-        let secret = random().unwrap_or_default();
-        let priority = check::priority(&spec);
-        let shares = self.shares(&spec);
-        let begin = Begin { job: number, secret, spec, owner };
-        let (job, orders) = Job::begin(begin, placement);
+        let job_incarnation = random_u64().unwrap_or_default();
+        let placement = Placement::new(job_incarnation, spec.hosts.iter().enumerate().map(to_host));
+        let secret = random_u64().unwrap_or_default();
+        let priority = validate::priority(&spec);
+        let allocations = self.host_allocations(&spec);
+        let begin = JobStart { job: job_id, secret, spec, owner };
+        let (job, orders) = JobMaster::begin(begin, placement);
         let directories = BTreeMap::new();
-        self.leads.insert(number, Lead { job, lane, hosts, shares, priority, directories });
-        if let Some(Order::Begin(begin)) = orders.last()
-            && let Err(reason) = self.fetch(number, begin)
+        self.led_jobs
+            .insert(job_id, LedJob { job, client_job, hosts, allocations, priority, directories });
+        if let Some(Order::StartJob(begin)) = orders.last()
+            && let Err(reason) = self.fetch_programs(job_id, begin)
         {
-            self.leads.remove(&number);
-            return self.refuse(lane, reason, LOST);
+            self.led_jobs.remove(&job_id);
+            return self.refuse(client_job, reason, EXIT_HOST_LOST);
         }
-        orders.into_iter().for_each(|order| self.lead_order(number, order));
+        orders.into_iter().for_each(|order| self.on_master_order(job_id, order));
     }
 
     /// Something for the master of a job.
-    pub fn lead(&mut self, number: Option<u32>, event: Event) {
-        let Some(number) = number else { return };
-        let Some(lead) = self.leads.get_mut(&number) else { return };
-        if let Event::Report(report) = &event {
+    pub fn step_master(&mut self, job_id: Option<u32>, event: MasterEvent) {
+        let Some(job_id) = job_id else { return };
+        let Some(led_job) = self.led_jobs.get_mut(&job_id) else { return };
+        if let MasterEvent::Report(report) = &event {
             match report {
                 Report::Directory { host, path }
-                    if self.muster.as_ref().is_some_and(Muster::is_virtual) =>
+                    if self.bringup.as_ref().is_some_and(DaemonBringup::is_virtual) =>
                 {
-                    lead.directories.insert(*host, path.clone());
+                    led_job.directories.insert(*host, path.clone());
                 }
-                Report::HostsGone { hosts, .. } => {
-                    let gone = lead.hosts.get(hosts.start as usize..hosts.end as usize);
-                    if let (Some(gone), Some(muster)) = (gone, &mut self.muster) {
-                        gone.iter().for_each(|host| muster.give_up(host));
+                Report::HostsLost { hosts, .. } => {
+                    let lost_hosts = led_job.hosts.get(hosts.start as usize..hosts.end as usize);
+                    if let (Some(lost_hosts), Some(bringup)) = (lost_hosts, &mut self.bringup) {
+                        lost_hosts.iter().for_each(|host| bringup.kill_daemon(host));
                     }
                 }
                 _ => {}
             }
         }
-        lead.job.set_time(self.began.elapsed());
-        let actions = lead.job.on(event);
-        let (lane, is_over) = (lead.lane, lead.job.is_over());
-        if is_over && let Some(lead) = self.leads.remove(&number) {
+        led_job.job.set_time(self.started_at.elapsed());
+        let actions = led_job.job.on(event);
+        let (client_job, is_over) = (led_job.client_job, led_job.job.is_done());
+        if is_over && let Some(led_job) = self.led_jobs.remove(&job_id) {
             // What a host that is gone could not remove itself.
-            lead.directories.values().for_each(|path| directory::remove_abandoned(path));
+            led_job.directories.values().for_each(|path| job_directory::remove_orphaned(path));
         }
         let mut code = 0;
         for action in actions {
             match action {
-                Action::Up(up) => {
+                MasterAction::ToClient(up) => {
                     match &up {
-                        Up::Finished(end) => code = end.code,
-                        Up::Refused { code: why, .. } => code = *why,
+                        ServerMessage::Finished(end) => code = end.code,
+                        ServerMessage::Refused { code: refusal_code, .. } => code = *refusal_code,
                         _ => {}
                     }
-                    self.tell(number, lane, &up);
+                    self.send_to_client(job_id, client_job, &up);
                 }
-                Action::Figures(figures) => {
-                    self.show_on_page(number, &figures);
-                    self.show(number, figures);
+                MasterAction::Figures(figures) => {
+                    self.update_page_metrics(job_id, &figures);
+                    self.send_metrics_to_watchers(job_id, figures);
                 }
-                Action::Order(order) => self.lead_order(number, order),
-                Action::Gang(bid) => self.bid(number, bid),
+                MasterAction::Order(order) => self.on_master_order(job_id, order),
+                MasterAction::Gang(bid) => self.queue_gang_request(job_id, bid),
             }
         }
         if is_over {
-            self.watched_is_over(number, code);
-            self.job_over(number, code);
+            self.on_watched_job_end(job_id, code);
+            self.on_master_done(job_id, code);
         }
-        self.grant_bids();
+        self.handle_gang_requests();
     }
 
     /// When the master of some job has something to do by the clock.
-    pub fn leads_deadline(&self) -> Option<Duration> {
-        let due = self.leads.values().filter_map(|lead| lead.job.deadline()).min()?;
-        Some(due.saturating_sub(self.began.elapsed()))
+    pub fn led_jobs_deadline(&self) -> Option<Duration> {
+        let due = self.led_jobs.values().filter_map(|led_job| led_job.job.deadline()).min()?;
+        Some(due.saturating_sub(self.started_at.elapsed()))
     }
 
     /// Has those masters act whose time has come.
-    pub fn tick_leads(&mut self) {
-        let now = self.began.elapsed();
-        let is_due = |lead: &Lead| lead.job.deadline().is_some_and(|due| due <= now);
-        let due: Vec<u32> =
-            self.leads.iter().filter(|(_, lead)| is_due(lead)).map(|(job, _)| *job).collect();
-        due.into_iter().for_each(|job| self.lead(Some(job), Event::Tick));
+    pub fn tick_led_jobs(&mut self) {
+        let now = self.started_at.elapsed();
+        let is_due = |led_job: &LedJob| led_job.job.deadline().is_some_and(|due| due <= now);
+        let due_jobs: Vec<u32> = self
+            .led_jobs
+            .iter()
+            .filter(|(_, led_job)| is_due(led_job))
+            .map(|(job, _)| *job)
+            .collect();
+        due_jobs.into_iter().for_each(|job| self.step_master(Some(job), MasterEvent::Tick));
     }
 
     /// An order of this daemon's own master: for the first host of the job, which is this one or
     /// another.
-    fn lead_order(&mut self, number: u32, order: Order) {
-        if let Order::Place(placement) = &order {
+    fn on_master_order(&mut self, job_id: u32, order: Order) {
+        if let Order::SetPlacement(placement) = &order {
             let first = placement.hosts.first();
-            let elsewhere = first.is_some_and(|first| first.name != self.name());
-            let is_root = self.peers.is_some() && elsewhere;
+            let is_remote = first.is_some_and(|first| first.name != self.name());
+            let is_root = self.peers.is_some() && is_remote;
             let placement = placement.clone();
-            let member = match is_root {
-                true => Member::above_all(placement),
-                false => Member::new(placement, Above::Master),
+            let host_job = match is_root {
+                true => HostJob::at_master(placement),
+                false => HostJob::new(placement, Parent::Master),
             };
-            self.place((number, is_root), member);
+            self.enter_tree((job_id, is_root), host_job);
         }
-        for post in [(number, true), (number, false)] {
-            if let Some(member) = self.members.get_mut(&post)
-                && member.above == Above::Master
+        for tree_position in [(job_id, true), (job_id, false)] {
+            if let Some(host_job) = self.host_jobs.get_mut(&tree_position)
+                && host_job.parent == Parent::Master
             {
-                member.relay.ordered(order.clone());
+                host_job.tree_node.on_order(order.clone());
             }
         }
     }
 
     /// Takes a place in a job's tree: finds or makes the links to the hosts right below.
-    fn place(&mut self, post: Post, member: Member) {
-        let member = self.members.entry(post).or_insert(member);
-        let hosts = &member.relay.placement().hosts;
-        let below: Vec<_> = member
-            .relay
-            .below()
-            .map(|(source, host)| (source, hosts.get(host as usize).cloned()))
+    fn enter_tree(&mut self, tree_position: TreePosition, host_job: HostJob) {
+        let host_job = self.host_jobs.entry(tree_position).or_insert(host_job);
+        let hosts = &host_job.tree_node.placement().hosts;
+        let child_hosts: Vec<_> = host_job
+            .tree_node
+            .child_hosts()
+            .map(|(child_index, host)| (child_index, hosts.get(host as usize).cloned()))
             .collect();
-        for (source, place) in below {
-            let link = place.ok_or_else(String::new).and_then(|place| self.link(&place));
-            let Some(member) = self.members.get_mut(&post) else { return };
-            match link {
-                Ok(link) => member.below.insert(source, link),
+        for (child_index, child_host) in child_hosts {
+            let link_id = child_host
+                .ok_or_else(String::new)
+                .and_then(|child_host| self.link_to_host(&child_host));
+            let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { return };
+            match link_id {
+                Ok(link_id) => host_job.child_links.insert(child_index, link_id),
                 Err(reason) => {
-                    member.relay.lost(source, LOST, reason);
+                    host_job.tree_node.on_child_lost(child_index, EXIT_HOST_LOST, reason);
                     None
                 }
             };
         }
     }
 
-    fn link(&mut self, place: &score_proto::order::Place) -> Result<usize, String> {
-        let name = &place.name;
-        let token = self.token(Owner::Peer);
+    fn link_to_host(
+        &mut self,
+        host_placement: &score_proto::job_control::HostPlacement,
+    ) -> Result<usize, String> {
+        let name = &host_placement.name;
+        let token = self.allocate_token(TokenOwner::Peer);
         let Some(peers) = &mut self.peers else {
             return Err(format!("host {name}: this daemon has no links"));
         };
-        if let Some(link) = peers.to(name) {
-            self.owners.remove(&token);
-            return Ok(link);
+        if let Some(link_id) = peers.link_to(name) {
+            self.token_owners.remove(&token);
+            return Ok(link_id);
         }
-        let address = place.address.ok_or(format!("host {name}: it has no address"))?;
+        let address = host_placement.address.ok_or(format!("host {name}: it has no address"))?;
         peers
             .dial(address, Some(name.clone()), self.poll.registry(), token)
             .map_err(|error| format!("host {name} at {address}: {error}"))?;
@@ -219,301 +238,367 @@ impl Daemon {
     }
 
     /// An order has come over a link.
-    pub fn ordered(&mut self, link: usize, (number, life): (u32, u64), body: &[u8]) {
+    pub fn on_order(&mut self, link_id: usize, (job_id, job_incarnation): (u32, u64), body: &[u8]) {
         let Ok(order) = frame::decode_datagram::<Order>(body) else {
-            return eprintln!("scored: job {number}: an order that cannot be read");
+            return eprintln!("scored: job {job_id}: an order that cannot be read");
         };
-        let post = (number, false);
-        if let Order::Place(placement) = &order {
+        let tree_position = (job_id, false);
+        if let Order::SetPlacement(placement) = &order {
             // What is here under this number is of a server that is no more.
-            if self.members.get(&post).is_some_and(|one| one.life() != life) {
-                self.dismiss(post);
+            if self
+                .host_jobs
+                .get(&tree_position)
+                .is_some_and(|host_job| host_job.job_incarnation() != job_incarnation)
+            {
+                self.abort_host_job(tree_position);
             }
-            if let Err(reason) = self.may_place(placement, life) {
-                let report = Report::NotHere { reason };
-                return self.send_report(link, (number, life), &report);
+            if let Err(reason) = self.check_placement(placement, job_incarnation) {
+                let report = Report::UnknownJob { reason };
+                return self.send_report(link_id, (job_id, job_incarnation), &report);
             }
         }
-        match (&order, self.members.get(&post).filter(|one| one.life() == life)) {
-            (Order::Place(placement), None) => {
-                self.place(post, Member::new(placement.clone(), Above::Peer(link)));
+        match (
+            &order,
+            self.host_jobs
+                .get(&tree_position)
+                .filter(|host_job| host_job.job_incarnation() == job_incarnation),
+        ) {
+            (Order::SetPlacement(placement), None) => {
+                self.enter_tree(
+                    tree_position,
+                    HostJob::new(placement.clone(), Parent::Peer(link_id)),
+                );
             }
-            (Order::Content { hash, offset, bytes }, Some(member))
-                if member.above == Above::Peer(link) =>
+            (Order::FileChunk { hash, offset, bytes }, Some(host_job))
+                if host_job.parent == Parent::Peer(link_id) =>
             {
-                return self.content_came(number, hash, *offset, bytes);
+                return self.on_program_chunk(job_id, hash, *offset, bytes);
             }
-            (Order::Lent { hash, path }, Some(member)) if member.above == Above::Peer(link) => {
-                return self.content_lent(number, hash, Path::new(OsStr::from_bytes(&path.0)));
+            (Order::SharedFile { hash, path }, Some(host_job))
+                if host_job.parent == Parent::Peer(link_id) =>
+            {
+                return self.on_shared_program(job_id, hash, Path::new(OsStr::from_bytes(&path.0)));
             }
-            (Order::Abandon, Some(member)) if member.above == Above::Peer(link) => {
-                return self.abandon(number);
+            (Order::Abort, Some(host_job)) if host_job.parent == Parent::Peer(link_id) => {
+                return self.abort_job(job_id);
             }
-            (_, Some(member)) if member.above == Above::Peer(link) => {}
+            (_, Some(host_job)) if host_job.parent == Parent::Peer(link_id) => {}
             // Of a job that has just gone, or from somebody who is not above us.
             _ => return,
         }
-        self.members.get_mut(&post).into_iter().for_each(|one| one.relay.ordered(order.clone()));
+        self.host_jobs
+            .get_mut(&tree_position)
+            .into_iter()
+            .for_each(|host_job| host_job.tree_node.on_order(order.clone()));
     }
 
     /// Whether this daemon may have a part in that job.
-    fn may_place(&self, placement: &Placement, life: u64) -> Result<(), String> {
+    fn check_placement(&self, placement: &Placement, job_incarnation: u64) -> Result<(), String> {
         placement.check()?;
-        let meant = placement.here().and_then(|here| here.incarnation);
-        let own = self.peers.as_ref().map(Peers::incarnation);
-        match meant == own && placement.life == life {
+        let expected_incarnation =
+            placement.self_placement().and_then(|local_host| local_host.incarnation);
+        let own_incarnation = self.peers.as_ref().map(Peers::incarnation);
+        match expected_incarnation == own_incarnation
+            && placement.job_incarnation == job_incarnation
+        {
             true => Ok(()),
             false => Err("its scored has begun anew since the job was given to it".to_owned()),
         }
     }
 
-    pub fn send_report(&mut self, link: usize, (job, life): (u32, u64), report: &Report) {
-        let is_slow = self.peers.as_ref().is_some_and(|peers| peers.is_slow(link));
-        if is_slow && matches!(report, Report::Figures(_)) {
+    pub fn send_report(
+        &mut self,
+        link_id: usize,
+        (job, job_incarnation): (u32, u64),
+        report: &Report,
+    ) {
+        let is_slow = self.peers.as_ref().is_some_and(|peers| peers.is_slow(link_id));
+        if is_slow && matches!(report, Report::Metrics(_)) {
             // Newer ones come.
             return;
         }
         if let (Ok(body), Some(peers)) = (frame::encode_datagram(report), &mut self.peers) {
-            peers.send(link, Peer::Report { job, life, body });
+            peers.send(link_id, PeerMessage::Report { job, job_incarnation, body });
         }
     }
 
     /// A report has come over a link.
-    pub fn reported(&mut self, link: usize, (number, life): (u32, u64), body: &[u8]) {
+    pub fn on_report(
+        &mut self,
+        link_id: usize,
+        (job_id, job_incarnation): (u32, u64),
+        body: &[u8],
+    ) {
         let Ok(report) = frame::decode_datagram::<Report>(body) else {
-            return eprintln!("scored: job {number}: a report that cannot be read");
+            return eprintln!("scored: job {job_id}: a report that cannot be read");
         };
-        for post in [(number, true), (number, false)] {
-            if let Some(member) = self.members.get_mut(&post).filter(|one| one.life() == life)
-                && let Some(source) = member.source(link)
+        for tree_position in [(job_id, true), (job_id, false)] {
+            if let Some(host_job) = self
+                .host_jobs
+                .get_mut(&tree_position)
+                .filter(|host_job| host_job.job_incarnation() == job_incarnation)
+                && let Some(child_index) = host_job.child_of_link(link_id)
             {
                 return match report {
-                    Report::Want { hash, offset, length } => {
-                        self.content_wanted(post, source, Wish { hash, offset, length });
+                    Report::FileRequest { hash, offset, length } => {
+                        self.on_chunk_request(
+                            tree_position,
+                            child_index,
+                            ChunkRequest { hash, offset, length },
+                        );
                     }
-                    Report::NotHere { reason } => member.lose(source, &reason),
-                    report => member.relay.reported(source, report),
+                    Report::UnknownJob { reason } => host_job.fail_child(child_index, &reason),
+                    report => host_job.tree_node.on_report(child_index, report),
                 };
             }
         }
     }
 
     /// A link is gone: whoever is above does not want its jobs any more, whoever is below is lost.
-    pub fn unlinked(&mut self, link: usize, reason: &str) {
-        let posts: Vec<Post> = self.members.keys().copied().collect();
-        for post in posts {
-            let Some(member) = self.members.get_mut(&post) else { continue };
-            if member.above == Above::Peer(link) {
-                self.dismiss(post);
-            } else if let Some(source) = member.source(link) {
-                member.lose(source, reason);
+    pub fn fail_jobs_on_link(&mut self, link_id: usize, reason: &str) {
+        let tree_positions: Vec<TreePosition> = self.host_jobs.keys().copied().collect();
+        for tree_position in tree_positions {
+            let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { continue };
+            if host_job.parent == Parent::Peer(link_id) {
+                self.abort_host_job(tree_position);
+            } else if let Some(child_index) = host_job.child_of_link(link_id) {
+                host_job.fail_child(child_index, reason);
             }
         }
     }
 
     /// Which job has this number here.
-    fn life(&self, number: u32) -> u64 {
-        let posts = [(number, true), (number, false)];
-        posts.iter().find_map(|post| self.members.get(post)).map_or(0, Member::life)
+    fn job_incarnation(&self, job_id: u32) -> u64 {
+        let tree_positions = [(job_id, true), (job_id, false)];
+        tree_positions
+            .iter()
+            .find_map(|tree_position| self.host_jobs.get(tree_position))
+            .map_or(0, HostJob::job_incarnation)
     }
 
     /// Moves orders and reports until there are none, those of jobs that begin meanwhile, too.
-    pub fn settle(&mut self) {
-        while self.settle_once() {}
+    pub fn dispatch_pending(&mut self) {
+        while self.dispatch_once() {}
     }
 
-    fn settle_once(&mut self) -> bool {
-        let mut moved = false;
-        let mut posts: VecDeque<Post> = self.members.keys().copied().collect();
-        while let Some(post) = posts.pop_front() {
-            let number = post.0;
-            let Some(member) = self.members.get_mut(&post) else { continue };
-            let outs = member.relay.take();
-            let (is_finished, above) = (member.relay.is_finished(), member.above);
-            if !outs.is_empty() {
-                moved = true;
+    fn dispatch_once(&mut self) -> bool {
+        let mut has_moved = false;
+        let mut tree_positions: VecDeque<TreePosition> = self.host_jobs.keys().copied().collect();
+        while let Some(tree_position) = tree_positions.pop_front() {
+            let job_id = tree_position.0;
+            let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { continue };
+            let outgoing = host_job.tree_node.take_outgoing();
+            let (is_finished, parent) = (host_job.tree_node.is_finished(), host_job.parent);
+            if !outgoing.is_empty() {
+                has_moved = true;
                 // What goes up here may come down again, at either place of the job.
-                posts.extend([(number, true), (number, false)]);
+                tree_positions.extend([(job_id, true), (job_id, false)]);
             }
-            for out in outs {
-                match out {
-                    Out::Up(report) => self.send_up(number, above, report),
-                    Out::Down(SHEPHERD, order) => self.own_order(number, order),
-                    Out::Down(source, order) => self.send_down(post, source, &order),
+            for message in outgoing {
+                match message {
+                    Outgoing::ToParent(report) => self.send_to_parent(job_id, parent, report),
+                    Outgoing::ToChild(SHEPHERD_CHILD, order) => self.on_local_order(job_id, order),
+                    Outgoing::ToChild(child_index, order) => {
+                        self.send_to_child(tree_position, child_index, &order)
+                    }
                 }
             }
             if is_finished {
-                self.members.remove(&post);
-                self.forget(number);
+                self.host_jobs.remove(&tree_position);
+                self.release_if_ended(job_id);
             }
         }
-        moved
+        has_moved
     }
 
     /// What a job has had here may go, if it has gone everywhere.
-    fn forget(&mut self, number: u32) {
-        let runs = [true, false].iter().any(|root| self.members.contains_key(&(number, *root)));
-        if !runs {
-            let of_it = |owner: &Owner| match owner {
-                Owner::Shepherd(job) | Owner::Switch(job) => *job == number,
+    fn release_if_ended(&mut self, job_id: u32) {
+        let is_active = [true, false]
+            .iter()
+            .any(|is_master| self.host_jobs.contains_key(&(job_id, *is_master)));
+        if !is_active {
+            let is_of_job = |owner: &TokenOwner| match owner {
+                TokenOwner::Shepherd(job) | TokenOwner::SwitchThread(job) => *job == job_id,
                 _ => false,
             };
-            self.owners.retain(|_, owner| !of_it(owner));
+            self.token_owners.retain(|_, owner| !is_of_job(owner));
         }
-        if !runs && !self.leads.contains_key(&number) {
-            for (other, wish) in self.store.release(number) {
-                self.wish(other, wish);
+        if !is_active && !self.led_jobs.contains_key(&job_id) {
+            for (other_job, request) in self.program_cache.release_job(job_id) {
+                self.request_chunk(other_job, request);
             }
         }
     }
 
-    fn send_up(&mut self, number: u32, above: Above, report: Report) {
-        match above {
-            Above::Master => self.lead(Some(number), Event::Report(report)),
-            Above::Peer(link) => {
-                let life = self.life(number);
-                self.send_report(link, (number, life), &report);
+    fn send_to_parent(&mut self, job_id: u32, parent: Parent, report: Report) {
+        match parent {
+            Parent::Master => self.step_master(Some(job_id), MasterEvent::Report(report)),
+            Parent::Peer(link_id) => {
+                let job_incarnation = self.job_incarnation(job_id);
+                self.send_report(link_id, (job_id, job_incarnation), &report);
             }
         }
     }
 
-    pub fn send_down(&mut self, post: Post, source: usize, order: &Order) {
-        let Some(member) = self.members.get_mut(&post) else { return };
-        let life = member.life();
-        let (Some(link), Some(peers)) = (member.below.get(&source), &mut self.peers) else {
+    pub fn send_to_child(
+        &mut self,
+        tree_position: TreePosition,
+        child_index: usize,
+        order: &Order,
+    ) {
+        let Some(host_job) = self.host_jobs.get_mut(&tree_position) else { return };
+        let job_incarnation = host_job.job_incarnation();
+        let (Some(link_id), Some(peers)) =
+            (host_job.child_links.get(&child_index), &mut self.peers)
+        else {
             return;
         };
-        let sent = frame::encode_datagram(order)
-            .is_ok_and(|body| peers.send(*link, Peer::Order { job: post.0, life, body }));
-        if !sent {
+        let is_sent = frame::encode_datagram(order).is_ok_and(|body| {
+            peers.send(*link_id, PeerMessage::Order { job: tree_position.0, job_incarnation, body })
+        });
+        if !is_sent {
             let reason = "arguments and environment are too long to be sent to other hosts";
-            member.relay.lost(source, LOST, reason.to_owned());
+            host_job.tree_node.on_child_lost(child_index, EXIT_HOST_LOST, reason.to_owned());
         }
     }
 
     /// An order for this host alone.
-    fn own_order(&mut self, number: u32, order: Order) {
+    fn on_local_order(&mut self, job_id: u32, order: Order) {
         match order {
             // The shepherd is told when it is there.
-            Order::Place(_) => {}
-            Order::Begin(begin) => self.begin_when_ready(number, begin),
+            Order::SetPlacement(_) => {}
+            Order::StartJob(begin) => self.begin_when_ready(job_id, begin),
             order => {
-                if let Order::Run { until: Until::Passed { .. } | Until::Turns(_), .. } = order {
-                    self.awake.keep(Instant::now());
+                if let Order::Run {
+                    stop_condition: StopCondition::After { .. } | StopCondition::LocalRotation(_),
+                    ..
+                } = order
+                {
+                    self.latency_hold.extend(Instant::now());
                 }
-                let Some((number, order)) = self.turns.ordered(number, order) else { return };
-                let member = self.members.get_mut(&(number, false));
-                member.into_iter().for_each(|member| member.ordered(&order));
+                let Some((job_id, order)) = self.host_rotation.on_order(job_id, order) else {
+                    return;
+                };
+                let host_job = self.host_jobs.get_mut(&(job_id, false));
+                host_job.into_iter().for_each(|host_job| host_job.on_order(&order));
             }
         }
     }
 
     /// Everything that a job needs is on this host: it begins here.
-    pub fn begin_here(&mut self, number: u32, begin: &Begin) {
-        let [token, switch] =
-            [Owner::Shepherd(number), Owner::Switch(number)].map(|owner| self.token(owner));
-        let Some(member) = self.members.get_mut(&(number, false)) else { return };
-        let (above, own, life) = (member.above, member.relay.placement().own, member.life());
-        let lane = self.leads.get(&number).map(|lead| lead.lane);
-        let mut session =
-            lane.and_then(|Lane { session, job }| Some((self.sessions.get_mut(&session)?, job)));
+    pub fn begin_locally(&mut self, job_id: u32, begin: &JobStart) {
+        let [token, switch_token] =
+            [TokenOwner::Shepherd(job_id), TokenOwner::SwitchThread(job_id)]
+                .map(|owner| self.allocate_token(owner));
+        let Some(host_job) = self.host_jobs.get_mut(&(job_id, false)) else { return };
+        let (parent, own_index, job_incarnation) =
+            (host_job.parent, host_job.tree_node.placement().self_host, host_job.job_incarnation());
+        let client_job = self.led_jobs.get(&job_id).map(|led_job| led_job.client_job);
+        let mut session = client_job.and_then(|ClientJob { session_key, job }| {
+            Some((self.sessions.get_mut(&session_key)?, job))
+        });
         let peers = &mut self.peers;
         // It goes out before the directory is there.
-        let for_all = begin.owner.is_some();
-        let mut announce = |path: &str| match (above, &mut session, &mut *peers) {
+        let is_multi_user = begin.owner.is_some();
+        let mut announce_path = |path: &str| match (parent, &mut session, &mut *peers) {
             // A user could not remove it; the next scored does.
-            _ if for_all => {}
-            (Above::Master, Some((session, job)), _) => {
-                session.tell(*job, &Up::Directory(path.to_owned()));
+            _ if is_multi_user => {}
+            (Parent::Master, Some((session, job)), _) => {
+                session.send(*job, &ServerMessage::Directory(path.to_owned()));
                 session.flush();
             }
-            (Above::Peer(link), _, Some(peers)) => {
-                let report = Report::Directory { host: own, path: path.to_owned() };
+            (Parent::Peer(link_id), _, Some(peers)) => {
+                let report = Report::Directory { host: own_index, path: path.to_owned() };
                 if let Ok(body) = frame::encode_datagram(&report) {
-                    peers.send(link, Peer::Report { job: number, life, body });
+                    peers.send(link_id, PeerMessage::Report { job: job_id, job_incarnation, body });
                     peers.flush();
                 }
             }
             _ => {}
         };
-        let sweeps = self.swept.is_none_or(|last| last.elapsed() > SWEEP);
-        if sweeps {
-            self.swept = Some(Instant::now());
+        let sweep_due = self.last_sweep_at.is_none_or(|last| last.elapsed() > STALE_SWEEP_INTERVAL);
+        if sweep_due {
+            self.last_sweep_at = Some(Instant::now());
         }
-        let start = Start {
-            no_namespace: self.setting.no_namespace,
+        let context = StartContext {
+            no_namespace: self.options.no_namespace,
             registry: self.poll.registry(),
             token,
-            switch,
-            family: self.family.clone(),
-            store: &self.store,
+            switch_token,
+            known_children: self.known_children.clone(),
+            program_cache: &self.program_cache,
             cgroups: &self.cgroups,
-            sweeps,
-            announce: &mut announce,
+            sweep_due,
+            announce_path: &mut announce_path,
         };
-        member.begin(begin, start);
+        host_job.begin(begin, context);
     }
 
     /// Ends a job that nobody wants to hear of any more.
-    pub fn abandon(&mut self, number: u32) {
-        if let Some(lead) = self.leads.remove(&number) {
-            lead.directories.values().for_each(|path| directory::remove_abandoned(path));
-            self.bid(number, Bid::Leave);
+    pub fn abort_job(&mut self, job_id: u32) {
+        if let Some(led_job) = self.led_jobs.remove(&job_id) {
+            led_job.directories.values().for_each(|path| job_directory::remove_orphaned(path));
+            self.queue_gang_request(job_id, GangRequest::Leave);
         }
-        self.dismiss((number, true));
-        self.dismiss((number, false));
-        self.forget(number);
+        self.abort_host_job((job_id, true));
+        self.abort_host_job((job_id, false));
+        self.release_if_ended(job_id);
     }
 
-    fn dismiss(&mut self, post: Post) {
-        let Some(mut member) = self.members.remove(&post) else { return };
-        let life = member.life();
-        for link in member.below.values() {
+    fn abort_host_job(&mut self, tree_position: TreePosition) {
+        let Some(mut host_job) = self.host_jobs.remove(&tree_position) else { return };
+        let job_incarnation = host_job.job_incarnation();
+        for link_id in host_job.child_links.values() {
             if let (Ok(body), Some(peers)) =
-                (frame::encode_datagram(&Order::Abandon), &mut self.peers)
+                (frame::encode_datagram(&Order::Abort), &mut self.peers)
             {
-                peers.send(*link, Peer::Order { job: post.0, life, body });
+                peers.send(
+                    *link_id,
+                    PeerMessage::Order { job: tree_position.0, job_incarnation, body },
+                );
             }
         }
-        member.abort();
+        host_job.abort();
     }
 
     /// In single-user mode every daemon has a link to the server. While a job runs, the links of
     /// its tree tell who is lost; the others say rarely that they live, or many idle hosts would
     /// keep a processor busy with that.
-    pub fn spare_links(&mut self) {
-        let carries = |link: usize| {
-            let of = |member: &Member| {
-                member.above == Above::Peer(link) || member.source(link).is_some()
+    pub fn tune_heartbeats(&mut self) {
+        let carries_job = |link_id: usize| {
+            let uses_link = |host_job: &HostJob| {
+                host_job.parent == Parent::Peer(link_id)
+                    || host_job.child_of_link(link_id).is_some()
             };
-            self.members.is_empty() || self.members.values().any(of)
+            self.host_jobs.is_empty() || self.host_jobs.values().any(uses_link)
         };
         let Some(peers) = &self.peers else { return };
-        let links = match (self.server, &self.muster) {
-            (Some(link), _) => vec![link],
-            (None, Some(_)) => peers.numbers(),
+        let link_ids = match (self.server_link, &self.bringup) {
+            (Some(link_id), _) => vec![link_id],
+            (None, Some(_)) => peers.link_ids(),
             (None, None) => return,
         };
-        let links: Vec<_> = links.into_iter().map(|link| (link, !carries(link))).collect();
-        for (link, rarely) in links {
-            self.peers.iter_mut().for_each(|peers| peers.speak_rarely(link, rarely));
+        let link_ids: Vec<_> =
+            link_ids.into_iter().map(|link_id| (link_id, !carries_job(link_id))).collect();
+        for (link_id, is_sparse) in link_ids {
+            self.peers.iter_mut().for_each(|peers| peers.set_sparse_heartbeats(link_id, is_sparse));
         }
     }
 
     /// Something about a job for whoever has submitted it; its number there may be another job's
     /// by now.
-    pub fn tell(&mut self, number: u32, lane: Lane, up: &Up) {
-        if let Some(session) = self.sessions.get_mut(&lane.session)
-            && session.number_of(lane.job) == Some(number)
+    pub fn send_to_client(&mut self, job_id: u32, client_job: ClientJob, up: &ServerMessage) {
+        if let Some(session) = self.sessions.get_mut(&client_job.session_key)
+            && session.job_id(client_job.job) == Some(job_id)
         {
-            session.tell(lane.job, up);
+            session.send(client_job.job, up);
         }
     }
 
     /// A line for the user of a session.
-    pub fn notice(&mut self, lane: Lane, level: Level, text: String) {
-        if let Some(session) = self.sessions.get_mut(&lane.session) {
-            session.tell(lane.job, &Up::Notice { level, text });
+    pub fn notice(&mut self, client_job: ClientJob, level: Level, text: String) {
+        if let Some(session) = self.sessions.get_mut(&client_job.session_key) {
+            session.send(client_job.job, &ServerMessage::Notice { level, text });
         }
     }
 }

@@ -7,51 +7,53 @@ use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
-use score_proto::peer::{Hello, Incarnation, Peer};
+use score_proto::peer_message::{Hello, Incarnation, PeerMessage};
 use score_tree::key::Key;
-use score_tree::link::{Limits, Link, SendError};
+use score_tree::link::{Link, LinkTimeouts, SendError};
 
 /// How long a peer may take to prove that it has the key, and to say something. TCP doubles its
 /// waits: a cable that was out for 5 s may be silence for 10, and what was said last was said a
 /// heartbeat before.
-pub const LIMITS: Limits =
-    Limits { handshake: Duration::from_secs(5), silence: Duration::from_secs(16) };
+pub const LINK_TIMEOUTS: LinkTimeouts = LinkTimeouts {
+    handshake_timeout: Duration::from_secs(5),
+    silence_timeout: Duration::from_secs(16),
+};
 /// Connections of strangers at the same time. When there is one more, the address that has most of
 /// them loses its oldest: who opens many and says nothing keeps no daemon out.
-const STRANGERS: usize = 128;
+const MAX_UNAUTHENTICATED: usize = 128;
 /// Messages that may wait beside what the link takes: the windows of jobs keep them far below.
-const WAITING: usize = 16 * 1024;
+const MAX_QUEUED_MESSAGES: usize = 16 * 1024;
 /// Bytes taken from a socket at once, and how often in one turn.
 const READ_BYTES: usize = 64 * 1024;
-const READS: usize = 4;
+const READS_PER_TICK: usize = 4;
 
 /// What a peer has said, or what has become of it.
 #[derive(Debug)]
-pub enum Heard {
+pub enum PeerEvent {
     /// A message after its greeting.
-    Message(Peer),
+    Message(PeerMessage),
     /// It is gone: name, as far as it was known, and reason.
     Lost(Option<String>, String),
 }
 
 #[derive(Debug)]
-struct One {
+struct PeerConnection {
     stream: TcpStream,
     link: Link,
     /// The other end.
-    from: Option<IpAddr>,
+    remote_ip: Option<IpAddr>,
     /// It has called; else it was dialled from here.
-    called: bool,
+    is_inbound: bool,
     /// Who it is: dialled by that name, or greeted by it.
     name: Option<String>,
-    greeted: bool,
+    has_greeted: bool,
     /// What it said when it greeted.
     incarnation: Incarnation,
     readable: bool,
     /// What the link did not take yet.
-    waiting: VecDeque<Peer>,
+    send_queue: VecDeque<PeerMessage>,
     /// Why it is at its end.
-    fault: Option<String>,
+    close_reason: Option<String>,
 }
 
 /// All links of this daemon.
@@ -60,9 +62,9 @@ pub struct Peers {
     key: Key,
     hello: Hello,
     listener: TcpListener,
-    all: HashMap<usize, One>,
-    began: Instant,
-    scratch: Vec<u8>,
+    connections: HashMap<usize, PeerConnection>,
+    started_at: Instant,
+    read_buffer: Vec<u8>,
 }
 
 impl Peers {
@@ -71,14 +73,14 @@ impl Peers {
     /// # Errors
     /// As bind(2), epoll_ctl(2).
     pub fn new(key: Key, name: String, registry: &Registry, token: Token) -> io::Result<Self> {
-        Self::at(SocketAddr::from(([0, 0, 0, 0], 0)), key, name, registry, token)
+        Self::bind(SocketAddr::from(([0, 0, 0, 0], 0)), key, name, registry, token)
     }
 
     /// A daemon of this name that accepts links there.
     ///
     /// # Errors
     /// As bind(2), epoll_ctl(2).
-    pub fn at(
+    pub fn bind(
         address: SocketAddr,
         key: Key,
         name: String,
@@ -87,14 +89,14 @@ impl Peers {
     ) -> io::Result<Self> {
         let mut listener = TcpListener::bind(address)?;
         registry.register(&mut listener, token, Interest::READABLE)?;
-        let incarnation = super::random()?;
+        let incarnation = super::random_u64()?;
         Ok(Self {
             key,
             hello: Hello { host: None, name, incarnation },
             listener,
-            all: HashMap::new(),
-            began: Instant::now(),
-            scratch: vec![0; READ_BYTES],
+            connections: HashMap::new(),
+            started_at: Instant::now(),
+            read_buffer: vec![0; READ_BYTES],
         })
     }
 
@@ -117,35 +119,40 @@ impl Peers {
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 
     /// Somebody has connected. False when there is nobody more.
     pub fn accept(&mut self, registry: &Registry, token: Token) -> bool {
         let Ok((stream, _)) = self.listener.accept() else { return false };
-        self.make_room();
-        let link = Link::accept(&self.key, LIMITS, self.now());
-        self.keep(stream, link, None, registry, token);
-        self.all.entry(token.0).and_modify(|one| one.called = true);
+        self.evict_unauthenticated();
+        let link = Link::accept(&self.key, LINK_TIMEOUTS, self.now());
+        self.add_connection(stream, link, None, registry, token);
+        self.connections.entry(token.0).and_modify(|connection| connection.is_inbound = true);
         true
     }
 
     /// Gives up a stranger if there are too many.
-    fn make_room(&mut self) {
-        let mut places: HashMap<Option<IpAddr>, Vec<usize>> = HashMap::new();
-        for (number, one) in &self.all {
-            if one.called && one.fault.is_none() && !one.link.is_open() {
-                places.entry(one.from).or_default().push(*number);
+    fn evict_unauthenticated(&mut self) {
+        let mut by_address: HashMap<Option<IpAddr>, Vec<usize>> = HashMap::new();
+        for (link_id, connection) in &self.connections {
+            if connection.is_inbound
+                && connection.close_reason.is_none()
+                && !connection.link.is_open()
+            {
+                by_address.entry(connection.remote_ip).or_default().push(*link_id);
             }
         }
-        if places.values().map(Vec::len).sum::<usize>() < STRANGERS {
+        if by_address.values().map(Vec::len).sum::<usize>() < MAX_UNAUTHENTICATED {
             return;
         }
         // Numbers go up with time.
-        let oldest = |all: Vec<usize>| all.into_iter().min();
-        let most = places.into_values().max_by_key(Vec::len).and_then(oldest);
-        if let Some(one) = most.and_then(|number| self.all.get_mut(&number)) {
-            one.fault = Some("too many connections said nothing".to_owned());
+        let oldest = |link_ids: Vec<usize>| link_ids.into_iter().min();
+        let oldest_of_busiest = by_address.into_values().max_by_key(Vec::len).and_then(oldest);
+        if let Some(connection) =
+            oldest_of_busiest.and_then(|link_id| self.connections.get_mut(&link_id))
+        {
+            connection.close_reason = Some("too many connections said nothing".to_owned());
         }
     }
 
@@ -161,8 +168,8 @@ impl Peers {
         token: Token,
     ) -> io::Result<()> {
         let stream = TcpStream::connect(address)?;
-        let link = Link::dial(&self.key, LIMITS, self.now()).map_err(io::Error::other)?;
-        self.keep(stream, link, name, registry, token);
+        let link = Link::dial(&self.key, LINK_TIMEOUTS, self.now()).map_err(io::Error::other)?;
+        self.add_connection(stream, link, name, registry, token);
         Ok(())
     }
 
@@ -177,12 +184,12 @@ impl Peers {
         token: Token,
     ) -> io::Result<()> {
         stream.set_nonblocking(true)?;
-        let link = Link::dial(&self.key, LIMITS, self.now()).map_err(io::Error::other)?;
-        self.keep(TcpStream::from_std(stream), link, None, registry, token);
+        let link = Link::dial(&self.key, LINK_TIMEOUTS, self.now()).map_err(io::Error::other)?;
+        self.add_connection(TcpStream::from_std(stream), link, None, registry, token);
         Ok(())
     }
 
-    fn keep(
+    fn add_connection(
         &mut self,
         mut stream: TcpStream,
         link: Link,
@@ -192,207 +199,223 @@ impl Peers {
     ) {
         let _ = stream.set_nodelay(true);
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let fault = registry.register(&mut stream, Token(number), interest).err();
-        let fault = fault.map(|error| error.to_string());
-        let waiting = VecDeque::new();
-        let from = stream.peer_addr().ok().map(|address| address.ip());
-        let one = One {
+        let registration_error = registry.register(&mut stream, Token(number), interest).err();
+        let close_reason = registration_error.map(|error| error.to_string());
+        let send_queue = VecDeque::new();
+        let remote_ip = stream.peer_addr().ok().map(|address| address.ip());
+        let connection = PeerConnection {
             stream,
             link,
-            from,
-            called: false,
+            remote_ip,
+            is_inbound: false,
             name,
-            greeted: false,
+            has_greeted: false,
             incarnation: 0,
             readable: true,
-            waiting,
-            fault,
+            send_queue,
+            close_reason,
         };
-        self.all.insert(number, one);
-        self.send(number, Peer::Hello(self.hello.clone()));
+        self.connections.insert(number, connection);
+        self.send(number, PeerMessage::Hello(self.hello.clone()));
     }
 
     /// mio has reported on a link.
-    pub fn mark(&mut self, number: usize) {
-        if let Some(one) = self.all.get_mut(&number) {
-            one.readable = true;
-            if let Ok(Some(error)) | Err(error) = one.stream.take_error() {
-                one.fault.get_or_insert(error.to_string());
+    pub fn mark_ready(&mut self, link_id: usize) {
+        if let Some(connection) = self.connections.get_mut(&link_id) {
+            connection.readable = true;
+            if let Ok(Some(error)) | Err(error) = connection.stream.take_error() {
+                connection.close_reason.get_or_insert(error.to_string());
             }
         }
     }
 
     /// The link to a host, if there is one already.
-    pub fn to(&self, name: &str) -> Option<usize> {
-        let is_it = |one: &One| one.fault.is_none() && one.name.as_deref() == Some(name);
-        self.all.iter().find(|(_, one)| is_it(one)).map(|(number, _)| *number)
+    pub fn link_to(&self, name: &str) -> Option<usize> {
+        let matches_name = |connection: &PeerConnection| {
+            connection.close_reason.is_none() && connection.name.as_deref() == Some(name)
+        };
+        self.connections
+            .iter()
+            .find(|(_, connection)| matches_name(connection))
+            .map(|(link_id, _)| *link_id)
     }
 
     /// Who is at the other end of a link, once that is known.
-    pub fn name_of(&self, number: usize) -> Option<&str> {
-        self.all.get(&number)?.name.as_deref()
+    pub fn name_of(&self, link_id: usize) -> Option<&str> {
+        self.connections.get(&link_id)?.name.as_deref()
     }
 
     /// What this daemon ran has been ended: from now on it counts as another one.
-    pub fn begin_anew(&mut self, incarnation: Incarnation) {
+    pub fn reset_incarnation(&mut self, incarnation: Incarnation) {
         self.hello.incarnation = incarnation;
     }
 
     /// Gives up every link to a host.
-    pub fn cut_off(&mut self, name: &str, reason: &str) {
-        for one in self.all.values_mut().filter(|one| one.name.as_deref() == Some(name)) {
-            one.fault.get_or_insert(reason.to_owned());
+    pub fn close_links_to(&mut self, name: &str, reason: &str) {
+        for connection in self
+            .connections
+            .values_mut()
+            .filter(|connection| connection.name.as_deref() == Some(name))
+        {
+            connection.close_reason.get_or_insert(reason.to_owned());
         }
     }
 
     /// The address that a link comes from or goes to.
-    pub fn address(&self, number: usize) -> Option<IpAddr> {
-        Some(self.all.get(&number)?.stream.peer_addr().ok()?.ip())
+    pub fn address(&self, link_id: usize) -> Option<IpAddr> {
+        Some(self.connections.get(&link_id)?.stream.peer_addr().ok()?.ip())
     }
 
     /// Queues a message. False: it is too long to be sent at all.
-    pub fn send(&mut self, number: usize, message: Peer) -> bool {
+    pub fn send(&mut self, link_id: usize, message: PeerMessage) -> bool {
         let now = self.now();
-        let Some(one) = self.all.get_mut(&number) else { return true };
-        if !one.waiting.is_empty() {
-            one.waiting.push_back(message);
-            if one.waiting.len() > WAITING {
-                one.fault.get_or_insert("it does not read".to_owned());
+        let Some(connection) = self.connections.get_mut(&link_id) else { return true };
+        if !connection.send_queue.is_empty() {
+            connection.send_queue.push_back(message);
+            if connection.send_queue.len() > MAX_QUEUED_MESSAGES {
+                connection.close_reason.get_or_insert("it does not read".to_owned());
             }
             return true;
         }
-        match one.link.send(&message, now) {
+        match connection.link.send(&message, now) {
             Err(SendError::TooLong) => return false,
             // What waits is bounded by the windows of the jobs.
-            Err(SendError::Full) => one.waiting.push_back(message),
+            Err(SendError::Full) => connection.send_queue.push_back(message),
             Ok(()) | Err(SendError::Closed) => {}
         }
         true
     }
 
     /// Whether something waits for a link that does not take it now.
-    pub fn is_slow(&self, number: usize) -> bool {
-        self.all.get(&number).is_some_and(|one| !one.waiting.is_empty())
+    pub fn is_slow(&self, link_id: usize) -> bool {
+        self.connections.get(&link_id).is_some_and(|connection| !connection.send_queue.is_empty())
     }
 
     /// Whether a link may hold more without a further report of mio's.
-    pub fn has_more(&self) -> bool {
-        self.all.values().any(|one| one.readable)
+    pub fn may_have_more(&self) -> bool {
+        self.connections.values().any(|connection| connection.readable)
     }
 
     /// What has come, link by link, a bounded amount of each.
-    pub fn hear(&mut self) -> Vec<(usize, Heard)> {
+    pub fn receive_events(&mut self) -> Vec<(usize, PeerEvent)> {
         let now = self.now();
-        let (mut heard, mut greeted) = (Vec::new(), Vec::new());
-        for (number, one) in &mut self.all {
-            if one.readable {
-                one.read(&mut self.scratch, now);
+        let (mut events, mut new_peers) = (Vec::new(), Vec::new());
+        for (link_id, connection) in &mut self.connections {
+            if connection.readable {
+                connection.read(&mut self.read_buffer, now);
             }
             // Also before it is due: this process is awake, and need not wake for it again.
-            if let Err(fault) = one.link.tick(now) {
-                one.fault.get_or_insert(fault.to_string());
+            if let Err(error) = connection.link.tick(now) {
+                connection.close_reason.get_or_insert(error.to_string());
             }
             loop {
-                match one.link.next::<Peer>() {
-                    Ok(Some(Peer::Hello(hello))) if !one.greeted => {
-                        one.greeted = true;
-                        one.incarnation = hello.incarnation;
-                        let name = one.name.get_or_insert(hello.name);
-                        greeted.push((*number, name.clone(), hello.incarnation));
+                match connection.link.next::<PeerMessage>() {
+                    Ok(Some(PeerMessage::Hello(hello))) if !connection.has_greeted => {
+                        connection.has_greeted = true;
+                        connection.incarnation = hello.incarnation;
+                        let name = connection.name.get_or_insert(hello.name);
+                        new_peers.push((*link_id, name.clone(), hello.incarnation));
                     }
-                    Ok(Some(message)) if one.greeted => {
-                        heard.push((*number, Heard::Message(message)));
+                    Ok(Some(message)) if connection.has_greeted => {
+                        events.push((*link_id, PeerEvent::Message(message)));
                     }
                     Ok(None) => break,
                     Ok(Some(_)) => {
-                        one.fault.get_or_insert("it did not say hello".to_owned());
+                        connection.close_reason.get_or_insert("it did not say hello".to_owned());
                         break;
                     }
-                    Err(fault) => {
-                        one.fault.get_or_insert(fault.to_string());
+                    Err(error) => {
+                        connection.close_reason.get_or_insert(error.to_string());
                         break;
                     }
                 }
             }
         }
-        for (number, name, incarnation) in greeted {
-            let others = self.all.iter_mut().filter(|(at, _)| **at != number);
-            for (_, other) in others.filter(|(_, other)| other.greeted) {
+        for (link_id, name, incarnation) in new_peers {
+            let other_connections =
+                self.connections.iter_mut().filter(|(other_id, _)| **other_id != link_id);
+            for (_, other) in other_connections.filter(|(_, other)| other.has_greeted) {
                 if other.name.as_ref() == Some(&name) && other.incarnation != incarnation {
-                    other.fault.get_or_insert("its scored was started anew".to_owned());
+                    other.close_reason.get_or_insert("its scored was started anew".to_owned());
                 }
             }
         }
-        let over: Vec<usize> =
-            self.all.iter().filter(|(_, one)| one.fault.is_some()).map(|(at, _)| *at).collect();
-        for number in over {
-            if let Some(mut one) = self.all.remove(&number) {
+        let closed_links: Vec<usize> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.close_reason.is_some())
+            .map(|(link_id, _)| *link_id)
+            .collect();
+        for link_id in closed_links {
+            if let Some(mut connection) = self.connections.remove(&link_id) {
                 // Who speaks another version is told which one this is.
-                one.write(now);
-                let mut reason = one.fault.unwrap_or_default();
-                if one.name.is_none() {
-                    let from = one.from.map_or("somebody".to_owned(), |from| from.to_string());
-                    reason = format!("a connection from {from} was dropped: {reason}");
+                connection.write(now);
+                let mut reason = connection.close_reason.unwrap_or_default();
+                if connection.name.is_none() {
+                    let remote_ip = connection
+                        .remote_ip
+                        .map_or("somebody".to_owned(), |remote_ip| remote_ip.to_string());
+                    reason = format!("a connection from {remote_ip} was dropped: {reason}");
                 }
-                heard.push((number, Heard::Lost(one.name, reason)));
+                events.push((link_id, PeerEvent::Lost(connection.name, reason)));
             }
         }
-        heard
+        events
     }
 
     /// Writes what the sockets take.
     pub fn flush(&mut self) {
         let now = self.now();
-        self.all.values_mut().for_each(|one| one.write(now));
+        self.connections.values_mut().for_each(|connection| connection.write(now));
     }
 
     /// The numbers of all links.
-    pub fn numbers(&self) -> Vec<usize> {
-        self.all.keys().copied().collect()
+    pub fn link_ids(&self) -> Vec<usize> {
+        self.connections.keys().copied().collect()
     }
 
     /// Whether this side says on a link only now and then that it lives: other links stand in.
-    pub fn speak_rarely(&mut self, number: usize, rarely: bool) {
+    pub fn set_sparse_heartbeats(&mut self, link_id: usize, is_sparse: bool) {
         let now = self.now();
-        if let Some(one) = self.all.get_mut(&number)
-            && let Err(fault) = one.link.speak_rarely(rarely, now)
+        if let Some(connection) = self.connections.get_mut(&link_id)
+            && let Err(error) = connection.link.set_slow_heartbeat(is_sparse, now)
         {
-            one.fault.get_or_insert(fault.to_string());
+            connection.close_reason.get_or_insert(error.to_string());
         }
     }
 
     /// When [`Peers::hear`] is to be called, also if nothing comes.
     pub fn deadline(&self) -> Option<Duration> {
         let now = self.now();
-        let due = self.all.values().map(|one| one.link.deadline()).min()?;
+        let due = self.connections.values().map(|connection| connection.link.deadline()).min()?;
         Some(due.saturating_sub(now))
     }
 
     /// Says goodbye to everybody.
-    pub fn leave(&mut self, reason: &str) {
-        for one in self.all.values_mut() {
-            one.link.leave(reason);
+    pub fn send_goodbyes(&mut self, reason: &str) {
+        for connection in self.connections.values_mut() {
+            connection.link.close(reason);
         }
         self.flush();
     }
 }
 
-impl One {
-    fn read(&mut self, scratch: &mut [u8], now: Duration) {
-        for _ in 0..READS {
-            match self.stream.read(scratch) {
+impl PeerConnection {
+    fn read(&mut self, read_buffer: &mut [u8], now: Duration) {
+        for _ in 0..READS_PER_TICK {
+            match self.stream.read(read_buffer) {
                 Ok(0) => {
                     self.readable = false;
-                    let fault = self.link.end().to_string();
-                    self.fault.get_or_insert(fault);
+                    let close_reason = self.link.on_eof().to_string();
+                    self.close_reason.get_or_insert(close_reason);
                     return;
                 }
                 Ok(count) => {
-                    if let Err(fault) = self.link.push(&scratch[..count], now) {
-                        self.fault.get_or_insert(fault.to_string());
+                    if let Err(link_error) = self.link.push(&read_buffer[..count], now) {
+                        self.close_reason.get_or_insert(link_error.to_string());
                         return;
                     }
-                    if count < scratch.len() {
+                    if count < read_buffer.len() {
                         self.readable = false;
                         return;
                     }
@@ -400,8 +423,8 @@ impl One {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     self.readable = false;
-                    if !is_patience(&error) {
-                        self.fault.get_or_insert(error.to_string());
+                    if !is_would_block(&error) {
+                        self.close_reason.get_or_insert(error.to_string());
                     }
                     return;
                 }
@@ -411,22 +434,22 @@ impl One {
 
     fn write(&mut self, now: Duration) {
         loop {
-            while let Some(message) = self.waiting.pop_front() {
+            while let Some(message) = self.send_queue.pop_front() {
                 if self.link.send(&message, now) == Err(SendError::Full) {
-                    self.waiting.push_front(message);
+                    self.send_queue.push_front(message);
                     break;
                 }
             }
-            let out = self.link.outgoing();
-            if out.is_empty() {
+            let outgoing = self.link.outgoing();
+            if outgoing.is_empty() {
                 return;
             }
-            match self.stream.write(out) {
-                Ok(count) => self.link.wrote(count),
+            match self.stream.write(outgoing) {
+                Ok(count) => self.link.mark_written(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    if !is_patience(&error) {
-                        self.fault.get_or_insert(error.to_string());
+                    if !is_would_block(&error) {
+                        self.close_reason.get_or_insert(error.to_string());
                     }
                     return;
                 }
@@ -436,6 +459,6 @@ impl One {
 }
 
 /// Nothing is wrong: not yet connected, nothing there, no room.
-fn is_patience(error: &io::Error) -> bool {
+fn is_would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }

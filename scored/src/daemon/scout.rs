@@ -3,150 +3,161 @@
 
 use nix::unistd::geteuid;
 use score_proto::MAX_NODES;
-use score_proto::login::LOGIN;
-use score_proto::message::{HostKind, HostSpec, JobSpec, Level, OsBytes, Up};
+use score_proto::client_session::SESSION_JOB;
+use score_proto::message::{HostKind, HostSpec, JobSpec, Level, OsBytes, ServerMessage};
 
-use super::directory::JobDirectory;
-use super::door::Door;
-use super::session::Lane;
-use super::{DOOR, Daemon, FAILED, REFUSED, muster};
+use super::job_directory::JobDirectory;
+use super::local_listener::LocalListener;
+use super::session::ClientJob;
+use super::{Daemon, EXIT_FAILED, EXIT_REFUSED, SCOUT_LISTENER, daemon_bringup};
 
 /// Logins at the same time.
-const LOGINS: usize = 256;
+const MAX_LOGINS: usize = 256;
 
 /// The session that this daemon serves.
 #[derive(Debug)]
 pub struct Scout {
     /// Who has opened it: it ends with that connection.
-    pub control: usize,
+    pub control_session: usize,
     hosts: Vec<HostSpec>,
     /// The daemons of the hosts, once all are there; none for this host alone.
-    daemons: Option<Vec<muster::Daemon>>,
-    door: Option<Door>,
+    daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>,
+    listener: Option<LocalListener>,
     directory: Option<JobDirectory>,
 }
 
 impl Daemon {
     /// Brings the hosts of a session up.
-    pub fn open(&mut self, control: usize, hosts: Vec<HostSpec>) {
-        let known = self.scout.is_some() || self.muster.is_some() || !self.leads.is_empty();
-        if known || self.server.is_some() || self.sessions.len() != 1 {
+    pub fn open_scout(&mut self, control_session: usize, hosts: Vec<HostSpec>) {
+        let has_session_or_job =
+            self.scout.is_some() || self.bringup.is_some() || !self.led_jobs.is_empty();
+        if has_session_or_job || self.server_link.is_some() || self.sessions.len() != 1 {
             let reason = "there is a session or job here already".to_owned();
-            return self.refuse(Lane::of(control), reason, FAILED);
+            return self.refuse(ClientJob::session_itself(control_session), reason, EXIT_FAILED);
         }
         if let Err(reason) = check(&hosts) {
-            return self.refuse(Lane::of(control), reason, REFUSED);
+            return self.refuse(ClientJob::session_itself(control_session), reason, EXIT_REFUSED);
         }
-        let (daemons, door, directory) = (None, None, None);
-        let alone = hosts.len() == 1 && hosts[0].kind == HostKind::This;
-        self.scout = Some(Scout { control, hosts: hosts.clone(), daemons, door, directory });
-        match alone {
-            true => self.opened(None),
-            false => self.bring_up(Lane::of(control), no_job(hosts)),
+        let (daemons, listener, directory) = (None, None, None);
+        let is_local_only = hosts.len() == 1 && hosts[0].kind == HostKind::Local;
+        self.scout =
+            Some(Scout { control_session, hosts: hosts.clone(), daemons, listener, directory });
+        match is_local_only {
+            true => self.on_hosts_ready(None),
+            false => {
+                self.bring_up(ClientJob::session_itself(control_session), placeholder_spec(hosts))
+            }
         }
     }
 
     /// All hosts are there.
-    pub fn opened(&mut self, daemons: Option<Vec<muster::Daemon>>) {
+    pub fn on_hosts_ready(&mut self, daemons: Option<Vec<daemon_bringup::DaemonEndpoint>>) {
         let Some(scout) = &mut self.scout else { return };
         scout.daemons = daemons;
-        let Some(control) = self.sessions.get_mut(&scout.control) else { return };
+        let Some(session) = self.sessions.get_mut(&scout.control_session) else { return };
         let mut announce = |path: &str| {
-            control.tell(LOGIN, &Up::Directory(path.to_owned()));
-            control.flush();
+            session.send(SESSION_JOB, &ServerMessage::Directory(path.to_owned()));
+            session.flush();
         };
         let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-        let made = JobDirectory::create(runtime.as_deref(), &mut announce);
-        let made = made.and_then(|directory| {
+        let result = JobDirectory::create(runtime.as_deref(), &mut announce);
+        let result = result.and_then(|directory| {
             let path = directory.path().join("socket");
             directory.remove_leftovers();
-            let door = Door::open(&path, 0o600, self.poll.registry(), DOOR)?;
+            let listener = LocalListener::open(&path, 0o600, self.poll.registry(), SCOUT_LISTENER)?;
             scout.directory = Some(directory);
-            scout.door = Some(door);
+            scout.listener = Some(listener);
             Ok(path.to_string_lossy().into_owned())
         });
-        match made {
-            Ok(socket) => control.tell(LOGIN, &Up::Opened { socket }),
-            Err(reason) => control.tell(LOGIN, &Up::Refused { reason, code: FAILED }),
+        match result {
+            Ok(socket) => session.send(SESSION_JOB, &ServerMessage::ScoutSessionOpened { socket }),
+            Err(reason) => {
+                session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_FAILED })
+            }
         }
     }
 
     /// mio has reported a caller.
-    pub fn somebody_knocks(&mut self) {
-        let door = self.scout.as_mut().and_then(|scout| scout.door.as_mut());
-        door.into_iter().for_each(|door| door.waiting = true);
+    pub fn on_listener_ready(&mut self) {
+        let listener = self.scout.as_mut().and_then(|scout| scout.listener.as_mut());
+        listener.into_iter().for_each(|listener| listener.may_accept = true);
     }
 
     /// Takes those who have called.
-    pub fn let_in(&mut self) {
+    pub fn accept_clients(&mut self) {
         while let Some(scout) = &mut self.scout
-            && let Some(caller) = scout.door.as_mut().and_then(Door::accept)
+            && let Some(client) = scout.listener.as_mut().and_then(LocalListener::accept)
         {
-            let ((uid, _), own) = (caller.peer, geteuid().as_raw());
-            if uid != own {
-                eprintln!("scored: user {uid} tried to enter a scout session of user {own}");
+            let ((uid, _), daemon_uid) = (client.credentials, geteuid().as_raw());
+            if uid != daemon_uid {
+                eprintln!("scored: user {uid} tried to enter a scout session of user {daemon_uid}");
                 continue;
             }
             let hosts = scout.hosts.clone();
-            let Ok(number) = self.admit(caller.socket) else { continue };
-            if self.sessions.len() > LOGINS {
-                let reason = format!("{LOGINS} commands run in this scout session already");
-                self.refuse(Lane::of(number), reason, FAILED);
-            } else if let Some(session) = self.sessions.get_mut(&number) {
+            let Ok(session_key) = self.add_session(client.socket) else { continue };
+            if self.sessions.len() > MAX_LOGINS {
+                let reason = format!("{MAX_LOGINS} commands run in this scout session already");
+                self.refuse(ClientJob::session_itself(session_key), reason, EXIT_FAILED);
+            } else if let Some(session) = self.sessions.get_mut(&session_key) {
                 session.hosts = Some(hosts);
             }
         }
     }
 
     /// Whether somebody may wait whom nobody reports any more.
-    pub fn may_be_called(&self) -> bool {
-        let door = self.scout.as_ref().and_then(|scout| scout.door.as_ref());
-        door.is_some_and(|door| door.waiting)
+    pub fn has_pending_clients(&self) -> bool {
+        let listener = self.scout.as_ref().and_then(|scout| scout.listener.as_ref());
+        listener.is_some_and(|listener| listener.may_accept)
     }
 
     /// A job for hosts of the session.
-    pub fn submit_inside(&mut self, lane: Lane, mut spec: JobSpec) {
+    pub fn submit_in_scout(&mut self, client_job: ClientJob, mut spec: JobSpec) {
         let Some(scout) = &self.scout else { return };
-        if lane.session == scout.control || scout.door.is_none() {
-            return self.refuse(lane, "the session takes jobs at its socket".to_owned(), FAILED);
+        if client_job.session_key == scout.control_session || scout.listener.is_none() {
+            return self.refuse(
+                client_job,
+                "the session takes jobs at its socket".to_owned(),
+                EXIT_FAILED,
+            );
         }
         let mut daemons = Vec::new();
-        let mut last = None;
-        for wanted in &mut spec.hosts {
-            let Some(at) = scout.hosts.iter().position(|host| host.name == wanted.name) else {
-                let reason = format!("host {}: not in this scout session", wanted.name);
-                return self.refuse(lane, reason, REFUSED);
+        let mut last_index = None;
+        for host_spec in &mut spec.hosts {
+            let Some(index) = scout.hosts.iter().position(|host| host.name == host_spec.name)
+            else {
+                let reason = format!("host {}: not in this scout session", host_spec.name);
+                return self.refuse(client_job, reason, EXIT_REFUSED);
             };
             // Which also says that none comes twice.
-            if last.is_some_and(|last| at <= last) {
-                let reason = format!("host {}: not in the session's order", wanted.name);
-                return self.refuse(lane, reason, REFUSED);
+            if last_index.is_some_and(|last| index <= last) {
+                let reason = format!("host {}: not in the session's order", host_spec.name);
+                return self.refuse(client_job, reason, EXIT_REFUSED);
             }
-            last = Some(at);
-            let HostSpec { address, kind, .. } = &scout.hosts[at];
-            (wanted.address, wanted.kind) = (address.clone(), *kind);
-            daemons.extend(scout.daemons.as_ref().and_then(|all| all.get(at)));
+            last_index = Some(index);
+            let HostSpec { address, kind, .. } = &scout.hosts[index];
+            (host_spec.address, host_spec.kind) = (address.clone(), *kind);
+            daemons.extend(scout.daemons.as_ref().and_then(|endpoints| endpoints.get(index)));
         }
         let daemons = scout.daemons.is_some().then_some(daemons);
-        self.begin(lane, spec, daemons);
+        self.begin(client_job, spec, daemons);
     }
 
     /// A host's daemon is gone: the user is told once.
-    pub fn tell_lost(&mut self, name: &str, reason: &str) {
+    pub fn notify_host_lost(&mut self, name: &str, reason: &str) {
         let Some(scout) = &self.scout else { return };
-        if scout.door.is_some() {
+        if scout.listener.is_some() {
             let text = format!(
                 "host {name} is lost: {reason}. Commands on it fail; leave this session and open \
                  another"
             );
-            self.notice(Lane::of(scout.control), Level::Warning, text);
+            self.notice(ClientJob::session_itself(scout.control_session), Level::Warning, text);
         }
     }
 
     /// The session is over: nobody finds it any more.
     pub fn close_scout(&mut self) {
         let Some(scout) = self.scout.take() else { return };
-        drop(scout.door);
+        drop(scout.listener);
         if let Some(directory) = scout.directory {
             let path = directory.path().to_owned();
             if let Err(error) = directory.remove() {
@@ -169,7 +180,7 @@ fn check(hosts: &[HostSpec]) -> Result<(), String> {
 }
 
 /// What hosts are brought up for, when there is no job yet.
-fn no_job(hosts: Vec<HostSpec>) -> JobSpec {
+fn placeholder_spec(hosts: Vec<HostSpec>) -> JobSpec {
     JobSpec {
         hosts,
         stages: Vec::new(),
@@ -178,9 +189,9 @@ fn no_job(hosts: Vec<HostSpec>) -> JobSpec {
         umask: 0o077,
         options: Vec::new(),
         statistics: false,
-        stdin: false,
-        separate: false,
+        reads_stdin: false,
+        independent_nodes: false,
         networks: Vec::new(),
-        sets: 0,
+        network_sets: 0,
     }
 }

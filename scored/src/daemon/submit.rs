@@ -4,48 +4,61 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use score_proto::login::OfJob;
-use score_proto::message::{Down, HostKind, JobSpec, Level, Up};
-use score_proto::peer::Join;
+use score_proto::client_session::JobMessage;
+use score_proto::message::{ClientMessage, HostKind, JobSpec, Level, ServerMessage};
+use score_proto::peer_message::JoinRequest;
 
-use super::muster::{Muster, News};
-use super::session::{Lane, Said};
-use super::{Daemon, FAILED, LISTENER, REFUSED, WORDS};
-use crate::job::life::Event;
-use crate::job::{check, code};
+use super::daemon_bringup::{BringupProgress, DaemonBringup};
+use super::session::{ClientJob, ClientRequest};
+use super::{Daemon, EXIT_FAILED, EXIT_REFUSED, LAUNCHER_OUTPUT, LISTENER};
+use crate::job::master::MasterEvent;
+use crate::job::{exit_code, validate};
 
 impl Daemon {
     /// Hears all sessions.
-    pub(super) fn hear_sessions(&mut self) {
-        let mut numbers: Vec<usize> = self.sessions.keys().copied().collect();
+    pub(super) fn receive_from_sessions(&mut self) {
+        let mut session_keys: Vec<usize> = self.sessions.keys().copied().collect();
         // Who called first is heard first.
-        numbers.sort_unstable();
-        for number in numbers {
-            while let Some(session) = self.sessions.get_mut(&number)
-                && let Some((job, said)) = session.hear()
+        session_keys.sort_unstable();
+        for session_key in session_keys {
+            while let Some(session) = self.sessions.get_mut(&session_key)
+                && let Some((job, request)) = session.next_request()
             {
-                let (of_job, strange) = (session.number_of(job), session.peer.is_some());
-                let lane = Lane { session: number, job };
-                match said {
-                    Said::Submit(_) if strange => {
-                        self.refuse(Lane::of(number), "log in first".to_owned(), REFUSED);
+                let (job_id, needs_login) =
+                    (session.job_id(job), session.peer_credentials.is_some());
+                let client_job = ClientJob { session_key, job };
+                match request {
+                    ClientRequest::Submit(_) if needs_login => {
+                        self.refuse(
+                            ClientJob::session_itself(session_key),
+                            "log in first".to_owned(),
+                            EXIT_REFUSED,
+                        );
                     }
-                    Said::Submit(spec) => {
-                        session.take_in(job, None);
-                        self.submit(lane, spec);
+                    ClientRequest::Submit(spec) => {
+                        session.add_job(job, None);
+                        self.submit(client_job, spec);
                     }
-                    Said::Open(hosts) => self.open(number, hosts),
-                    Said::ToJob(Down::Content { hash, offset, bytes }) => {
-                        self.content_came(of_job.unwrap_or(0), &hash, offset, &bytes);
+                    ClientRequest::Open(hosts) => self.open_scout(session_key, hosts),
+                    ClientRequest::ToJob(ClientMessage::FileChunk { hash, offset, bytes }) => {
+                        self.on_program_chunk(job_id.unwrap_or(0), &hash, offset, &bytes);
                     }
-                    Said::Login(login) => self.log_in(number, login),
-                    Said::Request(shape, spec) => self.request(lane, shape, *spec),
-                    Said::Console(console) => self.console(number, console),
-                    Said::Forward(message) => self.forward(number, &OfJob { job, message }),
-                    Said::ToJob(message) if of_job.is_none() => self.give_up(lane, &message),
-                    Said::ToJob(message) => self.lead(of_job, Event::Down(message)),
-                    Said::Nonsense => {
-                        let jobs = session.numbers();
+                    ClientRequest::Login(login) => self.log_in(session_key, login),
+                    ClientRequest::Request(shape, spec) => {
+                        self.request_job(client_job, shape, *spec)
+                    }
+                    ClientRequest::Console(console) => self.console(session_key, console),
+                    ClientRequest::Forward(message) => {
+                        self.forward_to_server(session_key, &JobMessage { job, message })
+                    }
+                    ClientRequest::ToJob(message) if job_id.is_none() => {
+                        self.cancel_before_start(client_job, &message)
+                    }
+                    ClientRequest::ToJob(message) => {
+                        self.step_master(job_id, MasterEvent::FromClient(message))
+                    }
+                    ClientRequest::ProtocolError => {
+                        let jobs = session.job_ids();
                         jobs.into_iter().for_each(|job| self.drop_job(job));
                     }
                 }
@@ -54,98 +67,102 @@ impl Daemon {
     }
 
     /// A scrun wants a job.
-    pub(super) fn submit(&mut self, lane: Lane, spec: JobSpec) {
-        if let Err(reason) = check::check(&spec) {
-            return self.refuse(lane, reason, REFUSED);
+    pub(super) fn submit(&mut self, client_job: ClientJob, spec: JobSpec) {
+        if let Err(reason) = validate::check(&spec) {
+            return self.refuse(client_job, reason, EXIT_REFUSED);
         }
         if self.scout.is_some() {
-            return self.submit_inside(lane, spec);
+            return self.submit_in_scout(client_job, spec);
         }
-        if spec.hosts.iter().all(|host| host.kind == HostKind::This) && spec.hosts.len() == 1 {
-            return self.begin(lane, spec, None);
+        if spec.hosts.iter().all(|host| host.kind == HostKind::Local) && spec.hosts.len() == 1 {
+            return self.begin(client_job, spec, None);
         }
-        match self.muster.as_ref().map(|muster| muster.among(&spec.hosts)) {
-            Some(Ok(daemons)) => self.begin(lane, spec, Some(daemons)),
-            Some(Err(reason)) => self.refuse(lane, reason, REFUSED),
-            None => self.bring_up(lane, spec),
+        match self.bringup.as_ref().map(|bringup| bringup.endpoints_of(&spec.hosts)) {
+            Some(Ok(daemons)) => self.begin(client_job, spec, Some(daemons)),
+            Some(Err(reason)) => self.refuse(client_job, reason, EXIT_REFUSED),
+            None => self.bring_up(client_job, spec),
         }
     }
 
     /// Starts daemons on the hosts of a job, or of a scout session.
-    pub(super) fn bring_up(&mut self, lane: Lane, spec: JobSpec) {
+    pub(super) fn bring_up(&mut self, client_job: ClientJob, spec: JobSpec) {
         let registry = self.poll.registry();
-        let tokens = [LISTENER, WORDS];
-        let made = Muster::new(lane, spec, &self.setting, registry, tokens);
-        match made {
-            Err(reason) => self.refuse(lane, reason, FAILED),
-            Ok((muster, peers, notice)) => {
-                self.muster = Some(muster);
+        let tokens = [LISTENER, LAUNCHER_OUTPUT];
+        let result = DaemonBringup::new(client_job, spec, &self.options, registry, tokens);
+        match result {
+            Err(reason) => self.refuse(client_job, reason, EXIT_FAILED),
+            Ok((bringup, peers, notice)) => {
+                self.bringup = Some(bringup);
                 self.peers = Some(peers);
-                notice.into_iter().for_each(|text| self.notice(lane, Level::Info, text));
+                notice.into_iter().for_each(|text| self.notice(client_job, Level::Info, text));
             }
         }
     }
 
-    pub(super) fn refuse(&mut self, lane: Lane, reason: String, code: u8) {
-        if let Some(session) = self.sessions.get_mut(&lane.session) {
-            session.tell(lane.job, &Up::Refused { reason, code });
+    pub(super) fn refuse(&mut self, client_job: ClientJob, reason: String, code: u8) {
+        if let Some(session) = self.sessions.get_mut(&client_job.session_key) {
+            session.send(client_job.job, &ServerMessage::Refused { reason, code });
         }
     }
 
     /// The user does not want to wait for the hosts any longer.
-    pub(super) fn give_up(&mut self, lane: Lane, message: &Down) {
+    pub(super) fn cancel_before_start(&mut self, client_job: ClientJob, message: &ClientMessage) {
         let signal = match message {
-            Down::Kill => libc::SIGKILL,
-            Down::Signal(signal @ (libc::SIGINT | libc::SIGHUP | libc::SIGABRT)) => *signal,
+            ClientMessage::Kill => libc::SIGKILL,
+            ClientMessage::Signal(signal @ (libc::SIGINT | libc::SIGHUP | libc::SIGABRT)) => {
+                *signal
+            }
             _ => return,
         };
-        let session = self.sessions.get_mut(&lane.session);
-        let (waits, id) = session.map_or((false, None), |one| (one.waits(lane.job), one.id));
-        let reason = match waits {
+        let session = self.sessions.get_mut(&client_job.session_key);
+        let (is_pending, session_id) =
+            session.map_or((false, None), |one| (one.is_pending(client_job.job), one.id));
+        let reason = match is_pending {
             true => "given up while the job waited for room",
             false => "given up before all hosts were up",
         };
-        self.refuse(lane, reason.to_owned(), code::of_signal(signal));
-        if let Some(session) = id {
-            self.cancel(session, lane.job);
+        self.refuse(client_job, reason.to_owned(), exit_code::of_signal(signal));
+        if let Some(session) = session_id {
+            self.cancel_request(session, client_job.job);
         }
     }
 
     /// Hosts on their way up.
-    pub(super) fn advance(&mut self) {
-        let Some(muster) = &mut self.muster else { return };
-        let news = muster.advance(Instant::now());
-        self.family.borrow_mut().extend(muster.processes());
+    pub(super) fn advance_bringup(&mut self) {
+        let Some(bringup) = &mut self.bringup else { return };
+        let progress = bringup.advance(Instant::now());
+        self.known_children.borrow_mut().extend(bringup.processes());
         // While daemons come up there is time for that.
-        let ahead = muster.spec.as_ref().filter(|_| !muster.has_looked_ahead).cloned();
-        muster.has_looked_ahead = true;
-        self.take_news(news);
-        ahead.iter().for_each(|spec| self.take_own(spec));
+        let spec_to_preload =
+            bringup.spec.as_ref().filter(|_| !bringup.has_preloaded_programs).cloned();
+        bringup.has_preloaded_programs = true;
+        self.report_bringup_progress(progress);
+        spec_to_preload.iter().for_each(|spec| self.preload_local_programs(spec));
     }
 
-    pub(super) fn take_news(&mut self, news: News) {
-        let Some(muster) = &self.muster else { return };
-        let (lane, begun) = (muster.lane, muster.spec.is_none());
-        for line in news.lines {
-            self.notice(lane, Level::Warning, line);
+    pub(super) fn report_bringup_progress(&mut self, progress: BringupProgress) {
+        let Some(bringup) = &self.bringup else { return };
+        let (client_job, has_begun) = (bringup.client_job, bringup.spec.is_none());
+        for line in progress.lines {
+            self.notice(client_job, Level::Warning, line);
         }
-        if !begun && !news.failures.is_empty() {
-            self.refuse(lane, news.failures.join("\n"), FAILED);
+        if !has_begun && !progress.failures.is_empty() {
+            self.refuse(client_job, progress.failures.join("\n"), EXIT_FAILED);
         }
     }
 
     /// A daemon has come up.
-    pub(super) fn joined(&mut self, link: usize, join: &Join) {
-        let from = self.peers.as_ref().and_then(|peers| peers.address(link));
-        let Some(muster) = &mut self.muster else { return };
+    pub(super) fn on_join(&mut self, link_id: usize, join: &JoinRequest) {
+        let remote_ip = self.peers.as_ref().and_then(|peers| peers.address(link_id));
+        let Some(bringup) = &mut self.bringup else { return };
         // What others dial is where we see it, at the port that it says.
-        let address = from.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
-        muster.joined(&join.name, (address, join.incarnation));
-        let Some(daemons) = muster.daemons() else { return };
-        let lane = muster.lane;
-        match muster.spec.take() {
-            Some(_) if self.scout.is_some() => self.opened(Some(daemons)),
-            Some(spec) => self.begin(lane, spec, Some(daemons)),
+        let address = remote_ip.map_or(join.address, |ip| SocketAddr::new(ip, join.address.port()));
+        bringup.on_join(&join.name, (address, join.incarnation));
+        let Some(daemons) = bringup.daemons() else { return };
+        let client_job = bringup.client_job;
+        match bringup.spec.take() {
+            Some(_) if self.scout.is_some() => self.on_hosts_ready(Some(daemons)),
+            Some(spec) => self.begin(client_job, spec, Some(daemons)),
             None => {}
         }
     }

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use super::{LONGEST_PAUSE, PATIENCE, PAUSE, Seen};
-use crate::cluster::Time;
+use super::{ActivitySample, MAX_BACKOFF_INTERVAL, MIN_BACKOFF_INTERVAL, RECHECK_INTERVAL};
+use crate::cluster::MonotonicTime;
 
 /// What happens to a parallel process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum DetectorEvent {
     /// All hosts say that all of its processes there are idle.
     AllIdle,
     /// Some host says that one of them is busy.
     SomeBusy,
     /// All hosts have looked.
-    Seen {
+    RoundDone {
         /// In this round.
         round: u64,
         /// At all processes together.
-        seen: Seen,
+        activity: ActivitySample,
     },
     /// The whole job has stopped, as was asked for.
-    Held,
+    GangStopped,
     /// Its slice is over. When it runs again hosts whose processes are idle say so once more.
     Stopped,
     /// Time has passed.
@@ -29,16 +29,16 @@ pub enum Event {
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum DetectorAction {
     /// All hosts look at their processes, once.
-    Look {
+    TakeSnapshot {
         /// Larger by one than the last, within a suspicion.
         round: u64,
         /// They are stopped: threads are looked at, too.
         stopped: bool,
     },
     /// Stop the job, and say `Held`.
-    Hold,
+    StopGang,
     /// It goes on.
     Release,
     /// It is deadlocked, and still stopped.
@@ -48,14 +48,14 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum State {
     Busy,
-    First,
-    Second,
-    Third,
+    Round1,
+    Round2,
+    Round3,
     /// Nothing is amiss, but not everybody who spins has had its chance: the third round again.
-    Patience(Time),
-    Holding,
-    Last,
-    Pause(Time),
+    RecheckDelay(MonotonicTime),
+    StoppingGang,
+    ConfirmRound,
+    Backoff(MonotonicTime),
     Deadlocked,
 }
 
@@ -66,18 +66,26 @@ pub struct Detector {
     state: State,
     all_idle: bool,
     /// All were idle before a stop, and have not said so since.
-    stopped: bool,
+    stopped_while_idle: bool,
     round: u64,
-    pause: Duration,
-    patience: Duration,
+    backoff: Duration,
+    recheck_delay: Duration,
 }
 
 impl Detector {
     /// For a parallel process of so many nodes.
     pub fn new(nodes: u32) -> Self {
-        let (state, pause) = (State::Busy, PAUSE);
-        let (all_idle, stopped, round) = (false, false, 0);
-        Self { nodes, state, all_idle, stopped, round, pause, patience: PATIENCE }
+        let (state, backoff) = (State::Busy, MIN_BACKOFF_INTERVAL);
+        let (all_idle, stopped_while_idle, round) = (false, false, 0);
+        Self {
+            nodes,
+            state,
+            all_idle,
+            stopped_while_idle,
+            round,
+            backoff,
+            recheck_delay: RECHECK_INTERVAL,
+        }
     }
 
     /// Whether it was found.
@@ -87,122 +95,136 @@ impl Detector {
     }
 
     /// When `Tick` is wanted.
-    pub fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Option<MonotonicTime> {
         match self.state {
-            State::Pause(_) if self.stopped => None,
-            State::Pause(until) | State::Patience(until) => Some(until),
+            State::Backoff(_) if self.stopped_while_idle => None,
+            State::Backoff(deadline) | State::RecheckDelay(deadline) => Some(deadline),
             _ => None,
         }
     }
 
     /// Whether rounds are under way. The job has to run meanwhile: a stop counts as a run of all
     /// threads, so that rounds on both sides of one say that they have changed.
-    pub fn suspects(&self) -> bool {
-        !matches!(self.state, State::Busy | State::Pause(_) | State::Deadlocked)
+    pub fn is_suspecting(&self) -> bool {
+        !matches!(self.state, State::Busy | State::Backoff(_) | State::Deadlocked)
     }
 
     /// Something happens.
-    pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
+    pub fn on(&mut self, event: DetectorEvent, now: MonotonicTime) -> Vec<DetectorAction> {
         match (event, self.state) {
-            (Event::AllIdle, state) => {
-                (self.all_idle, self.stopped) = (true, false);
+            (DetectorEvent::AllIdle, state) => {
+                (self.all_idle, self.stopped_while_idle) = (true, false);
                 match state {
                     State::Busy => {
-                        self.pause = PAUSE;
-                        self.first()
+                        self.backoff = MIN_BACKOFF_INTERVAL;
+                        self.start_round1()
                     }
-                    State::Pause(until) if until <= now => self.first(),
+                    State::Backoff(deadline) if deadline <= now => self.start_round1(),
                     _ => Vec::new(),
                 }
             }
-            (Event::Stopped, state) => {
-                self.stopped = self.all_idle;
-                if matches!(state, State::First | State::Second | State::Third | State::Patience(_))
-                {
-                    self.state = State::Pause(now);
+            (DetectorEvent::Stopped, state) => {
+                self.stopped_while_idle = self.all_idle;
+                if matches!(
+                    state,
+                    State::Round1 | State::Round2 | State::Round3 | State::RecheckDelay(_)
+                ) {
+                    self.state = State::Backoff(now);
                 }
                 Vec::new()
             }
-            (Event::SomeBusy, state) => {
-                (self.all_idle, self.stopped) = (false, false);
+            (DetectorEvent::SomeBusy, state) => {
+                (self.all_idle, self.stopped_while_idle) = (false, false);
                 match state {
                     State::Deadlocked => Vec::new(),
-                    _ => self.give_up(now),
+                    _ => self.back_off(now),
                 }
             }
-            (Event::Seen { round, seen }, state) if round == self.round => {
-                self.seen(state, seen, now)
+            (DetectorEvent::RoundDone { round, activity }, state) if round == self.round => {
+                self.on_round_done(state, activity, now)
             }
-            (Event::Held, State::Holding) => {
-                self.state = State::Last;
-                self.look(true)
+            (DetectorEvent::GangStopped, State::StoppingGang) => {
+                self.state = State::ConfirmRound;
+                self.take_snapshot(true)
             }
-            (Event::Tick, State::Pause(until)) if until <= now && !self.stopped => self.first(),
-            (Event::Tick, State::Patience(until)) if until <= now => {
-                self.state = State::Third;
-                self.look(false)
+            (DetectorEvent::Tick, State::Backoff(deadline))
+                if deadline <= now && !self.stopped_while_idle =>
+            {
+                self.start_round1()
+            }
+            (DetectorEvent::Tick, State::RecheckDelay(deadline)) if deadline <= now => {
+                self.state = State::Round3;
+                self.take_snapshot(false)
             }
             _ => Vec::new(),
         }
     }
 
-    fn seen(&mut self, state: State, seen: Seen, now: Time) -> Vec<Action> {
-        let all = seen.nodes == self.nodes && seen.idle;
-        let nothing = seen.sent == seen.received && seen.remote == 0;
-        let between = all && seen.unchanged && nothing;
+    fn on_round_done(
+        &mut self,
+        state: State,
+        activity: ActivitySample,
+        now: MonotonicTime,
+    ) -> Vec<DetectorAction> {
+        let all_idle = activity.node_count == self.nodes && activity.idle;
+        let no_message_in_flight =
+            activity.sent == activity.received && activity.outstanding_rma == 0;
+        let all_still_idle = all_idle && activity.unchanged && no_message_in_flight;
         match state {
-            State::First if all => {
-                self.state = State::Second;
-                self.look(false)
+            State::Round1 if all_idle => {
+                self.state = State::Round2;
+                self.take_snapshot(false)
             }
-            State::Second if between => {
-                self.state = State::Third;
-                self.look(false)
+            State::Round2 if all_still_idle => {
+                self.state = State::Round3;
+                self.take_snapshot(false)
             }
-            State::Third if between && seen.polled => {
-                self.state = State::Holding;
-                vec![Action::Hold]
+            State::Round3 if all_still_idle && activity.all_spinners_polled => {
+                self.state = State::StoppingGang;
+                vec![DetectorAction::StopGang]
             }
-            State::Third if between => {
-                self.state = State::Patience(now + self.patience);
-                self.patience = (self.patience * 2).min(LONGEST_PAUSE);
+            State::Round3 if all_still_idle => {
+                self.state = State::RecheckDelay(now + self.recheck_delay);
+                self.recheck_delay = (self.recheck_delay * 2).min(MAX_BACKOFF_INTERVAL);
                 Vec::new()
             }
             // Nobody polls while it is stopped.
-            State::Last if between => {
+            State::ConfirmRound if all_still_idle => {
                 self.state = State::Deadlocked;
-                vec![Action::Verdict]
+                vec![DetectorAction::Verdict]
             }
-            State::First | State::Second | State::Third | State::Last => self.give_up(now),
+            State::Round1 | State::Round2 | State::Round3 | State::ConfirmRound => {
+                self.back_off(now)
+            }
             State::Busy
-            | State::Holding
-            | State::Pause(_)
-            | State::Patience(_)
+            | State::StoppingGang
+            | State::Backoff(_)
+            | State::RecheckDelay(_)
             | State::Deadlocked => Vec::new(),
         }
     }
 
-    fn first(&mut self) -> Vec<Action> {
-        self.state = State::First;
-        self.patience = PATIENCE;
+    fn start_round1(&mut self) -> Vec<DetectorAction> {
+        self.state = State::Round1;
+        self.recheck_delay = RECHECK_INTERVAL;
         // A gap: no host may compare this round with the last of another suspicion.
         self.round += 1;
-        self.look(false)
+        self.take_snapshot(false)
     }
 
-    fn look(&mut self, stopped: bool) -> Vec<Action> {
+    fn take_snapshot(&mut self, stopped: bool) -> Vec<DetectorAction> {
         self.round += 1;
-        vec![Action::Look { round: self.round, stopped }]
+        vec![DetectorAction::TakeSnapshot { round: self.round, stopped }]
     }
 
-    fn give_up(&mut self, now: Time) -> Vec<Action> {
-        let held = matches!(self.state, State::Holding | State::Last);
+    fn back_off(&mut self, now: MonotonicTime) -> Vec<DetectorAction> {
+        let was_stopped = matches!(self.state, State::StoppingGang | State::ConfirmRound);
         self.state = if self.all_idle {
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-            State::Pause(now + self.pause)
+            self.backoff = (self.backoff * 2).min(MAX_BACKOFF_INTERVAL);
+            State::Backoff(now + self.backoff)
         } else {
             State::Busy
         };
-        if held { vec![Action::Release] } else { Vec::new() }
+        if was_stopped { vec![DetectorAction::Release] } else { Vec::new() }
     }
 }

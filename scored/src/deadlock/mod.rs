@@ -48,16 +48,16 @@ use std::time::Duration;
 mod detector;
 #[cfg(test)]
 mod model;
-mod sample;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use detector::{Action, Detector, Event};
-pub use sample::{Sample, Watch};
-pub use score_proto::sight::Seen;
+pub use detector::{Detector, DetectorAction, DetectorEvent};
+pub use score_proto::observation::ActivitySample;
+pub use snapshot::{LastRound, ProcessSnapshot};
 
 /// From a look that found no deadlock to the next, while all are idle; doubled up to a second.
-const PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_BACKOFF_INTERVAL: Duration = Duration::from_millis(2);
+const MAX_BACKOFF_INTERVAL: Duration = Duration::from_secs(1);
 /// From a third round in which somebody has not polled to the same again; doubled likewise.
-const PATIENCE: Duration = Duration::from_millis(1);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -8,11 +8,11 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use super::*;
-use crate::cluster::Time;
+use crate::cluster::MonotonicTime;
 
 /// Where a thread is. From `Waiting` to `Taken` its idle slot is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum At {
+enum ThreadPhase {
     Busy,
     /// Counted as sent, not yet published.
     Sending(usize),
@@ -31,12 +31,12 @@ enum At {
 }
 
 /// The round after the first two: a suspicion leaves one number out before them.
-const THIRD: u64 = 4;
+const THIRD_ROUND: u64 = 4;
 
 /// A rule that is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Without {
-    Nothing,
+pub enum DisabledRule {
+    NoRule,
     SlotFirst,
     Unchanged,
     AllThreads,
@@ -46,7 +46,7 @@ pub enum Without {
     Polls,
     SecondPoll,
     Helpers,
-    Ran,
+    HelperRuns,
 }
 
 /// A thread that has never said anything.
@@ -61,8 +61,8 @@ enum Helper {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Process {
-    threads: Vec<At>,
+struct ModelProcess {
+    threads: Vec<ThreadPhase>,
     slots: Vec<bool>,
     turns: u64,
     polls: u64,
@@ -80,30 +80,30 @@ struct Process {
 
 /// A sample in the making.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-struct Reading {
-    word: usize,
-    sample: Sample,
+struct PartialSnapshot {
+    next_word: usize,
+    sample: ProcessSnapshot,
     slots: Vec<bool>,
     /// Helpers are looked at, too.
-    deep: bool,
+    reads_helpers: bool,
     helpers: Vec<Helper>,
 }
 
-impl Reading {
+impl PartialSnapshot {
     /// Words to be read of a process.
-    fn words(&self, process: &Process) -> usize {
-        process.slots.len() + 3 + self.looked_at(process)
+    fn words(&self, process: &ModelProcess) -> usize {
+        process.slots.len() + 3 + self.helpers_read(process)
     }
 
     /// Helpers among them.
-    fn looked_at(&self, process: &Process) -> usize {
-        if self.deep { process.helpers.len() } else { 0 }
+    fn helpers_read(&self, process: &ModelProcess) -> usize {
+        if self.reads_helpers { process.helpers.len() } else { 0 }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct World {
-    processes: Vec<Process>,
+pub struct ModelState {
+    processes: Vec<ModelProcess>,
     /// Remote writes: by whom, to whom, and whether they have landed.
     writes: Vec<(usize, usize, bool)>,
     sends_left: u8,
@@ -111,12 +111,12 @@ pub struct World {
     /// How often helpers are woken.
     wakes_left: u8,
     /// There are remote writes: who waits spins, and looks at its memory between polls.
-    memory: bool,
+    has_remote_writes: bool,
     detector: Detector,
-    watches: Vec<Watch>,
-    round: Option<(u64, Vec<Reading>)>,
-    told: Option<Seen>,
-    began: bool,
+    histories: Vec<LastRound>,
+    round: Option<(u64, Vec<PartialSnapshot>)>,
+    collected: Option<ActivitySample>,
+    started: bool,
 }
 
 /// What is explored.
@@ -136,20 +136,20 @@ pub struct Bounds {
 
 /// See the [module](self).
 pub struct Model {
-    without: Without,
+    disabled: DisabledRule,
     /// Hashes: whole worlds would fill the memory.
-    pub seen: HashSet<u64>,
-    todo: Vec<World>,
+    pub visited: HashSet<u64>,
+    pending: Vec<ModelState>,
     /// Where a suspicion was wrong.
-    pub wrong: Option<World>,
+    pub false_suspicion: Option<ModelState>,
     /// How many there were.
     pub suspicions: usize,
 }
 
-impl World {
+impl ModelState {
     fn new(Bounds { threads, sends, writes, helpers, wakes }: Bounds) -> Self {
-        let process = |(at, count): (usize, &usize)| Process {
-            threads: vec![At::Busy; *count],
+        let process = |(index, count): (usize, &usize)| ModelProcess {
+            threads: vec![ThreadPhase::Busy; *count],
             slots: vec![false; *count],
             turns: 0,
             polls: 0,
@@ -160,7 +160,7 @@ impl World {
             queue: 0,
             memory: 0,
             memory_seen: 0,
-            helpers: vec![Helper::Asleep(0); if at == 0 { helpers } else { 0 }],
+            helpers: vec![Helper::Asleep(0); if index == 0 { helpers } else { 0 }],
         };
         Self {
             processes: threads.iter().enumerate().map(process).collect(),
@@ -168,12 +168,12 @@ impl World {
             sends_left: sends,
             writes_left: writes,
             wakes_left: wakes,
-            memory: writes > 0,
+            has_remote_writes: writes > 0,
             detector: Detector::new(threads.len() as u32),
-            watches: vec![Watch::default(); threads.len()],
+            histories: vec![LastRound::default(); threads.len()],
             round: None,
-            told: None,
-            began: false,
+            collected: None,
+            started: false,
         }
     }
 
@@ -183,29 +183,37 @@ impl World {
             && self.processes.iter().all(|process| {
                 process.queue == 0
                     && process.memory == process.memory_seen
-                    && process.threads.iter().all(|at| matches!(at, At::Waiting | At::Polling))
+                    && process
+                        .threads
+                        .iter()
+                        .all(|phase| matches!(phase, ThreadPhase::Waiting | ThreadPhase::Polling))
                     && process.helpers.iter().all(|helper| matches!(helper, Helper::Asleep(_)))
             })
     }
 
     fn is_plain(&self) -> bool {
-        !self.memory && self.processes.iter().all(|process| process.helpers.is_empty())
+        !self.has_remote_writes && self.processes.iter().all(|process| process.helpers.is_empty())
     }
 
     /// True for a suspicion, with which the model ends: it has to be right without any stop.
-    fn carry_out(&mut self, actions: Vec<Action>) -> bool {
+    fn perform(&mut self, actions: Vec<DetectorAction>) -> bool {
         let mut suspicion = false;
         for action in actions {
             match action {
                 // Where nobody writes into anybody's memory and no helper is woken the first two
                 // rounds are enough.
-                Action::Look { round, .. } if round == THIRD && self.is_plain() => suspicion = true,
-                Action::Look { round, .. } => {
-                    self.round = Some((round, vec![Reading::default(); self.processes.len()]));
-                    self.told = Some(Seen::NOTHING);
+                DetectorAction::TakeSnapshot { round, .. }
+                    if round == THIRD_ROUND && self.is_plain() =>
+                {
+                    suspicion = true
                 }
-                Action::Hold => suspicion = true,
-                Action::Release | Action::Verdict => {}
+                DetectorAction::TakeSnapshot { round, .. } => {
+                    self.round =
+                        Some((round, vec![PartialSnapshot::default(); self.processes.len()]));
+                    self.collected = Some(ActivitySample::EMPTY);
+                }
+                DetectorAction::StopGang => suspicion = true,
+                DetectorAction::Release | DetectorAction::Verdict => {}
             }
         }
         suspicion
@@ -214,54 +222,59 @@ impl World {
 
 impl Model {
     /// All that can happen within these bounds.
-    pub fn explore(without: Without, bounds: Bounds) -> Self {
-        let first = World::new(bounds);
-        let mut model =
-            Self { without, seen: HashSet::new(), todo: vec![first], wrong: None, suspicions: 0 };
-        while let Some(world) = model.todo.pop() {
-            assert!(model.seen.len() < 20_000_000, "the model has grown too large");
-            model.steps(&world);
-            if model.wrong.is_some() {
+    pub fn explore(disabled: DisabledRule, bounds: Bounds) -> Self {
+        let first = ModelState::new(bounds);
+        let mut model = Self {
+            disabled,
+            visited: HashSet::new(),
+            pending: vec![first],
+            false_suspicion: None,
+            suspicions: 0,
+        };
+        while let Some(state) = model.pending.pop() {
+            assert!(model.visited.len() < 20_000_000, "the model has grown too large");
+            model.expand(&state);
+            if model.false_suspicion.is_some() {
                 break;
             }
         }
         model
     }
 
-    fn add(&mut self, world: World) {
+    fn add(&mut self, state: ModelState) {
         let hasher = BuildHasherDefault::<DefaultHasher>::new();
-        if self.seen.insert(hasher.hash_one(&world)) {
-            self.todo.push(world);
+        if self.visited.insert(hasher.hash_one(&state)) {
+            self.pending.push(state);
         }
     }
 
-    fn act(&mut self, mut world: World, actions: Vec<Action>) {
-        if world.carry_out(actions) {
+    fn apply(&mut self, mut state: ModelState, actions: Vec<DetectorAction>) {
+        if state.perform(actions) {
             self.suspicions += 1;
-            if !world.is_dead() {
-                self.wrong = Some(world);
+            if !state.is_dead() {
+                self.false_suspicion = Some(state);
             }
             return;
         }
-        self.add(world);
+        self.add(state);
     }
 
-    fn steps(&mut self, world: &World) {
-        for process in 0..world.processes.len() {
-            for thread in 0..world.processes[process].threads.len() {
-                self.thread(world, process, thread);
+    fn expand(&mut self, state: &ModelState) {
+        for process in 0..state.processes.len() {
+            for thread in 0..state.processes[process].threads.len() {
+                self.thread(state, process, thread);
             }
-            for helper in 0..world.processes[process].helpers.len() {
-                self.helper(world, process, helper);
+            for helper in 0..state.processes[process].helpers.len() {
+                self.helper(state, process, helper);
             }
         }
-        self.writes(world);
-        self.detector(world);
+        self.writes(state);
+        self.detector(state);
     }
 
-    fn writes(&mut self, world: &World) {
-        for (index, &(from, to, landed)) in world.writes.iter().enumerate() {
-            let mut next = world.clone();
+    fn writes(&mut self, state: &ModelState) {
+        for (index, &(from, to, landed)) in state.writes.iter().enumerate() {
+            let mut next = state.clone();
             if landed {
                 next.writes.remove(index);
                 next.processes[from].remote -= 1;
@@ -273,75 +286,80 @@ impl Model {
         }
     }
 
-    fn thread(&mut self, world: &World, p: usize, t: usize) {
-        let mut next = world.clone();
-        let own = &mut next.processes[p];
-        match own.threads[t] {
-            At::Busy => {
-                self.busy(world, p, t);
-                own.slots[t] = true;
-                own.threads[t] = if world.memory { At::Waiting } else { At::Polling };
+    fn thread(&mut self, state: &ModelState, p: usize, t: usize) {
+        let mut next = state.clone();
+        let process = &mut next.processes[p];
+        match process.threads[t] {
+            ThreadPhase::Busy => {
+                self.busy(state, p, t);
+                process.slots[t] = true;
+                process.threads[t] = if state.has_remote_writes {
+                    ThreadPhase::Waiting
+                } else {
+                    ThreadPhase::Polling
+                };
             }
-            At::Sending(to) => {
-                own.threads[t] = At::Busy;
+            ThreadPhase::Sending(to) => {
+                process.threads[t] = ThreadPhase::Busy;
                 next.processes[to].queue += 1;
             }
-            At::Waiting if own.memory != own.memory_seen => {
-                own.memory_seen = own.memory;
-                self.wake(own, t, false);
+            ThreadPhase::Waiting if process.memory != process.memory_seen => {
+                process.memory_seen = process.memory;
+                self.wake(process, t, false);
             }
-            At::Waiting => own.threads[t] = At::Polling,
-            At::Polling if own.queue > 0 => {
-                own.queue -= 1;
-                own.threads[t] = At::Taken;
-                if self.without == Without::ReceivedWhenReleased {
-                    own.received += 1;
+            ThreadPhase::Waiting => process.threads[t] = ThreadPhase::Polling,
+            ThreadPhase::Polling if process.queue > 0 => {
+                process.queue -= 1;
+                process.threads[t] = ThreadPhase::Taken;
+                if self.disabled == DisabledRule::ReceivedWhenReleased {
+                    process.received += 1;
                 }
             }
-            At::Polling if !world.memory => return,
-            At::Polling => {
-                own.polls = (own.polls + 1).min(own.polls_seen + 2);
-                own.threads[t] = At::Waiting;
+            ThreadPhase::Polling if !state.has_remote_writes => return,
+            ThreadPhase::Polling => {
+                process.polls = (process.polls + 1).min(process.polls_seen + 2);
+                process.threads[t] = ThreadPhase::Waiting;
             }
-            At::Taken => self.wake(own, t, true),
-            At::Woken { message } => {
-                match self.without {
-                    Without::SlotFirst => own.slots[t] = false,
-                    _ => own.turns += 1,
+            ThreadPhase::Taken => self.wake(process, t, true),
+            ThreadPhase::Woken { message } => {
+                match self.disabled {
+                    DisabledRule::SlotFirst => process.slots[t] = false,
+                    _ => process.turns += 1,
                 }
-                own.threads[t] = if message { At::Releasing } else { At::Busy };
+                process.threads[t] =
+                    if message { ThreadPhase::Releasing } else { ThreadPhase::Busy };
             }
-            At::Releasing => {
-                if self.without != Without::ReceivedWhenReleased {
-                    own.received += 1;
+            ThreadPhase::Releasing => {
+                if self.disabled != DisabledRule::ReceivedWhenReleased {
+                    process.received += 1;
                 }
-                own.threads[t] = At::Busy;
+                process.threads[t] = ThreadPhase::Busy;
             }
         }
         self.add(next);
     }
 
     /// The slot is cleared, then the turn counted, then the thread goes on.
-    fn wake(&self, own: &mut Process, t: usize, message: bool) {
-        match self.without {
-            Without::SlotFirst => own.turns += 1,
-            _ => own.slots[t] = false,
+    fn wake(&self, process: &mut ModelProcess, t: usize, message: bool) {
+        match self.disabled {
+            DisabledRule::SlotFirst => process.turns += 1,
+            _ => process.slots[t] = false,
         }
-        own.threads[t] = At::Woken { message };
+        process.threads[t] = ThreadPhase::Woken { message };
     }
 
     /// The next step of one that has been woken.
-    fn helper(&mut self, world: &World, p: usize, h: usize) {
-        match world.processes[p].helpers[h] {
+    fn helper(&mut self, state: &ModelState, p: usize, h: usize) {
+        match state.processes[p].helpers[h] {
             Helper::Asleep(_) => {}
             Helper::Woken(runs) => {
-                let mut rests = world.clone();
-                rests.processes[p].helpers[h] = Helper::Asleep(runs + 1);
-                self.wake_helpers(&rests, p, h);
-                self.add(rests);
-                for to in (0..world.processes.len()).filter(|to| *to != p) {
-                    if world.sends_left > 0 {
-                        let mut next = world.clone();
+                let mut finished = state.clone();
+                finished.processes[p].helpers[h] = Helper::Asleep(runs + 1);
+                self.wake_helpers(&finished, p, h);
+                self.add(finished);
+                for to in (0..state.processes.len()).filter(|to| *to != p) {
+                    if state.sends_left > 0 {
+                        let mut next = state.clone();
                         next.sends_left -= 1;
                         next.processes[p].sent += 1;
                         next.processes[p].helpers[h] = Helper::Sending(runs, to);
@@ -350,7 +368,7 @@ impl Model {
                 }
             }
             Helper::Sending(runs, to) => {
-                let mut next = world.clone();
+                let mut next = state.clone();
                 next.processes[to].queue += 1;
                 next.processes[p].helpers[h] = Helper::Asleep(runs + 1);
                 self.add(next);
@@ -359,13 +377,13 @@ impl Model {
     }
 
     /// Somebody in a process wakes a helper, other than `but`.
-    fn wake_helpers(&mut self, world: &World, p: usize, but: usize) {
-        for (h, helper) in world.processes[p].helpers.iter().enumerate() {
+    fn wake_helpers(&mut self, state: &ModelState, p: usize, except_helper: usize) {
+        for (h, helper) in state.processes[p].helpers.iter().enumerate() {
             if let Helper::Asleep(runs) = helper
-                && h != but
-                && world.wakes_left > 0
+                && h != except_helper
+                && state.wakes_left > 0
             {
-                let mut next = world.clone();
+                let mut next = state.clone();
                 next.wakes_left -= 1;
                 next.processes[p].helpers[h] = Helper::Woken(*runs);
                 self.add(next);
@@ -373,19 +391,19 @@ impl Model {
         }
     }
 
-    fn busy(&mut self, world: &World, p: usize, t: usize) {
-        self.wake_helpers(world, p, usize::MAX);
-        for to in (0..world.processes.len()).filter(|to| *to != p) {
-            if world.sends_left > 0 {
-                let mut next = world.clone();
+    fn busy(&mut self, state: &ModelState, p: usize, t: usize) {
+        self.wake_helpers(state, p, usize::MAX);
+        for to in (0..state.processes.len()).filter(|to| *to != p) {
+            if state.sends_left > 0 {
+                let mut next = state.clone();
                 next.sends_left -= 1;
                 next.processes[p].sent += 1;
-                next.processes[p].threads[t] = At::Sending(to);
+                next.processes[p].threads[t] = ThreadPhase::Sending(to);
                 self.add(next);
             }
             // Which of them writes makes no difference.
-            if world.writes_left > 0 && p == 0 {
-                let mut next = world.clone();
+            if state.writes_left > 0 && p == 0 {
+                let mut next = state.clone();
                 next.writes_left -= 1;
                 next.processes[p].remote += 1;
                 next.writes.push((p, to, false));
@@ -394,79 +412,84 @@ impl Model {
         }
     }
 
-    fn detector(&mut self, world: &World) {
-        let mut next = world.clone();
-        if !world.began {
-            next.began = true;
-            let actions = next.detector.on(Event::AllIdle, Time::ZERO);
-            self.act(next, actions);
-        } else if let Some((_, readings)) = &world.round {
-            let words = |p: usize| readings[p].words(&world.processes[p]);
-            let begun = (0..readings.len()).find(|p| (1..words(*p)).contains(&readings[*p].word));
-            for p in begun.map_or(0..readings.len(), |p| p..p + 1) {
-                self.read(world, p);
+    fn detector(&mut self, state: &ModelState) {
+        let mut next = state.clone();
+        if !state.started {
+            next.started = true;
+            let actions = next.detector.on(DetectorEvent::AllIdle, MonotonicTime::ZERO);
+            self.apply(next, actions);
+        } else if let Some((_, readings)) = &state.round {
+            let word_count = |p: usize| readings[p].words(&state.processes[p]);
+            let in_progress =
+                (0..readings.len()).find(|p| (1..word_count(*p)).contains(&readings[*p].next_word));
+            for p in in_progress.map_or(0..readings.len(), |p| p..p + 1) {
+                self.read(state, p);
             }
         }
     }
 
     /// The next word of one process.
-    fn read(&mut self, world: &World, p: usize) {
-        let mut next = world.clone();
+    fn read(&mut self, state: &ModelState, p: usize) {
+        let mut next = state.clone();
         let Some((round, readings)) = &mut next.round else { return };
-        let (round, process, reading) = (*round, &world.processes[p], &mut readings[p]);
+        let (round, process, reading) = (*round, &state.processes[p], &mut readings[p]);
         let threads = process.slots.len();
-        match reading.word {
+        match reading.next_word {
             0 => {
                 reading.sample.turns = process.turns;
-                reading.deep = world.watches[p].follows(round) && self.without != Without::Helpers;
+                reading.reads_helpers =
+                    state.histories[p].follows(round) && self.disabled != DisabledRule::Helpers;
             }
             word if word <= threads => reading.slots.push(process.slots[word - 1]),
             // Before anything is counted: who runs after that has run by the next look.
-            word if word <= threads + reading.looked_at(process) => {
+            word if word <= threads + reading.helpers_read(process) => {
                 reading.helpers.push(process.helpers[word - threads - 1]);
             }
-            word => match word - threads - reading.looked_at(process) {
+            word => match word - threads - reading.helpers_read(process) {
                 // What stays 0 all the time is read along with the rest.
-                1 if world.memory => reading.sample.polls = process.polls,
+                1 if state.has_remote_writes => reading.sample.polls = process.polls,
                 1 => reading.sample.sent = process.sent,
-                2 if world.memory => reading.sample.remote = process.remote,
+                2 if state.has_remote_writes => reading.sample.remote_in_flight = process.remote,
                 2 => reading.sample.received = process.received,
                 _ => return,
             },
         }
-        reading.word += 1;
-        if reading.word == reading.words(process) {
-            if reading.deep {
+        reading.next_word += 1;
+        if reading.next_word == reading.words(process) {
+            if reading.reads_helpers {
                 let asleep = |helper: &Helper| matches!(helper, Helper::Asleep(_));
                 let hasher = BuildHasherDefault::<DefaultHasher>::new();
-                let stamp = hasher.hash_one(&reading.helpers);
-                reading.sample.threads = (self.without != Without::Ran).then_some(stamp);
+                let fingerprint = hasher.hash_one(&reading.helpers);
+                reading.sample.threads =
+                    (self.disabled != DisabledRule::HelperRuns).then_some(fingerprint);
                 if !reading.helpers.iter().all(asleep) {
                     reading.slots.push(false);
                 }
             }
-            reading.sample.spins = world.memory;
-            reading.sample.idle = match self.without {
-                Without::AllThreads => reading.slots.contains(&true),
+            reading.sample.is_spinning = state.has_remote_writes;
+            reading.sample.idle = match self.disabled {
+                DisabledRule::AllThreads => reading.slots.contains(&true),
                 _ => !reading.slots.contains(&false),
             };
             let sample = reading.sample;
-            let mut seen = next.watches[p].look(round, &[sample], false);
+            let mut activity = next.histories[p].compare_round(round, &[sample], false);
             next.processes[p].polls_seen = sample.polls;
-            match self.without {
-                Without::Unchanged => seen.unchanged = true,
-                Without::Polls => seen.polled = true,
-                Without::SecondPoll => seen.polled = sample.polls > 0,
-                Without::Sums => (seen.sent, seen.received) = (0, 0),
-                Without::Remote => seen.remote = 0,
+            match self.disabled {
+                DisabledRule::Unchanged => activity.unchanged = true,
+                DisabledRule::Polls => activity.all_spinners_polled = true,
+                DisabledRule::SecondPoll => activity.all_spinners_polled = sample.polls > 0,
+                DisabledRule::Sums => (activity.sent, activity.received) = (0, 0),
+                DisabledRule::Remote => activity.outstanding_rma = 0,
                 _ => {}
             }
-            next.told = next.told.map(|told| told.and(seen));
-            let end = threads_read(&next);
-            if let Some(seen) = next.told.filter(|_| end) {
-                (next.round, next.told) = (None, None);
-                let actions = next.detector.on(Event::Seen { round, seen }, Time::ZERO);
-                self.act(next, actions);
+            next.collected = next.collected.map(|collected| collected.combine(activity));
+            let is_round_done = all_words_read(&next);
+            if let Some(activity) = next.collected.filter(|_| is_round_done) {
+                (next.round, next.collected) = (None, None);
+                let actions = next
+                    .detector
+                    .on(DetectorEvent::RoundDone { round, activity }, MonotonicTime::ZERO);
+                self.apply(next, actions);
                 return;
             }
         }
@@ -474,10 +497,10 @@ impl Model {
     }
 }
 
-fn threads_read(world: &World) -> bool {
-    let Some((_, readings)) = &world.round else { return false };
+fn all_words_read(state: &ModelState) -> bool {
+    let Some((_, readings)) = &state.round else { return false };
     readings
         .iter()
-        .zip(&world.processes)
-        .all(|(reading, process)| reading.word == reading.words(process))
+        .zip(&state.processes)
+        .all(|(reading, process)| reading.next_word == reading.words(process))
 }

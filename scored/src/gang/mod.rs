@@ -36,67 +36,67 @@
 
 use std::time::Duration;
 
-use crate::cluster::{JobId, Share, Time};
+use crate::cluster::{HostShare, JobId, MonotonicTime};
 
-mod choice;
-mod machine;
-mod tally;
+#[cfg(test)]
+mod rotation_tests;
+mod row_capacity;
+mod scheduler;
+mod switch_latency;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod turn_tests;
 
-pub use machine::Gang;
-pub use tally::Tally;
+pub use scheduler::GangScheduler;
+pub use switch_latency::LatencyHistogram;
 
 /// The largest priority.
-pub const LAST_PRIORITY: u8 = 15;
+pub const LOWEST_PRIORITY: u8 = 15;
 
 /// Times of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setting {
+pub struct GangConfig {
     /// A slice (`scored -ts`).
     pub slice: Duration,
     /// The least that a job runs before it is stopped for another.
-    pub smallest: Duration,
+    pub min_slice: Duration,
     /// What hosts may take to stop a job.
-    pub patience: Duration,
+    pub stop_timeout: Duration,
     /// An idle job keeps its processors that long if all that wait for them were idle, too.
-    pub linger: Duration,
+    pub idle_grace: Duration,
 }
 
-impl Default for Setting {
+impl Default for GangConfig {
     fn default() -> Self {
         Self {
             slice: Duration::from_millis(500),
-            smallest: Duration::from_millis(5),
-            patience: Duration::from_secs(1),
-            linger: Duration::from_millis(10),
+            min_slice: Duration::from_millis(5),
+            stop_timeout: Duration::from_secs(1),
+            idle_grace: Duration::from_millis(10),
         }
     }
 }
 
 /// Why a job is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum HoldReason {
     /// Its user has suspended it.
     User,
     /// Nobody takes its output.
-    Output,
+    OutputBlocked,
     /// What it does is looked at.
-    Check,
+    Inspection,
 }
 
 /// What happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum GangEvent {
     /// A job can run from now on, on these hosts. Nothing of it runs yet.
     Enter {
         /// Its number.
         job: JobId,
         /// Where, each host once.
-        shares: Vec<Share>,
-        /// 0 to [`LAST_PRIORITY`]; what is larger counts as that.
+        shares: Vec<HostShare>,
+        /// 0 to [`LOWEST_PRIORITY`]; what is larger counts as that.
         priority: u8,
     },
     /// It has ended, or is being ended.
@@ -106,7 +106,7 @@ pub enum Event {
         /// Which.
         job: JobId,
         /// The number of the `Stop`.
-        switch: u64,
+        switch_seq: u64,
     },
     /// All of its processes are idle, and no message is outstanding.
     Idle(JobId),
@@ -115,11 +115,11 @@ pub enum Event {
     /// It gives up the rest of its slice (`sc_yield`).
     Yield(JobId),
     /// It wants no slice until then (`sc_sleep`).
-    Sleep(JobId, Time),
+    Sleep(JobId, MonotonicTime),
     /// It is not to run until `Release` for the same reason.
-    Hold(JobId, Why),
+    Hold(JobId, HoldReason),
     /// See `Hold`.
-    Release(JobId, Why),
+    Release(JobId, HoldReason),
     /// Time has passed.
     Tick,
 }
@@ -127,22 +127,22 @@ pub enum Event {
 /// A stop that needs no order: each host carries it out by its own clock, so that all do so at
 /// once and nobody's way to them takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planned {
+pub struct TimedStop {
     /// Its number, as of an order; larger than all before.
-    pub switch: u64,
+    pub switch_seq: u64,
     /// How long the job runs first.
     pub after: Duration,
 }
 
 /// What is to be done, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum GangAction {
     /// Stop it on all of its hosts, then report `Stopped` with this number.
     Stop {
         /// Which.
         job: JobId,
         /// Number of this order; larger than all before.
-        switch: u64,
+        switch_seq: u64,
         /// For longer than a slice.
         lasting: bool,
     },
@@ -151,36 +151,36 @@ pub enum Action {
         /// Which.
         job: JobId,
         /// Number of this order.
-        switch: u64,
+        switch_seq: u64,
         /// When it stops by itself; in place of what was said before.
-        stop: Option<Planned>,
+        stop: Option<TimedStop>,
     },
     /// Have these run one after the other on their one host, so long each, the first one first. The
     /// last turn ends with `Stopped`; so does an earlier one after which the host goes no further.
-    Turns {
+    StartRotation {
         /// Which.
         jobs: Vec<JobId>,
         /// Number of the first turn's stop; each further turn has the next one.
-        switch: u64,
+        switch_seq: u64,
         /// How many.
         turns: u32,
         /// How long each of them is.
         length: Duration,
     },
     /// The turns of these are over; there have been about so many since then.
-    Turned {
+    RotationEnded {
         /// Which, in their order.
         jobs: Vec<JobId>,
         /// How many.
         turns: u32,
         /// When the first one began.
-        since: Time,
+        since: MonotonicTime,
     },
     /// A job with `Hold` has stopped everywhere.
     Held(JobId),
-    /// Some host has not stopped this job within [`Setting::patience`]: it is to be asked for, and
+    /// Some host has not stopped this job within [`GangConfig::patience`]: it is to be asked for, and
     /// named. The job runs on.
-    Late(JobId),
+    StopTimedOut(JobId),
     /// This row begins.
-    Row(Vec<JobId>),
+    RowStarted(Vec<JobId>),
 }

@@ -4,52 +4,52 @@ fn one(node: u32) -> NodeSet {
     NodeSet::one(node)
 }
 
-fn score(nodes: u32) -> Element {
-    Element::new(0, "a.out".to_owned(), Kind::Score, nodes, false)
+fn score_element(nodes: u32) -> Element {
+    Element::new(0, "a.out".to_owned(), ProgramKind::Score, nodes, false)
 }
 
-fn attach(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<Action> {
+fn attach(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<MasterAction> {
     let mut out = Vec::new();
-    element.attached(&nodes.into(), Vec::new(), &mut out);
+    element.on_attached(&nodes.into(), Vec::new(), &mut out);
     out
 }
 
-fn attached(nodes: u32) -> Element {
-    let mut element = score(nodes);
+fn attached_element(nodes: u32) -> Element {
+    let mut element = score_element(nodes);
     assert_eq!(attach(&mut element, 0..nodes), [welcome()]);
     element
 }
 
-fn welcome() -> Action {
-    Action::Order(Order::Welcome { element: 0, peers: Vec::new() })
+fn welcome() -> MasterAction {
+    MasterAction::Order(Order::Welcome { element: 0, peers: Vec::new() })
 }
 
-fn end() -> Action {
-    Action::Order(Order::End { element: 0 })
+fn end() -> MasterAction {
+    MasterAction::Order(Order::EndElement { element: 0 })
 }
 
-fn barrier(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<Action> {
+fn barrier(element: &mut Element, nodes: impl Into<NodeSet>) -> Vec<MasterAction> {
     let mut out = Vec::new();
-    element.in_barrier(&nodes.into(), &mut out);
+    element.on_in_barrier(&nodes.into(), &mut out);
     out
 }
 
-fn ended(element: &mut Element, nodes: impl Into<NodeSet>, status: Status) -> Vec<Action> {
+fn ended(element: &mut Element, nodes: impl Into<NodeSet>, status: Status) -> Vec<MasterAction> {
     let mut out = Vec::new();
-    element.ended(&nodes.into(), status, &[], &mut out);
+    element.on_ended(&nodes.into(), status, &[], &mut out);
     out
 }
 
-fn text(action: &Action) -> &str {
+fn text(action: &MasterAction) -> &str {
     match action {
-        Action::Up(score_proto::message::Up::Notice { text, .. }) => text,
+        MasterAction::ToClient(score_proto::message::ServerMessage::Notice { text, .. }) => text,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn nobody_is_welcomed_before_all_have_attached() {
-    let mut element = score(3);
+fn the_network_is_announced_only_when_all_have_attached() {
+    let mut element = score_element(3);
     assert_eq!(attach(&mut element, 1..3), []);
     assert_eq!(attach(&mut element, 1..2), []);
     assert_eq!(attach(&mut element, 0..1), [welcome()]);
@@ -58,31 +58,31 @@ fn nobody_is_welcomed_before_all_have_attached() {
 
 #[test]
 fn the_addresses_of_all_hosts_go_to_all_with_the_welcome() {
-    let mut element = score(2);
-    let address = |host| HostAddress { host, address: vec![host as u8] };
+    let mut element = score_element(2);
+    let address = |host| HostNetworkAddress { host, address: vec![host as u8] };
     let mut out = Vec::new();
-    element.attached(&one(1), vec![address(1)], &mut out);
-    element.attached(&one(0), vec![address(0)], &mut out);
+    element.on_attached(&one(1), vec![address(1)], &mut out);
+    element.on_attached(&one(0), vec![address(0)], &mut out);
     let peers = vec![address(1), address(0)];
-    assert_eq!(out, [Action::Order(Order::Welcome { element: 0, peers })]);
+    assert_eq!(out, [MasterAction::Order(Order::Welcome { element: 0, peers })]);
 }
 
 #[test]
 fn a_barrier_is_done_when_all_are_in_it_and_can_be_entered_again() {
-    let mut element = attached(4);
+    let mut element = attached_element(4);
     for _ in 0..2 {
         assert_eq!(barrier(&mut element, 1..4), []);
-        let done = Action::Order(Order::BarrierDone { element: 0 });
+        let done = MasterAction::Order(Order::BarrierDone { element: 0 });
         assert_eq!(barrier(&mut element, 0..1), [done]);
     }
 }
 
 #[test]
-fn who_waits_for_the_dead_is_told_once_whichever_comes_first() {
-    let mut element = attached(3);
+fn a_wait_for_an_ended_node_is_reported_once_in_either_order() {
+    let mut element = attached_element(3);
     assert_eq!(barrier(&mut element, 0..1), []);
     let first = ended(&mut element, 2..3, Status::Exited(0));
-    let mut other = attached(3);
+    let mut other = attached_element(3);
     assert_eq!(ended(&mut other, 2..3, Status::Exited(0)), []);
     let second = barrier(&mut other, 0..1);
     for actions in [first, second] {
@@ -97,38 +97,38 @@ fn who_waits_for_the_dead_is_told_once_whichever_comes_first() {
 }
 
 #[test]
-fn only_the_first_death_is_told_and_counted() {
-    let mut element = attached(3);
+fn only_the_first_failure_is_reported_and_counted() {
+    let mut element = attached_element(3);
     assert_eq!(ended(&mut element, 1..2, Status::Signaled(libc::SIGBUS)).len(), 2);
     assert_eq!(ended(&mut element, 0..1, Status::Signaled(libc::SIGKILL)), []);
     assert_eq!(ended(&mut element, 1..3, Status::Exited(9)), []);
-    assert!(element.is_over());
+    assert!(element.is_ended());
     assert_eq!(element.code(), 135);
 }
 
 #[test]
 fn a_report_for_many_nodes_counts_each_once_and_takes_the_code_of_node_0() {
-    let mut element = Element::new(0, "sh".to_owned(), Kind::Plain, 5, false);
+    let mut element = Element::new(0, "sh".to_owned(), ProgramKind::Plain, 5, false);
     let lines = ended(&mut element, 0..3, Status::Exited(4));
     let lines: Vec<&str> = lines.iter().map(text).collect();
     assert_eq!(lines, ["node 1 of sh exited with code 4", "node 2 of sh exited with code 4"]);
     assert_eq!(ended(&mut element, 2..5, Status::Exited(0)), []);
-    assert_eq!((element.is_over(), element.code()), (true, 4));
+    assert_eq!((element.is_ended(), element.code()), (true, 4));
 }
 
 #[test]
 fn sigpipe_of_a_piped_element_ends_its_node_only() {
-    let mut element = Element::new(0, "yes".to_owned(), Kind::Plain, 2, true);
+    let mut element = Element::new(0, "yes".to_owned(), ProgramKind::Plain, 2, true);
     assert_eq!(ended(&mut element, 0..1, Status::Signaled(libc::SIGPIPE)), []);
     assert_eq!(ended(&mut element, 1..2, Status::Exited(0)), []);
-    assert_eq!((element.is_over(), element.code()), (true, 0));
+    assert_eq!((element.is_ended(), element.code()), (true, 0));
 }
 
 #[test]
 fn sc_exit_outranks_everything_that_comes_later() {
-    let mut element = attached(2);
+    let mut element = attached_element(2);
     let mut out = Vec::new();
-    element.exit(258, &mut out);
+    element.on_exit(258, &mut out);
     assert_eq!(out, [end()]);
     assert_eq!(ended(&mut element, 0..1, Status::Signaled(libc::SIGSEGV)), []);
     assert_eq!(element.code(), 2);
@@ -136,7 +136,7 @@ fn sc_exit_outranks_everything_that_comes_later() {
 
 #[test]
 fn a_program_of_score_that_never_attaches_is_named() {
-    let mut element = score(2);
+    let mut element = score_element(2);
     attach(&mut element, 0..1);
     let actions = ended(&mut element, 0..2, Status::Exited(0));
     assert_eq!(text(&actions[0]), "node 1 of a.out exited with code 0 before score_initialize()");
@@ -145,36 +145,36 @@ fn a_program_of_score_that_never_attaches_is_named() {
 
 #[test]
 fn a_node_number_that_does_not_exist_is_ignored() {
-    let mut element = attached(2);
+    let mut element = attached_element(2);
     assert_eq!(barrier(&mut element, 7..8), []);
     assert_eq!(ended(&mut element, 7..9, Status::Exited(1)), []);
     assert_eq!(ended(&mut element, 1..9, Status::Exited(0)), []);
-    assert!(!element.is_over());
+    assert!(!element.is_ended());
 }
 
 #[test]
 fn a_broadcast_is_done_when_every_host_has_sent_it() {
-    let mut element = attached(6);
-    let mut say = |report: Report| {
+    let mut element = attached_element(6);
+    let mut report_event = |report: Report| {
         let mut out = Vec::new();
-        element.reported(report, &[], &mut out);
+        element.on_report(report, &[], &mut out);
         out
     };
     let call = |node| Report::Broadcast { element: 0, node, signal: 10 };
-    let order = |serial| Action::Order(Order::Broadcast { element: 0, serial, signal: 10 });
+    let order = |serial| MasterAction::Order(Order::Broadcast { element: 0, serial, signal: 10 });
     let sent = |serial, nodes: std::ops::Range<u32>| Report::Sent {
         element: 0,
         serial,
         nodes: NodeSet::from(nodes),
     };
-    let done = |node| Action::Order(Order::BroadcastDone { element: 0, node });
-    assert_eq!(say(call(4)), [order(0)]);
-    assert_eq!(say(call(1)), [order(1)]);
+    let done = |node| MasterAction::Order(Order::BroadcastDone { element: 0, node });
+    assert_eq!(report_event(call(4)), [order(0)]);
+    assert_eq!(report_event(call(1)), [order(1)]);
     // The caller's own host is not enough.
-    assert_eq!(say(sent(0, 4..6)), []);
-    assert_eq!(say(sent(1, 0..4)), []);
-    assert_eq!(say(sent(0, 0..4)), [done(4)]);
-    assert_eq!(say(sent(0, 0..6)), []);
-    assert_eq!(say(sent(1, 4..7)), []);
-    assert_eq!(say(sent(1, 4..6)), [done(1)]);
+    assert_eq!(report_event(sent(0, 4..6)), []);
+    assert_eq!(report_event(sent(1, 0..4)), []);
+    assert_eq!(report_event(sent(0, 0..4)), [done(4)]);
+    assert_eq!(report_event(sent(0, 0..6)), []);
+    assert_eq!(report_event(sent(1, 4..7)), []);
+    assert_eq!(report_event(sent(1, 4..6)), [done(1)]);
 }

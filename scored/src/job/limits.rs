@@ -8,7 +8,7 @@ const MB: u64 = 1 << 20;
 
 /// What a job may use on a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct JobLimits {
     /// `cpulimit`: processor time of all its processes.
     pub cpu: Option<Duration>,
     /// `memorylimit`, in bytes.
@@ -19,7 +19,7 @@ pub struct Limits {
 
 /// One of the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum LimitKind {
     /// `cpulimit`
     Cpu,
     /// `memorylimit`
@@ -28,13 +28,16 @@ pub enum Kind {
     Disk,
 }
 
-impl Limits {
+impl JobLimits {
     /// What the options say; of equal ones the leftmost counts. Memory and disk are limited in
     /// multi-user mode only.
     ///
     /// # Errors
     /// One line that names the option at fault.
-    pub fn of(options: &[(String, Option<String>)], multi_user: bool) -> Result<Self, String> {
+    pub fn from_options(
+        options: &[(String, Option<String>)],
+        multi_user: bool,
+    ) -> Result<Self, String> {
         let amount = |name: &str| -> Result<Option<u64>, String> {
             let Some((_, value)) = options.iter().find(|(key, _)| key == name) else {
                 return Ok(None);
@@ -45,21 +48,23 @@ impl Limits {
         };
         let cpu = amount("cpulimit")?.map(Duration::from_secs);
         let (memory, disk) = (amount("memorylimit")?, amount("disklimit")?);
-        let bytes = |amount: Option<u64>| amount.filter(|_| multi_user).map(|mb| mb * MB);
-        Ok(Self { cpu, memory: bytes(memory), disk: bytes(disk) })
+        let to_bytes = |amount: Option<u64>| amount.filter(|_| multi_user).map(|mb| mb * MB);
+        Ok(Self { cpu, memory: to_bytes(memory), disk: to_bytes(disk) })
     }
 
     /// What the user reads when a limit is exceeded, and the job's exit code: 128 and the signal
     /// that the kernel has for it.
-    pub fn exceeded(&self, kind: Kind, host: &str) -> (u8, String) {
+    pub fn exceeded_message(&self, kind: LimitKind, host: &str) -> (u8, String) {
         let mb = |bytes: Option<u64>| bytes.unwrap_or(0) / MB;
         let (code, what) = match kind {
-            Kind::Cpu => {
+            LimitKind::Cpu => {
                 let seconds = self.cpu.unwrap_or_default().as_secs();
                 (128 + libc::SIGXCPU, format!("cpulimit of {seconds} s"))
             }
-            Kind::Memory => (128 + libc::SIGKILL, format!("memorylimit of {} MB", mb(self.memory))),
-            Kind::Disk => (128 + libc::SIGXFSZ, format!("disklimit of {} MB", mb(self.disk))),
+            LimitKind::Memory => {
+                (128 + libc::SIGKILL, format!("memorylimit of {} MB", mb(self.memory)))
+            }
+            LimitKind::Disk => (128 + libc::SIGXFSZ, format!("disklimit of {} MB", mb(self.disk))),
         };
         (code as u8, format!("{what} exceeded on host {host}: every process of the job is killed"))
     }
@@ -76,20 +81,21 @@ mod tests {
     #[test]
     fn the_leftmost_counts_and_single_user_mode_knows_processor_time_only() {
         let given = options(&[("cpulimit", "4"), ("memorylimit", "2"), ("cpulimit", "9")]);
-        let limits = Limits::of(&given, true).unwrap();
+        let limits = JobLimits::from_options(&given, true).unwrap();
         assert_eq!(limits.cpu, Some(Duration::from_secs(4)));
         assert_eq!((limits.memory, limits.disk), (Some(2 << 20), None));
-        assert_eq!(Limits::of(&given, false).unwrap().memory, None);
+        assert_eq!(JobLimits::from_options(&given, false).unwrap().memory, None);
         for wrong in ["0", "-1", "x", "", "99999999999"] {
-            let fault = Limits::of(&options(&[("disklimit", wrong)]), true).unwrap_err();
-            assert!(fault.contains("disklimit"), "{fault}");
+            let error =
+                JobLimits::from_options(&options(&[("disklimit", wrong)]), true).unwrap_err();
+            assert!(error.contains("disklimit"), "{error}");
         }
     }
 
     #[test]
-    fn what_is_exceeded_is_named_with_its_host() {
-        let limits = Limits { memory: Some(5 << 20), ..Limits::default() };
-        let (code, text) = limits.exceeded(Kind::Memory, "n3");
+    fn the_exceeded_limit_is_named_with_its_host() {
+        let limits = JobLimits { memory: Some(5 << 20), ..JobLimits::default() };
+        let (code, text) = limits.exceeded_message(LimitKind::Memory, "n3");
         assert_eq!(code, 137);
         assert!(text.contains("memorylimit of 5 MB exceeded on host n3"), "{text}");
     }

@@ -1,12 +1,12 @@
 //! The logic of a job, without processes, sockets or clocks: what the hosts do is decided here,
 //! from events to actions.
 
-pub mod check;
-pub mod code;
+pub mod deadlock_response;
 pub mod element;
-pub mod hang;
-pub mod life;
+pub mod exit_code;
 pub mod limits;
-pub mod lines;
-pub mod staging;
-pub mod watchers;
+pub mod line_splitter;
+pub mod master;
+pub mod metrics_subscribers;
+pub mod program_paths;
+pub mod validate;

@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
+use score_proto::job_control::Report;
 use score_proto::message::STDIN_WINDOW;
-use score_proto::order::Report;
 
-use super::reports::Reports;
+use super::reports::ScoredLink;
 use crate::sys::descriptor;
 
 /// The write end of node 0's standard input, and what it has not taken yet.
@@ -18,13 +18,13 @@ use crate::sys::descriptor;
 pub struct Input {
     pipe: Option<OwnedFd>,
     /// Whether it has been opened or closed: before that nobody can tell what becomes of it.
-    settled: bool,
+    is_decided: bool,
     buffer: VecDeque<u8>,
     /// Bytes that scrun may still send.
-    granted: u64,
-    ended: bool,
-    writable: bool,
-    told_closed: bool,
+    window_left: u64,
+    is_eof: bool,
+    is_writable: bool,
+    closed_reported: bool,
 }
 
 impl Input {
@@ -35,16 +35,16 @@ impl Input {
     pub fn open(
         &mut self,
         pipe: OwnedFd,
-        reports: &mut Reports,
+        reports: &mut ScoredLink,
         registry: &Registry,
         token: Token,
     ) -> io::Result<()> {
         descriptor::set_nonblocking(pipe.as_fd())?;
         registry.register(&mut SourceFd(&pipe.as_raw_fd()), token, Interest::WRITABLE)?;
         self.pipe = Some(pipe);
-        self.settled = true;
-        self.writable = true;
-        self.granted = STDIN_WINDOW;
+        self.is_decided = true;
+        self.is_writable = true;
+        self.window_left = STDIN_WINDOW;
         reports.add(Report::StdinWindow(STDIN_WINDOW));
         Ok(())
     }
@@ -52,10 +52,10 @@ impl Input {
     /// Bytes from scrun. False when it has sent more than it was granted.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let count = bytes.len() as u64;
-        if count > self.granted {
-            return self.told_closed;
+        if count > self.window_left {
+            return self.closed_reported;
         }
-        self.granted -= count;
+        self.window_left -= count;
         if self.pipe.is_some() {
             self.buffer.extend(bytes);
         }
@@ -63,43 +63,43 @@ impl Input {
     }
 
     /// No more will come.
-    pub fn end(&mut self) {
-        self.ended = true;
+    pub fn on_eof(&mut self) {
+        self.is_eof = true;
     }
 
     /// mio has reported on the pipe: room, or the reader has gone.
-    pub fn mark(&mut self, reader_gone: bool) {
-        self.writable = true;
-        if reader_gone {
+    pub fn mark_writable(&mut self, reader_closed: bool) {
+        self.is_writable = true;
+        if reader_closed {
             self.pipe = None;
         }
     }
 
     /// Node 0 is on another host, which says what becomes of the input.
-    pub fn leave_to_others(&mut self) {
-        self.told_closed = true;
+    pub fn disable(&mut self) {
+        self.closed_reported = true;
     }
 
     /// Node 0 reads no more, or never did.
     pub fn close(&mut self) {
         self.pipe = None;
-        self.settled = true;
+        self.is_decided = true;
     }
 
     /// Writes what the pipe takes and grants as much anew.
-    pub fn pump(&mut self, reports: &mut Reports) {
-        if !self.settled {
+    pub fn pump(&mut self, reports: &mut ScoredLink) {
+        if !self.is_decided {
             return;
         }
         let mut written = 0u64;
         while let Some(pipe) = &self.pipe {
             if self.buffer.is_empty() {
-                if self.ended {
+                if self.is_eof {
                     self.pipe = None;
                 }
                 break;
             }
-            if !self.writable {
+            if !self.is_writable {
                 break;
             }
             let (front, back) = self.buffer.as_slices();
@@ -109,18 +109,18 @@ impl Input {
                     written += count as u64;
                 }
                 Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => self.writable = false,
+                Err(Errno::EAGAIN) => self.is_writable = false,
                 Err(_) => self.pipe = None,
             }
         }
         if self.pipe.is_none() {
             self.buffer = VecDeque::new();
-            if !self.told_closed && !self.ended {
+            if !self.closed_reported && !self.is_eof {
                 reports.add(Report::StdinClosed);
             }
-            self.told_closed = true;
-        } else if written > 0 && !self.ended {
-            self.granted += written;
+            self.closed_reported = true;
+        } else if written > 0 && !self.is_eof {
+            self.window_left += written;
             reports.add(Report::StdinWindow(written));
         }
     }

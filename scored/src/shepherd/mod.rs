@@ -2,24 +2,24 @@
 //! and dies with them. What is to be done is decided by the job's master ([`crate::job`]); here it
 //! is done.
 
-mod callers;
-mod calls;
-mod disk;
-mod ending;
-mod figures;
-mod files;
+mod call_handler;
+mod control_sockets;
+mod cpu_binding;
+mod disk_usage;
+mod gang_switch;
 mod input;
-mod limits;
+mod inspection;
+mod job_runner;
+mod limit_enforcer;
+mod metrics;
 mod networks;
 mod orders;
 mod output;
-mod processors;
+mod reaper;
+mod redirection;
 mod reports;
-mod segments;
-mod sight;
-mod start;
-mod switch;
-mod work;
+mod shared_memory;
+mod spawn_queue;
 
 use std::fs::File;
 use std::io;
@@ -33,117 +33,127 @@ use mio::{Events, Interest, Poll, Token};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use score_proto::PROTOCOL_VERSION;
-use score_proto::order::{Order, Owner, Report};
+use score_proto::job_control::{Order, Owner, Report};
 
-use crate::link::Link;
-use crate::raw::Asker;
-use crate::sys::prompt::{self, Heirs};
-use crate::sys::{descriptor, process, user};
-pub use limits::Counts;
+use crate::framed_socket::FramedSocket;
+use crate::raw_socket::RawSocketClient;
+use crate::sys::realtime::{self, Inherit};
+use crate::sys::{credentials, descriptor, process};
+use gang_switch::SwitchHandle;
+use job_runner::JobRunner;
+pub use limit_enforcer::CgroupCounters;
 pub use networks::{raw_links, secret_of};
-use reports::Reports;
-use switch::Switch;
-use work::Work;
+use reports::ScoredLink;
 
 const LINK: Token = Token(0);
-const CHILD: Token = Token(1);
+const CHILD_SIGNALS: Token = Token(1);
 const INPUT: Token = Token(2);
 const NETWORKS: Token = Token(3);
 /// The job runs again.
-const RUN: Token = Token(4);
+const RESUMED: Token = Token(4);
 /// Orders to stop and to run, as long as there is no thread that hears them.
-const SWITCH: Token = Token(5);
-const FIRST: usize = 8;
+const SWITCH_ORDERS: Token = Token(5);
+const FIRST_DYNAMIC_TOKEN: usize = 8;
 
 /// Exit code of a shepherd that could not become the user; it has said why.
-pub const NOT_THE_OWNER: u8 = 77;
+pub const EXIT_SETUID_FAILED: u8 = 77;
 
 /// What the process is called.
-const NAME: &std::ffi::CStr = c"scored-shepherd";
+const PROCESS_NAME: &std::ffi::CStr = c"scored-shepherd";
 
 /// What scored tells its shepherd.
 #[derive(Debug)]
-pub struct Setting {
+pub struct ShepherdOptions {
     /// Socket to scored.
     pub control: OwnedFd,
     /// The same for orders to stop and to run.
-    pub switch: OwnedFd,
+    pub switch_socket: OwnedFd,
     /// The job's directory.
     pub directory: PathBuf,
     /// To whoever opens raw sockets for the job, where it has any.
-    pub raw: Option<OwnedFd>,
+    pub raw_socket_helper: Option<OwnedFd>,
     /// /proc of the outer PID namespace, when this process is init of an inner one.
     pub outer_proc: Option<OwnedFd>,
     /// Whose job it is, when it is not that of whoever has started scored.
     pub owner: Option<Owner>,
     /// Where the kernel counts what the job uses.
-    pub counts: Counts,
+    pub cgroup_counters: CgroupCounters,
 }
 
 /// Runs the shepherd until its job has ended.
 ///
 /// # Errors
 /// What the system refused before the job began.
-pub fn run(setting: Setting) -> io::Result<()> {
-    process::set_name(NAME);
+pub fn run(options: ShepherdOptions) -> io::Result<()> {
+    process::set_name(PROCESS_NAME);
     descriptor::reserve_low()?;
     descriptor::close_on_exec_from(3);
     let descriptor_limit = process::raise_descriptor_limit();
-    match setting.outer_proc {
+    match options.outer_proc {
         // Its end ends all the others.
         Some(_) => process::die_with_parent(libc::SIGKILL),
         // Somebody has to be left to kill the descendants: it sees scored's end on the socket.
         None => process::become_subreaper(),
     }
     let poll = Poll::new()?;
-    let mut reports = Reports::new(Link::new(setting.control)?);
+    let mut reports = ScoredLink::new(FramedSocket::new(options.control)?);
     reports.register(poll.registry(), LINK)?;
-    if let Some(owner) = &setting.owner {
+    if let Some(owner) = &options.owner {
         // Before the right to it is gone; for the thread that switches.
-        let _ = prompt::take(Heirs::Same);
-        if let Err(reason) = user::become_owner(owner) {
-            reports.add(Report::Lost { code: 1, reason });
+        let _ = realtime::enter(Inherit::Realtime);
+        if let Err(reason) = credentials::become_owner(owner) {
+            reports.add(Report::JobFailed { code: 1, reason });
             reports.flush(poll.registry());
-            std::process::exit(NOT_THE_OWNER.into());
+            std::process::exit(EXIT_SETUID_FAILED.into());
         }
         // The kernel forgets it when ids change.
-        if setting.outer_proc.is_some() {
+        if options.outer_proc.is_some() {
             process::die_with_parent(libc::SIGKILL);
         }
     }
-    let child = SignalFd::with_flags(
+    let child_signals = SignalFd::with_flags(
         &SigSet::from(Signal::SIGCHLD),
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
-    poll.registry().register(&mut SourceFd(&child.as_raw_fd()), CHILD, Interest::READABLE)?;
-    let sight = sight::Sight::new()?;
-    let now = setting.owner.is_some();
-    let tokens = (RUN, SWITCH);
-    let switch = Switch::new(setting.switch, poll.registry(), tokens, sight.clone(), now)?;
+    poll.registry().register(
+        &mut SourceFd(&child_signals.as_raw_fd()),
+        CHILD_SIGNALS,
+        Interest::READABLE,
+    )?;
+    let inspector = inspection::ProcessInspector::new()?;
+    let start_now = options.owner.is_some();
+    let tokens = (RESUMED, SWITCH_ORDERS);
+    let switch_handle = SwitchHandle::new(
+        options.switch_socket,
+        poll.registry(),
+        tokens,
+        inspector.clone(),
+        start_now,
+    )?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    let ground = work::Ground {
-        directory: setting.directory,
-        outer_proc: setting.outer_proc,
+    let context = job_runner::ShepherdContext {
+        directory: options.directory,
+        outer_proc: options.outer_proc,
         descriptor_limit,
         null,
-        counts: setting.counts,
-        multi_user: setting.owner.is_some(),
-        raw: setting.raw.map(Asker::new).transpose()?,
+        cgroup_counters: options.cgroup_counters,
+        multi_user: options.owner.is_some(),
+        raw_client: options.raw_socket_helper.map(RawSocketClient::new).transpose()?,
     };
-    let work = Work::new(ground, reports, switch.gate(), sight);
+    let job_runner = JobRunner::new(context, reports, switch_handle.run_gate(), inspector);
     // The kernel closes and frees faster, and this process ends with it.
-    ManuallyDrop::new(Shepherd { poll, child, switch, work }).live()
+    ManuallyDrop::new(Shepherd { poll, child_signals, switch_handle, job_runner }).run_loop()
 }
 
 struct Shepherd {
     poll: Poll,
-    child: SignalFd,
-    switch: Switch,
-    work: Work,
+    child_signals: SignalFd,
+    switch_handle: SwitchHandle,
+    job_runner: JobRunner,
 }
 
 impl Shepherd {
-    fn live(&mut self) -> io::Result<()> {
+    fn run_loop(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
         loop {
             let timeout = self.timeout();
@@ -151,64 +161,69 @@ impl Shepherd {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => other?,
             }
-            let mut reap = false;
+            let mut child_exited = false;
             for event in &events {
                 match event.token() {
-                    LINK => self.work.reports.mark_readable(),
-                    CHILD => reap = true,
+                    LINK => self.job_runner.reports.mark_readable(),
+                    CHILD_SIGNALS => child_exited = true,
                     // A turn is all that it needs.
-                    RUN => {}
-                    SWITCH => self.switch.hear(self.poll.registry())?,
-                    NETWORKS => self.work.serve_networks(),
-                    INPUT => self.work.input.mark(event.is_write_closed() || event.is_error()),
+                    RESUMED => {}
+                    SWITCH_ORDERS => self.switch_handle.receive_orders(self.poll.registry())?,
+                    NETWORKS => self.job_runner.serve_networks(),
+                    INPUT => self
+                        .job_runner
+                        .input
+                        .mark_writable(event.is_write_closed() || event.is_error()),
                     Token(number) if number % 2 == 0 => {
-                        self.work.outputs.mark_ready((number - FIRST) / 2);
+                        self.job_runner.outputs.mark_ready((number - FIRST_DYNAMIC_TOKEN) / 2);
                     }
-                    Token(number) => self.work.controls.mark_ready((number - FIRST) / 2),
+                    Token(number) => {
+                        self.job_runner.controls.mark_ready((number - FIRST_DYNAMIC_TOKEN) / 2)
+                    }
                 }
             }
-            self.hear_scored();
-            if self.work.reports.is_closed() {
+            self.receive_orders();
+            if self.job_runner.reports.is_closed() {
                 // scored has gone: nobody is left to run for.
-                return ending::reclaim(Duration::from_secs(2));
+                return reaper::kill_and_reap(Duration::from_secs(2));
             }
-            self.switch.look(self.poll.registry())?;
+            self.switch_handle.start_if_needed(self.poll.registry())?;
             let now = Instant::now();
-            self.work.turn(self.poll.registry(), now);
-            if reap {
-                while matches!(self.child.read_signal(), Ok(Some(_))) {}
-                self.work.reap(self.poll.registry());
+            self.job_runner.tick(self.poll.registry(), now);
+            if child_exited {
+                while matches!(self.child_signals.read_signal(), Ok(Some(_))) {}
+                self.job_runner.reap(self.poll.registry());
             }
-            self.work.outputs.send_batch(false, &mut self.work.reports);
-            self.work.reports.flush(self.poll.registry());
-            if self.work.is_done() && self.work.reports.is_flushed() {
+            self.job_runner.outputs.send_batch(false, &mut self.job_runner.reports);
+            self.job_runner.reports.flush(self.poll.registry());
+            if self.job_runner.is_done() && self.job_runner.reports.is_flushed() {
                 return Ok(());
             }
         }
     }
 
     fn timeout(&self) -> Option<Duration> {
-        if self.work.is_runnable() || self.work.reports.may_have_more() {
+        if self.job_runner.is_runnable() || self.job_runner.reports.may_have_more() {
             return Some(Duration::ZERO);
         }
-        if self.work.gate.is_stopped() && self.work.gate.wake_me() {
+        if self.job_runner.run_gate.is_stopped() && self.job_runner.run_gate.wake_on_resume() {
             return Some(Duration::ZERO);
         }
-        let due = self.work.next_deadline()?;
+        let deadline = self.job_runner.next_deadline()?;
         // epoll counts milliseconds: round up, or the loop would spin at the end.
-        Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+        Some(deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
-    fn hear_scored(&mut self) {
+    fn receive_orders(&mut self) {
         loop {
-            match self.work.reports.order() {
+            match self.job_runner.reports.order() {
                 Ok(Some(Order::Hello { version })) => {
-                    self.work.reports.add(Report::Hello { version: PROTOCOL_VERSION });
+                    self.job_runner.reports.add(Report::Hello { version: PROTOCOL_VERSION });
                     if version != PROTOCOL_VERSION {
                         std::process::exit(1);
                     }
                 }
-                Ok(Some(order)) => self.work.ordered(order),
+                Ok(Some(order)) => self.job_runner.on_order(order),
                 Ok(None) => return,
                 Err(_) => std::process::exit(1),
             }
@@ -217,12 +232,12 @@ impl Shepherd {
 }
 
 /// The identity of this process's PID namespace.
-fn own_namespace() -> u64 {
+fn self_pid_namespace() -> u64 {
     process::namespace_of("/proc/self").unwrap_or(0)
 }
 
 /// Processors that this process may run on.
-fn processors() -> usize {
+fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 

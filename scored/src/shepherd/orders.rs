@@ -3,269 +3,304 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use score_proto::job_control::{HostNetworkAddress, JobStart, Order, Report};
 use score_proto::message::{Call, Level, Reply, Welcome};
 use score_proto::nodeset::NodeSet;
-use score_proto::order::{Begin, HostAddress, Order, Report};
 
-use super::callers::Step;
-use super::files;
-use super::limits::Watch;
-use super::output::Purpose;
-use super::sight::Subject;
-use super::start;
-use super::work::{At, Known, Work};
-use crate::job::code;
-use crate::job::limits::Limits;
+use super::call_handler::CallAction;
+use super::inspection::InspectedElement;
+use super::job_runner::{JobInfo, JobRunner, ProcessKey};
+use super::limit_enforcer::LimitEnforcer;
+use super::output::DrainReason;
+use super::redirection;
+use super::spawn_queue;
+use crate::job::exit_code;
+use crate::job::limits::JobLimits;
 use crate::sys::process;
 
 /// The option by which a user forbids to conclude anything from idle flags (manual 3.5.2).
-const NO_IDLE: &str = "noidle";
+const NOIDLE_OPTION: &str = "noidle";
 
-impl Work {
+impl JobRunner {
     /// The next order.
-    pub fn ordered(&mut self, order: Order) {
+    pub fn on_order(&mut self, order: Order) {
         match order {
             // The business of daemons: a shepherd is not asked to end, and starts what is there.
-            Order::Hello { .. } | Order::Abandon => {}
-            Order::Content { .. } | Order::Lent { .. } => {}
-            Order::Place(placement) => {
-                self.outputs.host = placement.own;
+            Order::Hello { .. } | Order::Abort => {}
+            Order::FileChunk { .. } | Order::SharedFile { .. } => {}
+            Order::SetPlacement(placement) => {
+                self.outputs.host = placement.self_host;
                 self.placement = Some(placement);
             }
-            Order::Begin(begin) => self.begin(*begin),
+            Order::StartJob(job_start) => self.start_job(*job_start),
             Order::StartStage(stage) => self.start_stage(stage as usize),
-            Order::End { element } => {
-                if let Some(callers) = self.callers.get_mut(element as usize) {
-                    callers.end();
+            Order::EndElement { element } => {
+                if let Some(handler) = self.call_handlers.get_mut(element as usize) {
+                    handler.mark_ending();
                 }
                 self.signal(Some(element), libc::SIGKILL);
-                self.skip_starts(Some(element));
+                self.skip_unstarted(Some(element));
             }
             Order::Welcome { element, peers } => {
                 if let Err(reason) = self.welcome(element, &peers) {
-                    self.reports.add(Report::Broken { element, reason });
+                    self.reports.add(Report::ElementFailed { element, reason });
                 }
             }
-            Order::Gone { element, nodes } => {
-                self.segments.gone(element, &nodes);
-                self.sight.stirred();
+            Order::NodesExited { element, nodes } => {
+                self.shared_memory.on_nodes_exited(element, &nodes);
+                self.inspector.reset_backoff();
             }
             Order::BarrierDone { element } => {
-                let callers = self.callers.get_mut(element as usize);
-                let steps = callers.map(|callers| callers.barrier_done()).unwrap_or_default();
-                for step in &steps {
-                    if let Step::Answer(node, _) = step {
-                        self.count_barriers(At { element, node: *node });
+                let handler = self.call_handlers.get_mut(element as usize);
+                let actions = handler.map(|handler| handler.on_barrier_done()).unwrap_or_default();
+                for action in &actions {
+                    if let CallAction::Answer(node, _) = action {
+                        self.publish_barrier_counts(ProcessKey { element, node: *node });
                     }
                 }
-                self.take_steps(element, steps);
+                self.execute_actions(element, actions);
             }
             Order::Flushed { token, .. } => {
-                if let Some((at, id)) = self.flushes.remove(&token) {
-                    let callers = self.callers.get_mut(at.element as usize);
-                    let step = callers.and_then(|callers| callers.flushed(at.node, id));
-                    self.take_steps(at.element, step.into_iter().collect());
+                if let Some((key, id)) = self.pending_flushes.remove(&token) {
+                    let handler = self.call_handlers.get_mut(key.element as usize);
+                    let action = handler.and_then(|handler| handler.on_flushed(key.node, id));
+                    self.execute_actions(key.element, action.into_iter().collect());
                 }
             }
             Order::Broadcast { element, serial, signal } => {
                 if signal != 0 {
                     self.signal(Some(element), signal);
                 }
-                if let Some(known) = &self.known {
-                    let nodes = NodeSet::from(known.here.range());
+                if let Some(job_info) = &self.job_info {
+                    let nodes = NodeSet::from(job_info.local_host.node_range());
                     self.reports.add(Report::Sent { element, serial, nodes });
                 }
             }
             Order::BroadcastDone { element, node } => {
-                let callers = self.callers.get_mut(element as usize);
-                let step = callers.and_then(|callers| callers.broadcast_done(node));
-                self.take_steps(element, step.into_iter().collect());
+                let handler = self.call_handlers.get_mut(element as usize);
+                let action = handler.and_then(|handler| handler.on_broadcast_done(node));
+                self.execute_actions(element, action.into_iter().collect());
             }
             Order::Drain => {
-                self.sight.clear();
-                self.drain(Purpose::StageEnd);
+                self.inspector.clear();
+                self.drain(DrainReason::StageEnd);
             }
             Order::Stdin(bytes) => {
                 if !self.input.push(&bytes) {
-                    self.lost("scrun sent more input than it was asked for".to_owned());
+                    self.fail_job("scrun sent more input than it was asked for".to_owned());
                 }
             }
-            Order::StdinEof => self.input.end(),
-            Order::OutputTaken(bytes) => self.outputs.taken(bytes, Instant::now()),
-            Order::OutputClosed(stream) => self.outputs.close(stream),
+            Order::StdinEof => self.input.on_eof(),
+            Order::OutputAck(bytes) => self.outputs.on_output_ack(bytes, Instant::now()),
+            Order::OutputClosed(stream) => self.outputs.close_stream(stream),
             Order::Signal(signal) => self.signal_all(signal),
-            // Another socket, and another thread ([`super::switch`]).
+            // Another socket, and another thread ([`super::gang_switch`]).
             Order::Stop { .. } | Order::Run { .. } => {}
-            Order::Look { element, round, stopped } => {
-                let seen = self.sight.look(element, round, stopped);
-                self.reports.add(Report::Seen { element, round, seen });
+            Order::Sample { element, round, stopped } => {
+                let sample = self.inspector.sample_round(element, round, stopped);
+                self.reports.add(Report::SampleResult { element, round, sample });
             }
-            Order::Explain { element } => {
-                let now = u64::try_from(self.gate.job_time().as_nanos()).unwrap_or(u64::MAX);
-                let waits = self.sight.explain(element, now);
-                self.reports.add(Report::Waits { element, waits });
+            Order::QueryWaits { element } => {
+                let job_time_ns =
+                    u64::try_from(self.run_gate.job_time().as_nanos()).unwrap_or(u64::MAX);
+                let waits = self.inspector.wait_states(element, job_time_ns);
+                self.reports.add(Report::WaitStates { element, waits });
             }
-            Order::Watch { period_ms } => self.figures.watch(period_ms, Instant::now()),
+            Order::SubscribeMetrics { period_ms } => {
+                self.metrics.set_period(period_ms, Instant::now())
+            }
             Order::Kill => self.kill(),
-            Order::Finish => self.begin_to_end(),
+            Order::Finish => self.begin_shutdown(),
         }
     }
 
-    fn begin(&mut self, begin: Begin) {
+    fn start_job(&mut self, job_start: JobStart) {
         let Some(placement) = self.placement.take() else { return };
-        let Some(here) = placement.here().cloned() else { return };
-        process::set_umask(begin.spec.umask);
-        match Limits::of(&begin.spec.options, self.ground.multi_user) {
+        let Some(local_host) = placement.self_placement().cloned() else { return };
+        process::set_umask(job_start.spec.umask);
+        match JobLimits::from_options(&job_start.spec.options, self.context.multi_user) {
             Ok(limits) => {
-                let counts = self.ground.counts.clone();
-                self.watch = Watch::new(limits, counts, Instant::now());
+                let cgroup_counters = self.context.cgroup_counters.clone();
+                self.limit_enforcer = LimitEnforcer::new(limits, cgroup_counters, Instant::now());
             }
-            Err(reason) => self.lost(reason),
+            Err(reason) => self.fail_job(reason),
         }
-        if begin.spec.statistics {
-            self.figures.keep(Instant::now());
+        if job_start.spec.statistics {
+            self.metrics.keep_sampling(Instant::now());
         }
-        if begin.spec.options.iter().any(|(name, _)| name == NO_IDLE) {
-            self.sight.close();
+        if job_start.spec.options.iter().any(|(name, _)| name == NOIDLE_OPTION) {
+            self.inspector.disable();
         }
-        if placement.own > 0 {
-            self.input.leave_to_others();
-        } else if !start::feeds(&begin.spec, 0, At { element: 0, node: 0 }) {
+        if placement.self_host > 0 {
+            self.input.disable();
+        } else if !spawn_queue::receives_stdin(
+            &job_start.spec,
+            0,
+            ProcessKey { element: 0, node: 0 },
+        ) {
             self.input.close();
         }
-        self.known = Some(Known { begin, placement, here, stage: 0 });
-        self.began = Some(Instant::now());
+        self.job_info = Some(JobInfo { job_start, placement, local_host, stage: 0 });
+        self.started_at = Some(Instant::now());
     }
 
     /// A process has called.
-    pub(super) fn called(&mut self, at: At, call: Call) {
-        let Some(callers) = self.callers.get_mut(at.element as usize) else { return };
-        let is_first = callers.is_first_attach();
+    pub(super) fn on_call(&mut self, key: ProcessKey, call: Call) {
+        let Some(handler) = self.call_handlers.get_mut(key.element as usize) else { return };
+        let is_first = handler.is_first_attach();
         let is_barrier = matches!(call, Call::Barrier { .. });
-        let mut steps = callers.called(at.node, call);
+        let mut actions = handler.on_call(key.node, call);
         if is_barrier {
-            self.count_barriers(at);
+            self.publish_barrier_counts(key);
         }
-        for step in &mut steps {
-            if let Step::Report(Report::Attached { addresses, .. }) = step
+        for action in &mut actions {
+            if let CallAction::Report(Report::Attached { addresses, .. }) = action
                 && is_first
             {
-                match self.open_networks(at.element) {
-                    Ok(found) => *addresses = found,
+                match self.open_networks(key.element) {
+                    Ok(host_addresses) => *addresses = host_addresses,
                     Err(reason) => {
-                        *step = Step::Report(Report::Broken { element: at.element, reason });
+                        *action = CallAction::Report(Report::ElementFailed {
+                            element: key.element,
+                            reason,
+                        });
                     }
                 }
             }
         }
-        self.take_steps(at.element, steps);
+        self.execute_actions(key.element, actions);
     }
 
     /// Before an answer is sent, so that who still waits for it is not idle.
-    fn count_barriers(&self, at: At) {
-        if let Some(callers) = self.callers.get(at.element as usize) {
-            self.sight.barriers(at.element, at.node, callers.barriers(at.node));
+    fn publish_barrier_counts(&self, key: ProcessKey) {
+        if let Some(handler) = self.call_handlers.get(key.element as usize) {
+            self.inspector.set_barrier_counts(
+                key.element,
+                key.node,
+                handler.barrier_counts(key.node),
+            );
         }
     }
 
     /// The first node of an element has attached here: where its networks can be reached from
     /// other hosts.
-    fn open_networks(&mut self, element: u32) -> Result<Vec<HostAddress>, String> {
-        let Some(known) = &self.known else { return Ok(Vec::new()) };
-        self.segments.open(element, known, self.ground.raw.as_ref())
+    fn open_networks(&mut self, element: u32) -> Result<Vec<HostNetworkAddress>, String> {
+        let Some(job_info) = &self.job_info else { return Ok(Vec::new()) };
+        self.shared_memory.open(element, job_info, self.context.raw_client.as_ref())
     }
 
-    fn take_steps(&mut self, element: u32, steps: Vec<Step>) {
-        for step in steps {
-            match step {
-                Step::Answer(node, reply) => {
-                    self.answer(At { element, node }, &reply, Vec::new());
+    fn execute_actions(&mut self, element: u32, actions: Vec<CallAction>) {
+        for action in actions {
+            match action {
+                CallAction::Answer(node, reply) => {
+                    self.send_reply(ProcessKey { element, node }, &reply, Vec::new());
                 }
-                Step::Report(report) => self.reports.add(report),
-                Step::Flush(node, id) => {
-                    let stage = self.known.as_ref().map_or(0, |known| known.stage);
+                CallAction::Report(report) => self.reports.add(report),
+                CallAction::Flush(node, id) => {
+                    let stage = self.job_info.as_ref().map_or(0, |job_info| job_info.stage);
                     let owner = Some((stage, element));
-                    self.outputs.drain(Purpose::Flush(element, node, id), owner);
+                    self.outputs.drain(DrainReason::Flush(element, node, id), owner);
                 }
-                Step::Inspect(node, signal, display) => {
-                    let text = self.inspection(At { element, node }, signal, display);
+                CallAction::Inspect(node, signal, display) => {
+                    let text = self.inspection_text(ProcessKey { element, node }, signal, display);
                     self.reports.add(Report::Inspect { element, signal, text });
                 }
             }
         }
     }
 
-    fn answer(&mut self, at: At, reply: &Reply, descriptors: Vec<OwnedFd>) {
-        if !self.controls.answer(at, reply, descriptors) {
+    fn send_reply(&mut self, key: ProcessKey, reply: &Reply, descriptors: Vec<OwnedFd>) {
+        if !self.controls.answer(key, reply, descriptors) {
             let what = "it does not read the answers to its calls".to_owned();
-            let At { element, node } = at;
-            self.reports.add(Report::Garbage { element, node, what });
+            let ProcessKey { element, node } = key;
+            self.reports.add(Report::ProtocolViolation { element, node, violation: what });
         }
     }
 
-    fn welcome(&mut self, element: u32, peers: &[HostAddress]) -> Result<(), String> {
-        let Some(known) = &self.known else { return Ok(()) };
-        let (spec, here) = (known.spec(), &known.here);
-        let elements = spec.stages[known.stage].elements.len();
-        let oversubscribed = elements * here.nodes as usize > super::processors();
-        let told =
-            self.segments.create(element, &known.placement, peers, oversubscribed, &self.gate)?;
-        if let Some(callers) = self.callers.get_mut(element as usize) {
-            callers.welcome();
+    fn welcome(&mut self, element: u32, peers: &[HostNetworkAddress]) -> Result<(), String> {
+        let Some(job_info) = &self.job_info else { return Ok(()) };
+        let (spec, local_host) = (job_info.spec(), &job_info.local_host);
+        let element_count = spec.stages[job_info.stage].elements.len();
+        let oversubscribed = element_count * local_host.nodes as usize > super::cpu_count();
+        let network_notes = self.shared_memory.create(
+            element,
+            &job_info.placement,
+            peers,
+            oversubscribed,
+            &self.run_gate,
+        )?;
+        if let Some(handler) = self.call_handlers.get_mut(element as usize) {
+            handler.mark_welcomed();
         }
         // Once for the job, and by one host, which knows what all have.
-        if known.placement.own == 0 && !std::mem::replace(&mut self.told_networks, true) {
-            let wires = told.wires.into_iter().filter(|_| spec.statistics);
-            let wires = wires.map(|text| (Level::Info, text));
-            for (level, text) in told.notes.into_iter().chain(wires) {
+        if job_info.placement.self_host == 0
+            && !std::mem::replace(&mut self.networks_reported, true)
+        {
+            let transports = network_notes.transports.into_iter().filter(|_| spec.statistics);
+            let transports = transports.map(|text| (Level::Info, text));
+            for (level, text) in network_notes.problems.into_iter().chain(transports) {
                 self.reports.add(Report::Notice { level, text });
             }
         }
-        if let Some((area, gauges)) = self.segments.watched(element) {
-            let pid = |node| self.pids.get(&At { element, node }).copied().unwrap_or(0);
-            let pids = here.range().map(pid).collect();
-            self.sight.watch(element, Subject { first: here.first, area, gauges, pids })?;
+        if let Some((area, message_counters)) = self.shared_memory.inspected_memory(element) {
+            let pid =
+                |node| self.pids_by_key.get(&ProcessKey { element, node }).copied().unwrap_or(0);
+            let pids = local_host.node_range().map(pid).collect();
+            self.inspector.add_element(
+                element,
+                InspectedElement {
+                    first_node: local_host.first_node,
+                    areas_fd: area,
+                    message_counters,
+                    pids,
+                },
+            )?;
         }
-        let networks = self.segments.network_sets(element, &known.placement);
-        for (process, node) in (0..).zip(here.range()) {
+        let networks = self.shared_memory.network_sets(element, &job_info.placement);
+        for (process, node) in (0..).zip(local_host.node_range()) {
             let welcome = Welcome {
-                job: known.begin.job,
+                job: job_info.job_start.job,
                 area: process,
                 self_node: node,
                 num_node: spec.nodes(),
                 self_proc: process,
-                num_proc: here.nodes,
-                self_host: known.placement.own,
-                num_host: known.placement.hosts.len() as u32,
+                num_proc: local_host.nodes,
+                self_host: job_info.placement.self_host,
+                num_host: job_info.placement.hosts.len() as u32,
                 networks: networks.clone(),
                 options: spec.options.clone(),
-                dir: self.ground.directory.to_string_lossy().into_owned(),
-                bell: self.sight.bell().to_vec(),
+                dir: self.context.directory.to_string_lossy().into_owned(),
+                notify_socket_name: self.inspector.notify_name().to_vec(),
             };
-            let descriptors = self.segments.descriptors(element, process)?;
-            let at = At { element, node };
-            self.controls.answer(at, &Reply::Welcome(Box::new(welcome)), descriptors);
+            let descriptors = self.shared_memory.descriptors(element, process)?;
+            let key = ProcessKey { element, node };
+            self.controls.answer(key, &Reply::Welcome(Box::new(welcome)), descriptors);
         }
         Ok(())
     }
 
-    fn inspection(&self, at: At, signal: i32, display: Option<String>) -> String {
-        let host = match &self.known {
-            Some(known) if known.placement.hosts.len() > 1 => known.here.name.clone(),
-            _ => files::host_name(),
+    fn inspection_text(&self, key: ProcessKey, signal: i32, display: Option<String>) -> String {
+        let host = match &self.job_info {
+            Some(job_info) if job_info.placement.hosts.len() > 1 => {
+                job_info.local_host.name.clone()
+            }
+            _ => redirection::host_name(),
         };
-        let inner = self.pids.get(&at).copied().unwrap_or(0);
-        let pid = match &self.ground.outer_proc {
-            Some(proc_dir) => process::outer_pid(proc_dir.as_fd(), inner, super::own_namespace()),
-            None => Some(inner),
+        let inner_pid = self.pids_by_key.get(&key).copied().unwrap_or(0);
+        let pid = match &self.context.outer_proc {
+            Some(proc_dir) => {
+                process::outer_pid(proc_dir.as_fd(), inner_pid, super::self_pid_namespace())
+            }
+            None => Some(inner_pid),
         };
         let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        let signal = code::signal_name(signal);
-        let wanted = display.map_or_else(String::new, |display| format!(" on display {display}"));
+        let signal = exit_code::signal_name(signal);
+        let display_text =
+            display.map_or_else(String::new, |display| format!(" on display {display}"));
         format!(
-            "node {} on host {host} (process {pid}) called sc_inspectme() for {signal}{wanted}: its \
+            "node {} on host {host} (process {pid}) called sc_inspectme() for {signal}{display_text}: its \
              parallel process is ended. To look at such a process while it runs: gdb -p {pid}",
-            at.node
+            key.node
         )
     }
 }

@@ -9,33 +9,33 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use nix::errno::Errno;
-use score_proto::message::{CHUNK, Stream};
-use score_proto::order::{HOP_WINDOW, Report};
+use score_proto::job_control::{HOP_WINDOW, Report};
+use score_proto::message::{MAX_IO_CHUNK, Stream};
 
-use super::reports::Reports;
-use crate::job::lines::Lines;
-use crate::link::{READ_BYTES, with_scratch};
+use super::reports::ScoredLink;
+use crate::framed_socket::{READ_BYTES, with_read_buffer};
+use crate::job::line_splitter::LineSplitter;
 use crate::sys::descriptor;
 
 /// Less room than this is not worth a system call.
-const LEAST_READ: usize = 4096;
+const MIN_READ_LEN: usize = 4096;
 /// Reads in one turn of the loop.
-const TURN: usize = 32;
+const READS_PER_TICK: usize = 32;
 /// Bytes of all unfinished lines together. Above that one pipe at a time is read until its line
 /// has gone; the others wait, and their writers with them.
-const MOST_PENDING: usize = 16 * 1024 * 1024;
+const MAX_PENDING_BYTES: usize = 16 * 1024 * 1024;
 /// How long an unfinished line (a prompt, a progress bar) waits for its end.
-const QUIET: Duration = Duration::from_millis(100);
+const PARTIAL_LINE_TIMEOUT: Duration = Duration::from_millis(100);
 /// The same when the writer is likely to be in the middle of something.
-const QUIET_IN_WRITE: Duration = Duration::from_secs(1);
+const MID_WRITE_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Buffered output is written in multiples of this.
-const BLOCK: u64 = 1024;
+const STDIO_BLOCK_LEN: u64 = 1024;
 /// Size that a busy pipe is enlarged to, if the system allows.
-const BUSY_PIPE: i32 = 256 * 1024;
+const LARGE_PIPE_LEN: i32 = 256 * 1024;
 
 /// Why pipes are being read to their present end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
+pub enum DrainReason {
     /// sc_flush of this element's node, with the id of its call.
     Flush(u32, u32, u32),
     /// Every process of a stage has ended.
@@ -45,84 +45,84 @@ pub enum Purpose {
 }
 
 #[derive(Debug)]
-struct Drain {
+struct PendingDrain {
     serial: u64,
-    purpose: Purpose,
-    left: usize,
+    reason: DrainReason,
+    pipes_left: usize,
 }
 
 #[derive(Debug)]
-struct Output {
+struct OutputPipe {
     pipe: OwnedFd,
     stream: Stream,
     /// Stage and element it belongs to.
     owner: (usize, u32),
-    lines: Lines,
+    lines: LineSplitter,
     /// Bytes read in all.
-    total: u64,
+    bytes_read: u64,
     /// Bytes read since the pipe was last seen empty.
-    burst: usize,
+    burst_len: usize,
     capacity: usize,
-    queued: bool,
+    is_queued: bool,
     deadline: Option<Instant>,
     /// Drains that wait for it: serial, and the total to reach.
-    marks: Vec<(u64, u64)>,
+    drain_marks: Vec<(u64, u64)>,
 }
 
 /// All pipes that are read here.
 #[derive(Debug)]
-pub struct Outputs {
+pub struct OutputMux {
     /// This host's place among the job's.
     pub host: u32,
-    all: Vec<Option<Output>>,
+    pipes: Vec<Option<OutputPipe>>,
     ready: VecDeque<usize>,
     /// Sent up and not yet gone on from there.
-    unacknowledged: usize,
+    unacked_len: usize,
     /// The window left too little room for the next read.
-    blocked: bool,
-    closed: [bool; 2],
+    is_window_full: bool,
+    closed_streams: [bool; 2],
     /// Bytes of all unfinished lines.
-    pending: usize,
+    pending_len: usize,
     /// Who may go on when those are too many.
-    holder: Option<usize>,
+    exclusive_reader: Option<usize>,
     /// Who waits for that, marked as queued.
-    parked: Vec<usize>,
+    parked_pipes: Vec<usize>,
     batch: Vec<u8>,
     batch_stream: Stream,
-    drains: Vec<Drain>,
+    drains: Vec<PendingDrain>,
     next_drain: u64,
-    cut: Vec<u8>,
+    ready_bytes: Vec<u8>,
 }
 
-fn index(stream: Stream) -> usize {
+fn stream_index(stream: Stream) -> usize {
     match stream {
         Stream::Stdout => 0,
         Stream::Stderr => 1,
     }
 }
 
-impl Default for Outputs {
+impl Default for OutputMux {
     fn default() -> Self {
         Self {
             host: 0,
-            all: Vec::new(),
+            pipes: Vec::new(),
             ready: VecDeque::new(),
-            unacknowledged: 0,
-            blocked: false,
-            closed: [false; 2],
-            pending: 0,
-            holder: None,
-            parked: Vec::new(),
+            unacked_len: 0,
+            is_window_full: false,
+            closed_streams: [false; 2],
+            pending_len: 0,
+            exclusive_reader: None,
+            parked_pipes: Vec::new(),
             batch: Vec::new(),
             batch_stream: Stream::Stdout,
             drains: Vec::new(),
             next_drain: 0,
-            cut: Vec::new(),
+            ready_bytes: Vec::new(),
         }
     }
 }
 
-impl Outputs {
+impl OutputMux {
     /// Takes the read end of a pipe. Dropped at once when its stream has no reader any more.
     ///
     /// # Errors
@@ -135,316 +135,323 @@ impl Outputs {
         registry: &Registry,
         token: impl Fn(usize) -> Token,
     ) -> io::Result<()> {
-        if self.closed[index(stream)] {
+        if self.closed_streams[stream_index(stream)] {
             return Ok(());
         }
         descriptor::set_nonblocking(pipe.as_fd())?;
-        let number = self.all.len();
-        registry.register(&mut SourceFd(&pipe.as_raw_fd()), token(number), Interest::READABLE)?;
+        let index = self.pipes.len();
+        registry.register(&mut SourceFd(&pipe.as_raw_fd()), token(index), Interest::READABLE)?;
         let capacity = descriptor::pipe_capacity(pipe.as_fd());
-        self.all.push(Some(Output {
+        self.pipes.push(Some(OutputPipe {
             pipe,
             stream,
             owner,
-            lines: Lines::default(),
-            total: 0,
-            burst: 0,
+            lines: LineSplitter::default(),
+            bytes_read: 0,
+            burst_len: 0,
             capacity,
-            queued: false,
+            is_queued: false,
             deadline: None,
-            marks: Vec::new(),
+            drain_marks: Vec::new(),
         }));
         Ok(())
     }
 
     /// mio has reported that there is something to read, or the end.
-    pub fn mark_ready(&mut self, number: usize) {
-        if let Some(Some(output)) = self.all.get_mut(number)
-            && !output.queued
+    pub fn mark_ready(&mut self, index: usize) {
+        if let Some(Some(output)) = self.pipes.get_mut(index)
+            && !output.is_queued
         {
-            output.queued = true;
-            self.ready.push_back(number);
+            output.is_queued = true;
+            self.ready.push_back(index);
         }
     }
 
     /// That many bytes have gone on.
-    pub fn taken(&mut self, bytes: u64, now: Instant) {
+    pub fn on_output_ack(&mut self, bytes: u64, now: Instant) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.unacknowledged = self.unacknowledged.saturating_sub(bytes);
-        if std::mem::take(&mut self.blocked) {
-            self.restart_clocks(now);
+        self.unacked_len = self.unacked_len.saturating_sub(bytes);
+        if std::mem::take(&mut self.is_window_full) {
+            self.restart_line_timeouts(now);
         }
     }
 
     /// Whoever reads scrun's stream has gone: our writers shall see that.
-    pub fn close(&mut self, stream: Stream) {
-        self.closed[index(stream)] = true;
-        for number in 0..self.all.len() {
-            if self.all[number].as_ref().is_some_and(|output| output.stream == stream) {
-                self.remove(number);
+    pub fn close_stream(&mut self, stream: Stream) {
+        self.closed_streams[stream_index(stream)] = true;
+        for index in 0..self.pipes.len() {
+            if self.pipes[index].as_ref().is_some_and(|output| output.stream == stream) {
+                self.remove(index);
             }
         }
     }
 
-    /// Reads the pipes of one element, or of all, up to what lies in them now; [`Outputs::drained`]
+    /// Reads the pipes of one element, or of all, up to what lies in them now; [`OutputMux::drained`]
     /// then reports `purpose`.
-    pub fn drain(&mut self, purpose: Purpose, owner: Option<(usize, u32)>) {
+    pub fn drain(&mut self, reason: DrainReason, owner: Option<(usize, u32)>) {
         let serial = self.next_drain;
         self.next_drain += 1;
-        let mut left = 0;
-        for number in 0..self.all.len() {
-            let Some(output) = &mut self.all[number] else { continue };
+        let mut pipes_left = 0;
+        for index in 0..self.pipes.len() {
+            let Some(output) = &mut self.pipes[index] else { continue };
             if owner.is_none_or(|owner| owner == output.owner) {
-                let waiting = descriptor::bytes_waiting(output.pipe.as_fd()) as u64;
-                output.marks.push((serial, output.total + waiting));
-                left += 1;
-                self.mark_ready(number);
+                let unread = descriptor::bytes_waiting(output.pipe.as_fd()) as u64;
+                output.drain_marks.push((serial, output.bytes_read + unread));
+                pipes_left += 1;
+                self.mark_ready(index);
             }
         }
-        self.drains.push(Drain { serial, purpose, left });
+        self.drains.push(PendingDrain { serial, reason, pipes_left });
     }
 
     /// Gives up waiting for a purpose's pipes.
-    pub fn abandon(&mut self, purpose: Purpose) {
+    pub fn abandon(&mut self, reason: DrainReason) {
         for drain in &mut self.drains {
-            if drain.purpose == purpose {
-                drain.left = 0;
+            if drain.reason == reason {
+                drain.pipes_left = 0;
             }
         }
     }
 
     /// A drain that is done: everything it waited for has been sent.
-    pub fn drained(&mut self, reports: &mut Reports) -> Option<Purpose> {
-        let at = self.drains.iter().position(|drain| drain.left == 0)?;
+    pub fn drained(&mut self, reports: &mut ScoredLink) -> Option<DrainReason> {
+        let index = self.drains.iter().position(|drain| drain.pipes_left == 0)?;
         self.send_batch(false, reports);
-        Some(self.drains.remove(at).purpose)
+        Some(self.drains.remove(index).reason)
     }
 
-    /// Whether [`Outputs::pump`] has something to do without waiting.
+    /// Whether [`OutputMux::pump`] has something to do without waiting.
     pub fn is_runnable(&self) -> bool {
-        !self.blocked && (!self.ready.is_empty() || !self.parked.is_empty() && self.has_room())
+        !self.is_window_full
+            && (!self.ready.is_empty() || !self.parked_pipes.is_empty() && self.has_line_capacity())
     }
 
     /// Whether somebody else than the holder may begin or go on with a line.
-    fn has_room(&self) -> bool {
-        let holds =
-            |number: usize| self.all[number].as_ref().is_some_and(|o| o.lines.pending() > 0);
-        self.pending <= MOST_PENDING || !self.holder.is_some_and(holds)
+    fn has_line_capacity(&self) -> bool {
+        let has_pending =
+            |index: usize| self.pipes[index].as_ref().is_some_and(|o| o.lines.pending() > 0);
+        self.pending_len <= MAX_PENDING_BYTES || !self.exclusive_reader.is_some_and(has_pending)
     }
 
     /// Whether this pipe may be read; else it waits.
-    fn takes_turn(&mut self, number: usize) -> bool {
-        if self.holder != Some(number) {
-            if !self.has_room() {
-                self.parked.push(number);
+    fn try_acquire_read(&mut self, index: usize) -> bool {
+        if self.exclusive_reader != Some(index) {
+            if !self.has_line_capacity() {
+                self.parked_pipes.push(index);
                 return false;
             }
-            self.holder = (self.pending > MOST_PENDING).then_some(number);
+            self.exclusive_reader = (self.pending_len > MAX_PENDING_BYTES).then_some(index);
         }
         true
     }
 
     /// Lets go of what is unfinished in a pipe, into `cut`.
-    fn flush_lines(&mut self, number: usize) {
-        if let Some(output) = &mut self.all[number] {
-            self.pending -= output.lines.pending();
-            output.lines.flush(&mut self.cut);
+    fn flush_lines(&mut self, index: usize) {
+        if let Some(output) = &mut self.pipes[index] {
+            self.pending_len -= output.lines.pending();
+            output.lines.flush(&mut self.ready_bytes);
         }
     }
 
     /// Reads from the pipes that have something, in turn.
-    pub fn pump(&mut self, reports: &mut Reports, now: Instant) {
-        if !self.parked.is_empty() && self.has_room() {
-            self.ready.extend(self.parked.drain(..));
+    pub fn pump(&mut self, reports: &mut ScoredLink, now: Instant) {
+        if !self.parked_pipes.is_empty() && self.has_line_capacity() {
+            self.ready.extend(self.parked_pipes.drain(..));
         }
-        for _ in 0..TURN {
-            if self.blocked {
+        for _ in 0..READS_PER_TICK {
+            if self.is_window_full {
                 break;
             }
-            let Some(number) = self.ready.pop_front() else { break };
-            self.read_one(number, reports, now);
+            let Some(index) = self.ready.pop_front() else { break };
+            self.read_pipe(index, reports, now);
         }
     }
 
-    fn room(&self) -> usize {
-        (HOP_WINDOW as usize).saturating_sub(self.unacknowledged)
+    fn window_left(&self) -> usize {
+        (HOP_WINDOW as usize).saturating_sub(self.unacked_len)
     }
 
-    fn read_one(&mut self, number: usize, reports: &mut Reports, now: Instant) {
-        let room = self.room();
-        let Some(output) = &mut self.all[number] else { return };
-        let pending = output.lines.pending();
-        if room < pending + LEAST_READ {
-            self.ready.push_front(number);
-            self.blocked = true;
+    fn read_pipe(&mut self, index: usize, reports: &mut ScoredLink, now: Instant) {
+        let window_left = self.window_left();
+        let Some(output) = &mut self.pipes[index] else { return };
+        let pending_before = output.lines.pending();
+        if window_left < pending_before + MIN_READ_LEN {
+            self.ready.push_front(index);
+            self.is_window_full = true;
             return;
         }
-        if !self.takes_turn(number) {
+        if !self.try_acquire_read(index) {
             return;
         }
-        let Some(output) = &mut self.all[number] else { return };
-        let wanted = READ_BYTES.min(room - pending);
-        output.queued = false;
-        let read = with_scratch(|scratch| {
-            let count = nix::unistd::read(&output.pipe, &mut scratch[..wanted])?;
-            output.lines.push(&scratch[..count], &mut self.cut);
+        let Some(output) = &mut self.pipes[index] else { return };
+        let read_len = READ_BYTES.min(window_left - pending_before);
+        output.is_queued = false;
+        let result = with_read_buffer(|scratch| {
+            let count = nix::unistd::read(&output.pipe, &mut scratch[..read_len])?;
+            output.lines.push(&scratch[..count], &mut self.ready_bytes);
             Ok(count)
         });
-        match read {
-            Ok(0) | Err(Errno::EIO) => self.end_one(number, reports),
+        match result {
+            Ok(0) | Err(Errno::EIO) => self.on_pipe_eof(index, reports),
             Ok(count) => {
-                output.total += count as u64;
-                output.burst += count;
-                self.pending = self.pending + output.lines.pending() - pending;
+                output.bytes_read += count as u64;
+                output.burst_len += count;
+                self.pending_len = self.pending_len + output.lines.pending() - pending_before;
                 // Less than asked for: the pipe is empty now, and mio reports what comes later.
-                let empty = count < wanted;
-                if empty {
-                    output.seen_empty(now);
+                let is_empty = count < read_len;
+                if is_empty {
+                    output.on_pipe_empty(now);
                 }
-                self.settle_marks(number, empty);
-                self.emit(number, reports);
-                if !empty {
-                    self.mark_ready(number);
+                self.resolve_drain_marks(index, is_empty);
+                self.emit(index, reports);
+                if !is_empty {
+                    self.mark_ready(index);
                 }
             }
-            Err(Errno::EINTR) => self.mark_ready(number),
+            Err(Errno::EINTR) => self.mark_ready(index),
             Err(_) => {
-                output.seen_empty(now);
-                self.settle_marks(number, true);
-                self.emit(number, reports);
+                output.on_pipe_empty(now);
+                self.resolve_drain_marks(index, true);
+                self.emit(index, reports);
             }
         }
     }
 
-    fn end_one(&mut self, number: usize, reports: &mut Reports) {
-        self.flush_lines(number);
-        self.emit(number, reports);
-        self.remove(number);
+    fn on_pipe_eof(&mut self, index: usize, reports: &mut ScoredLink) {
+        self.flush_lines(index);
+        self.emit(index, reports);
+        self.remove(index);
     }
 
-    fn remove(&mut self, number: usize) {
-        self.settle_marks(number, true);
-        self.flush_lines(number);
-        self.cut.clear();
-        self.all[number] = None;
+    fn remove(&mut self, index: usize) {
+        self.resolve_drain_marks(index, true);
+        self.flush_lines(index);
+        self.ready_bytes.clear();
+        self.pipes[index] = None;
     }
 
     /// Tells the drains that this pipe has been read far enough, if so; an unfinished line goes
     /// out then, too.
-    fn settle_marks(&mut self, number: usize, empty: bool) {
-        let Some(output) = &mut self.all[number] else { return };
-        let total = output.total;
-        let before = output.marks.len();
+    fn resolve_drain_marks(&mut self, index: usize, is_empty: bool) {
+        let Some(output) = &mut self.pipes[index] else { return };
+        let total = output.bytes_read;
+        let marks_before = output.drain_marks.len();
         let drains = &mut self.drains;
-        output.marks.retain(|(serial, until)| {
-            let reached = empty || total >= *until;
+        output.drain_marks.retain(|(serial, target)| {
+            let reached = is_empty || total >= *target;
             if reached && let Some(drain) = drains.iter_mut().find(|d| d.serial == *serial) {
-                drain.left = drain.left.saturating_sub(1);
+                drain.pipes_left = drain.pipes_left.saturating_sub(1);
             }
             !reached
         });
-        if output.marks.len() < before {
+        if output.drain_marks.len() < marks_before {
             output.deadline = None;
-            self.flush_lines(number);
+            self.flush_lines(index);
         }
     }
 
     /// Sends what has been cut from one stream.
-    fn emit(&mut self, number: usize, reports: &mut Reports) {
-        let Some(output) = &self.all[number] else { return };
+    fn emit(&mut self, index: usize, reports: &mut ScoredLink) {
+        let Some(output) = &self.pipes[index] else { return };
         let stream = output.stream;
-        let mut cut = std::mem::take(&mut self.cut);
-        self.unacknowledged += cut.len();
+        let mut ready_bytes = std::mem::take(&mut self.ready_bytes);
+        self.unacked_len += ready_bytes.len();
         if stream != self.batch_stream {
             self.send_batch(false, reports);
             self.batch_stream = stream;
         }
-        if self.batch.len() + cut.len() > CHUNK {
+        if self.batch.len() + ready_bytes.len() > MAX_IO_CHUNK {
             self.send_batch(false, reports);
         }
-        let mut pieces = cut.chunks(CHUNK).peekable();
-        while let Some(piece) = pieces.next() {
-            self.batch.extend_from_slice(piece);
-            if pieces.peek().is_some() {
-                self.send_batch(piece.last() != Some(&b'\n'), reports);
+        let mut chunks = ready_bytes.chunks(MAX_IO_CHUNK).peekable();
+        while let Some(chunk) = chunks.next() {
+            self.batch.extend_from_slice(chunk);
+            if chunks.peek().is_some() {
+                self.send_batch(chunk.last() != Some(&b'\n'), reports);
             }
         }
-        cut.clear();
-        self.cut = cut;
+        ready_bytes.clear();
+        self.ready_bytes = ready_bytes;
     }
 
     /// Sends what has been gathered, so that what is sent next comes after it. `unfinished`: a line
     /// goes on in what comes next.
-    pub fn send_batch(&mut self, unfinished: bool, reports: &mut Reports) {
+    pub fn send_batch(&mut self, unfinished: bool, reports: &mut ScoredLink) {
         if !self.batch.is_empty() {
             let bytes = std::mem::take(&mut self.batch);
             let (host, stream) = (self.host, self.batch_stream);
-            reports.send(&Report::Output { host, stream, bytes, unfinished });
+            reports.send(&Report::Output { host, stream, bytes, is_partial_line: unfinished });
         }
     }
 
     /// When the next unfinished line is due.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.blocked {
+        if self.is_window_full {
             return None;
         }
-        self.all.iter().flatten().filter(|output| !output.queued).filter_map(|o| o.deadline).min()
+        self.pipes
+            .iter()
+            .flatten()
+            .filter(|output| !output.is_queued)
+            .filter_map(|o| o.deadline)
+            .min()
     }
 
     /// Lets unfinished lines go whose time has come.
-    pub fn expire(&mut self, reports: &mut Reports, now: Instant) {
-        if self.blocked {
+    pub fn expire(&mut self, reports: &mut ScoredLink, now: Instant) {
+        if self.is_window_full {
             return;
         }
-        for number in 0..self.all.len() {
-            let room = self.room();
-            let Some(output) = &mut self.all[number] else { continue };
-            if !output.queued
+        for index in 0..self.pipes.len() {
+            let window_left = self.window_left();
+            let Some(output) = &mut self.pipes[index] else { continue };
+            if !output.is_queued
                 && output.deadline.is_some_and(|due| due <= now)
-                && output.lines.pending() <= room
+                && output.lines.pending() <= window_left
             {
                 output.deadline = None;
-                self.flush_lines(number);
-                self.emit(number, reports);
+                self.flush_lines(index);
+                self.emit(index, reports);
             }
         }
     }
 
     /// The job was stopped for so long.
-    pub fn postpone(&mut self, pause: Duration) {
-        for due in self.all.iter_mut().flatten().filter_map(|output| output.deadline.as_mut()) {
-            *due += pause;
+    pub fn postpone(&mut self, stop_time: Duration) {
+        for due in self.pipes.iter_mut().flatten().filter_map(|output| output.deadline.as_mut()) {
+            *due += stop_time;
         }
     }
 
     /// The job was held back by the window: nobody could have finished a line.
-    fn restart_clocks(&mut self, now: Instant) {
-        for output in self.all.iter_mut().flatten() {
+    fn restart_line_timeouts(&mut self, now: Instant) {
+        for output in self.pipes.iter_mut().flatten() {
             if output.deadline.is_some() {
-                output.deadline = Some(now + QUIET_IN_WRITE);
+                output.deadline = Some(now + MID_WRITE_LINE_TIMEOUT);
             }
         }
     }
 }
 
-impl Output {
+impl OutputPipe {
     /// The pipe is empty. If a write() is still going on it has filled the pipe before, since it
     /// holds the pipe's lock otherwise; every two neighbouring pages of a full pipe hold more than
     /// one page of data, so less than about half the capacity since the pipe was last empty
     /// means that the writer has finished. A line that ends with a block of buffered output goes
     /// on in the next block.
-    fn seen_empty(&mut self, now: Instant) {
-        let full = self.burst + 2 * LEAST_READ >= self.capacity / 2;
-        if full && self.capacity < BUSY_PIPE as usize && self.burst >= LEAST_READ {
-            self.capacity = descriptor::enlarge_pipe(self.pipe.as_fd(), BUSY_PIPE);
+    fn on_pipe_empty(&mut self, now: Instant) {
+        let was_full = self.burst_len + 2 * MIN_READ_LEN >= self.capacity / 2;
+        if was_full && self.capacity < LARGE_PIPE_LEN as usize && self.burst_len >= MIN_READ_LEN {
+            self.capacity = descriptor::enlarge_pipe(self.pipe.as_fd(), LARGE_PIPE_LEN);
         }
-        let buffered = self.burst >= LEAST_READ || self.total.is_multiple_of(BLOCK);
-        let in_write = full || buffered;
-        self.burst = 0;
+        let is_block_buffered =
+            self.burst_len >= MIN_READ_LEN || self.bytes_read.is_multiple_of(STDIO_BLOCK_LEN);
+        let is_mid_write = was_full || is_block_buffered;
+        self.burst_len = 0;
         self.deadline = match self.lines.pending() {
             0 => None,
-            _ if in_write => Some(now + QUIET_IN_WRITE),
-            _ => Some(now + QUIET),
+            _ if is_mid_write => Some(now + MID_WRITE_LINE_TIMEOUT),
+            _ => Some(now + PARTIAL_LINE_TIMEOUT),
         };
     }
 }

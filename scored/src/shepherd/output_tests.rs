@@ -4,49 +4,57 @@ use std::os::unix::net::UnixStream;
 use mio::Poll;
 
 use super::*;
-use crate::link::Link;
+use crate::framed_socket::FramedSocket;
 use crate::sys::process;
 
 /// Writers that each have written most of a line.
 const WRITERS: usize = 400;
-const WRITTEN: usize = 60_000;
+const LINE_LEN: usize = 60_000;
 
 #[test]
-fn unfinished_lines_are_bounded_in_total_and_all_of_them_come() {
+fn unfinished_lines_are_bounded_in_total_and_all_are_delivered() {
     process::raise_descriptor_limit();
     let poll = Poll::new().unwrap();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
-    let mut reports = Reports::new(Link::new(ours.into()).unwrap());
-    let mut outputs = Outputs::default();
+    let mut reports = ScoredLink::new(FramedSocket::new(ours.into()).unwrap());
+    let mut outputs = OutputMux::default();
     let mut writers = Vec::new();
-    for number in 0..WRITERS {
+    for index in 0..WRITERS {
         let (read, write) = nix::unistd::pipe().unwrap();
         outputs.add(read, Stream::Stdout, (0, 0), poll.registry(), Token).unwrap();
         let mut write = std::fs::File::from(write);
-        write.write_all(&[b'x'; WRITTEN]).unwrap();
+        write.write_all(&[b'x'; LINE_LEN]).unwrap();
         writers.push(write);
-        outputs.mark_ready(number);
+        outputs.mark_ready(index);
     }
     let mut now = Instant::now();
-    let (mut sink, mut came, mut turns) = (vec![0; 1 << 20], 0, 0);
-    while came < WRITERS * WRITTEN {
+    let (mut sink, mut received_len, mut ticks) = (vec![0; 1 << 20], 0, 0);
+    while received_len < WRITERS * LINE_LEN {
         outputs.pump(&mut reports, now);
-        assert!(outputs.pending <= MOST_PENDING + 2 * READ_BYTES, "{}", outputs.pending);
+        assert!(
+            outputs.pending_len <= MAX_PENDING_BYTES + 2 * READ_BYTES,
+            "{}",
+            outputs.pending_len
+        );
         if !outputs.is_runnable() {
             // Nothing more comes: what is unfinished goes when its time has come.
-            now += QUIET_IN_WRITE;
+            now += MID_WRITE_LINE_TIMEOUT;
             outputs.expire(&mut reports, now);
         }
         outputs.send_batch(false, &mut reports);
         reports.flush(poll.registry());
         while let Ok(count) = theirs.read(&mut sink) {
-            came += sink[..count].iter().filter(|byte| **byte == b'x').count();
-            outputs.taken(count as u64, now);
+            received_len += sink[..count].iter().filter(|byte| **byte == b'x').count();
+            outputs.on_output_ack(count as u64, now);
         }
-        turns += 1;
-        assert!(turns < 100_000, "{came} bytes have come; {} are pending", outputs.pending);
+        ticks += 1;
+        assert!(
+            ticks < 100_000,
+            "{received_len} bytes have come; {} are pending",
+            outputs.pending_len
+        );
     }
-    assert_eq!(outputs.pending, 0);
-    assert!(outputs.parked.is_empty());
+    assert_eq!(outputs.pending_len, 0);
+    assert!(outputs.parked_pipes.is_empty());
 }

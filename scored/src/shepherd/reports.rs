@@ -5,28 +5,28 @@ use std::io;
 
 use mio::{Registry, Token};
 use score_proto::frame::FrameError;
-use score_proto::order::{Order, Report};
+use score_proto::job_control::{Order, Report};
 
-use score_tree::merge::Queue;
+use score_tree::report_queue::CoalescingQueue;
 
-use crate::link::Link;
+use crate::framed_socket::FramedSocket;
 
 /// Reports that wait for the end of a turn at most.
-const WAITING: usize = 1024;
+const MAX_PENDING_REPORTS: usize = 1024;
 /// Bytes that wait for scored where it is slow.
-const SLOW: usize = 256 << 10;
+const SLOW_READER_BYTES: usize = 256 << 10;
 
 /// The socket to scored, and the reports that wait for the end of the turn.
 #[derive(Debug)]
-pub struct Reports {
-    link: Link,
-    queue: Queue<Report>,
+pub struct ScoredLink {
+    link: FramedSocket,
+    queue: CoalescingQueue<Report>,
 }
 
-impl Reports {
+impl ScoredLink {
     /// Speaks over this link.
-    pub fn new(link: Link) -> Self {
-        Self { link, queue: Queue::new(WAITING) }
+    pub fn new(link: FramedSocket) -> Self {
+        Self { link, queue: CoalescingQueue::new(MAX_PENDING_REPORTS) }
     }
 
     /// Has `registry` report on the link.
@@ -42,7 +42,7 @@ impl Reports {
         self.link.mark_readable();
     }
 
-    /// Whether [`Reports::order`] may find more without a further report of mio's.
+    /// Whether [`ScoredLink::order`] may find more without a further report of mio's.
     pub fn may_have_more(&self) -> bool {
         self.link.may_have_more()
     }
@@ -63,7 +63,7 @@ impl Reports {
     /// Reports something at the end of this turn.
     pub fn add(&mut self, report: Report) {
         if let Err(report) = self.queue.push(report) {
-            self.send_waiting();
+            self.queue_pending();
             // There is room now.
             let _ = self.queue.push(report);
         }
@@ -76,12 +76,12 @@ impl Reports {
 
     /// Sends what has been gathered, as far as the socket takes it.
     pub fn flush(&mut self, registry: &Registry) {
-        self.send_waiting();
+        self.queue_pending();
         self.link.flush();
-        self.link.watch(registry);
+        self.link.update_interest(registry);
     }
 
-    fn send_waiting(&mut self) {
+    fn queue_pending(&mut self) {
         while let Some(report) = self.queue.pop() {
             self.link.queue(&report);
         }
@@ -89,7 +89,7 @@ impl Reports {
 
     /// Whether scored reads so slowly that figures had better wait for newer ones.
     pub fn is_slow(&self) -> bool {
-        self.link.backlog() > SLOW
+        self.link.backlog() > SLOW_READER_BYTES
     }
 
     /// Whether everything has gone.

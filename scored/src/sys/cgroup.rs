@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use super::process;
 
 /// How the groups of jobs are called: this, and the name of the job's directory.
-const PREFIX: &str = "scored-";
+const JOB_CGROUP_PREFIX: &str = "scored-";
 /// Where this process goes, since version 2 wants no process beside groups.
-const OWN: &str = "scored.daemon";
+const DAEMON_CGROUP: &str = "scored.daemon";
 /// How long killed processes may take to leave their group.
-const GOING: Duration = Duration::from_millis(500);
+const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Which of the two interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ enum Version {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct ControllerPath {
     version: Version,
     base: PathBuf,
 }
@@ -33,21 +33,21 @@ struct Place {
 /// Where groups can be made on this host, for what; tried by real calls.
 #[derive(Debug, Clone, Default)]
 pub struct Cgroups {
-    memory: Option<Place>,
-    cpu: Option<Place>,
+    memory: Option<ControllerPath>,
+    cpu: Option<ControllerPath>,
     /// Version 2 ends a whole group at once.
-    kill: Option<PathBuf>,
+    kill_base: Option<PathBuf>,
 }
 
 /// The group of one job, in every hierarchy that is used.
 #[derive(Debug)]
 pub struct Group {
-    folders: Vec<PathBuf>,
-    kill: Option<PathBuf>,
+    dirs: Vec<PathBuf>,
+    kill_dir: Option<PathBuf>,
     /// `cpu.stat` or `cpuacct.usage`: see [`cpu_ns`].
-    pub cpu: Option<PathBuf>,
+    pub cpu_file: Option<PathBuf>,
     /// `memory.events` or `memory.oom_control`: see [`oom_kills`].
-    pub oom: Option<PathBuf>,
+    pub oom_file: Option<PathBuf>,
 }
 
 /// This process's own group in a hierarchy: version 2 (no controller), or that of version 1 with
@@ -55,66 +55,68 @@ pub struct Group {
 ///
 /// # Errors
 /// When there is none, or /proc cannot be read.
-pub fn own(controller: &str) -> io::Result<PathBuf> {
+pub fn self_group(controller: &str) -> io::Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let groups = fs::read_to_string("/proc/self/cgroup")?;
-    find_own(controller, &mounts, &groups)
+    find_self_group(controller, &mounts, &groups)
         .ok_or_else(|| io::Error::other("no such hierarchy is mounted"))
 }
 
-fn find_own(controller: &str, mounts: &str, groups: &str) -> Option<PathBuf> {
+fn find_self_group(controller: &str, mounts: &str, groups: &str) -> Option<PathBuf> {
     let kind = if controller.is_empty() { "cgroup2" } else { "cgroup" };
-    let has = |list: &str| list.split(',').any(|one| one == controller);
-    let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| {
-        let options = words.get(3).copied().unwrap_or_default();
-        words.get(2) == Some(&kind) && (controller.is_empty() || has(options))
+    let has_controller = |list: &str| list.split(',').any(|name| name == controller);
+    let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|fields| {
+        let options = fields.get(3).copied().unwrap_or_default();
+        fields.get(2) == Some(&kind) && (controller.is_empty() || has_controller(options))
     })?;
     let group = groups
         .lines()
         .filter_map(|line| line.split_once(':')?.1.split_once(':'))
-        .find(|(controllers, _)| has(controllers))?;
+        .find(|(controllers, _)| has_controller(controllers))?;
     Some(Path::new(mount.get(1)?).join(group.1.trim_start_matches('/')))
 }
 
 impl Cgroups {
     /// Tries what this host allows. A daemon that stays moves into a group of its own where version
     /// 2 wants that; else the word of version 2 is taken for it.
-    pub fn find(stays: bool) -> Self {
-        let mut found = Self::default();
-        if let Ok(base) = own("") {
-            let base = base.parent().filter(|_| base.ends_with(OWN)).unwrap_or(&base).to_owned();
-            let two = Place { version: Version::Two, base: base.clone() };
-            if !stays {
-                found.memory = lists_memory(&base.join("cgroup.controllers")).then(|| two.clone());
+    pub fn find(is_daemon: bool) -> Self {
+        let mut cgroups = Self::default();
+        if let Ok(base) = self_group("") {
+            let base =
+                base.parent().filter(|_| base.ends_with(DAEMON_CGROUP)).unwrap_or(&base).to_owned();
+            let v2 = ControllerPath { version: Version::Two, base: base.clone() };
+            if !is_daemon {
+                cgroups.memory = lists_memory(&base.join("cgroup.controllers")).then(|| v2.clone());
             } else if delegate(&base) {
-                found.memory = two.allows(&[("memory.max", "1073741824")], "memory.events");
+                cgroups.memory = v2.probe(&[("memory.max", "1073741824")], "memory.events");
             }
-            found.cpu = two.allows(&[], "cpu.stat");
-            found.kill = two.allows(&[("cgroup.kill", "1")], "cgroup.procs").map(|_| base);
+            cgroups.cpu = v2.probe(&[], "cpu.stat");
+            cgroups.kill_base = v2.probe(&[("cgroup.kill", "1")], "cgroup.procs").map(|_| base);
         }
-        let one = |controller: &str, writes: &[(&str, &str)], file: &str| {
-            Place { version: Version::One, base: own(controller).ok()? }.allows(writes, file)
+        let v1 = |controller: &str, writes: &[(&str, &str)], file: &str| {
+            ControllerPath { version: Version::One, base: self_group(controller).ok()? }
+                .probe(writes, file)
         };
         let limit = [("memory.limit_in_bytes", "1073741824")];
-        found.memory = found.memory.or_else(|| one("memory", &limit, "memory.oom_control"));
-        found.cpu = found.cpu.or_else(|| one("cpuacct", &[], "cpuacct.usage"));
-        found
+        cgroups.memory = cgroups.memory.or_else(|| v1("memory", &limit, "memory.oom_control"));
+        cgroups.cpu = cgroups.cpu.or_else(|| v1("cpuacct", &[], "cpuacct.usage"));
+        cgroups
     }
 
     /// How memory is limited, for people.
     pub fn memory(&self) -> Result<String, String> {
-        explain(self.memory.as_ref())
+        describe(self.memory.as_ref())
     }
 
     /// How processor time is counted, for people.
     pub fn cpu(&self) -> Result<String, String> {
-        explain(self.cpu.as_ref())
+        describe(self.cpu.as_ref())
     }
 
     fn bases(&self) -> Vec<PathBuf> {
-        let places = [self.memory.as_ref(), self.cpu.as_ref()].into_iter().flatten();
-        let mut bases: Vec<_> = places.map(|place| place.base.clone()).collect();
-        bases.extend(self.kill.clone());
+        let controllers = [self.memory.as_ref(), self.cpu.as_ref()].into_iter().flatten();
+        let mut bases: Vec<_> = controllers.map(|controller| controller.base.clone()).collect();
+        bases.extend(self.kill_base.clone());
         bases.sort();
         bases.dedup();
         bases
@@ -125,30 +127,31 @@ impl Cgroups {
     /// # Errors
     /// As mkdir(2), and of a limit that cannot be set.
     pub fn make(&self, name: &str, memory: Option<u64>) -> io::Result<Group> {
-        let name = format!("{PREFIX}{name}");
-        let mut group = Group { folders: Vec::new(), kill: None, cpu: None, oom: None };
+        let name = format!("{JOB_CGROUP_PREFIX}{name}");
+        let mut group = Group { dirs: Vec::new(), kill_dir: None, cpu_file: None, oom_file: None };
         for base in self.bases() {
-            let folder = base.join(&name);
-            match fs::create_dir(&folder) {
+            let dir = base.join(&name);
+            match fs::create_dir(&dir) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     group.remove()?;
                     return Err(error);
                 }
-                _ => group.folders.push(folder),
+                _ => group.dirs.push(dir),
             }
         }
-        group.kill = self.kill.as_ref().map(|base| base.join(&name));
-        group.cpu = self.cpu.as_ref().map(|place| {
-            let file = if place.version == Version::Two { "cpu.stat" } else { "cpuacct.usage" };
-            place.base.join(&name).join(file)
+        group.kill_dir = self.kill_base.as_ref().map(|base| base.join(&name));
+        group.cpu_file = self.cpu.as_ref().map(|controller| {
+            let file =
+                if controller.version == Version::Two { "cpu.stat" } else { "cpuacct.usage" };
+            controller.base.join(&name).join(file)
         });
-        if let (Some(place), Some(bytes)) = (&self.memory, memory) {
-            let folder = place.base.join(&name);
-            group.oom = Some(folder.join(match place.version {
+        if let (Some(controller), Some(bytes)) = (&self.memory, memory) {
+            let dir = controller.base.join(&name);
+            group.oom_file = Some(dir.join(match controller.version {
                 Version::Two => "memory.events",
                 Version::One => "memory.oom_control",
             }));
-            if let Err(error) = limit_memory(place.version, &folder, bytes) {
+            if let Err(error) = limit_memory(controller.version, &dir, bytes) {
                 group.remove()?;
                 return Err(error);
             }
@@ -159,30 +162,30 @@ impl Cgroups {
     /// Removes the groups of jobs that are dead, and ends what is left in them; `is_dead` is asked
     /// with the name of the job's directory. What stays is named.
     pub fn sweep(&self, is_dead: &dyn Fn(&str) -> bool) -> Vec<String> {
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         for base in self.bases() {
             let Ok(entries) = fs::read_dir(&base) else { continue };
             for entry in entries.flatten() {
                 let name = entry.file_name();
-                let job = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+                let job = name.to_str().and_then(|name| name.strip_prefix(JOB_CGROUP_PREFIX));
                 if !job.is_some_and(is_dead) {
                     continue;
                 }
-                let folder = entry.path();
-                let kill = Some(folder.clone());
-                let group = Group { folders: vec![folder], kill, cpu: None, oom: None };
+                let dir = entry.path();
+                let kill_dir = Some(dir.clone());
+                let group = Group { dirs: vec![dir], kill_dir, cpu_file: None, oom_file: None };
                 group.kill();
                 if let Err(error) = group.remove() {
-                    faults.push(format!("{}: {error}", entry.path().display()));
+                    errors.push(format!("{}: {error}", entry.path().display()));
                 }
             }
         }
-        faults
+        errors
     }
 }
 
-fn explain(place: Option<&Place>) -> Result<String, String> {
-    match place.map(|place| place.version) {
+fn describe(controller: Option<&ControllerPath>) -> Result<String, String> {
+    match controller.map(|controller| controller.version) {
         Some(Version::Two) => Ok("cgroup v2".to_owned()),
         Some(Version::One) => Ok("cgroup v1".to_owned()),
         None => Err("no cgroup can be made for it".to_owned()),
@@ -190,7 +193,7 @@ fn explain(place: Option<&Place>) -> Result<String, String> {
 }
 
 fn lists_memory(file: &Path) -> bool {
-    fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|one| one == "memory"))
+    fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|name| name == "memory"))
 }
 
 /// Has groups below `base` limit memory.
@@ -206,43 +209,43 @@ fn delegate(base: &Path) -> bool {
     if enable() {
         return true;
     }
-    let own = base.join(OWN);
-    let made = fs::create_dir(&own).or_else(|error| match error.kind() {
+    let daemon_group = base.join(DAEMON_CGROUP);
+    let created = fs::create_dir(&daemon_group).or_else(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Ok(()),
         _ => Err(error),
     });
     let pid = std::process::id().to_string();
-    made.and_then(|()| fs::write(own.join("cgroup.procs"), pid)).is_ok() && enable()
+    created.and_then(|()| fs::write(daemon_group.join("cgroup.procs"), pid)).is_ok() && enable()
 }
 
-fn limit_memory(version: Version, folder: &Path, bytes: u64) -> io::Result<()> {
+fn limit_memory(version: Version, dir: &Path, bytes: u64) -> io::Result<()> {
     let bytes = bytes.to_string();
     let optional = |file: &str, text: &str| {
-        let path = folder.join(file);
+        let path = dir.join(file);
         // A kernel may be without swap accounting.
         if path.exists() { fs::write(path, text) } else { Ok(()) }
     };
     match version {
         Version::Two => {
-            fs::write(folder.join("memory.max"), &bytes)?;
+            fs::write(dir.join("memory.max"), &bytes)?;
             optional("memory.swap.max", "0")
         }
         Version::One => {
-            fs::write(folder.join("memory.limit_in_bytes"), &bytes)?;
+            fs::write(dir.join("memory.limit_in_bytes"), &bytes)?;
             optional("memory.memsw.limit_in_bytes", &bytes)
         }
     }
 }
 
-impl Place {
+impl ControllerPath {
     /// Whether a group can be made here, takes these writes and has this file.
-    fn allows(&self, writes: &[(&str, &str)], file: &str) -> Option<Place> {
-        let folder = self.base.join(format!("scored.probe-{}", std::process::id()));
-        fs::create_dir(&folder).ok()?;
-        let done = writes.iter().all(|(file, text)| fs::write(folder.join(file), text).is_ok());
-        let read = fs::read(folder.join(file)).is_ok();
-        let removed = fs::remove_dir(&folder).is_ok();
-        (done && read && removed).then(|| self.clone())
+    fn probe(&self, writes: &[(&str, &str)], file: &str) -> Option<ControllerPath> {
+        let dir = self.base.join(format!("scored.probe-{}", std::process::id()));
+        fs::create_dir(&dir).ok()?;
+        let written = writes.iter().all(|(file, text)| fs::write(dir.join(file), text).is_ok());
+        let readable = fs::read(dir.join(file)).is_ok();
+        let removed = fs::remove_dir(&dir).is_ok();
+        (written && readable && removed).then(|| self.clone())
     }
 }
 
@@ -252,20 +255,18 @@ impl Group {
     /// # Errors
     /// As write(2) on cgroup.procs.
     pub fn enter(&self, pid: i32) -> io::Result<()> {
-        self.folders
-            .iter()
-            .try_for_each(|folder| fs::write(folder.join("cgroup.procs"), pid.to_string()))
+        self.dirs.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
     }
 
     /// How often the kernel has killed for lack of memory in it.
     pub fn oom_kills(&self) -> u64 {
-        self.oom.as_deref().and_then(oom_kills).unwrap_or(0)
+        self.oom_file.as_deref().and_then(oom_kills).unwrap_or(0)
     }
 
     /// Ends every process in it.
     pub fn kill(&self) {
-        if let Some(folder) = &self.kill
-            && fs::write(folder.join("cgroup.kill"), "1").is_ok()
+        if let Some(dir) = &self.kill_dir
+            && fs::write(dir.join("cgroup.kill"), "1").is_ok()
         {
             return;
         }
@@ -275,8 +276,7 @@ impl Group {
     }
 
     fn processes(&self) -> Vec<i32> {
-        let lists =
-            self.folders.iter().map(|folder| fs::read_to_string(folder.join("cgroup.procs")));
+        let lists = self.dirs.iter().map(|dir| fs::read_to_string(dir.join("cgroup.procs")));
         let pids: Vec<i32> = lists
             .flatten()
             .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<_>>())
@@ -289,12 +289,12 @@ impl Group {
     /// # Errors
     /// As rmdir(2): something is still in it.
     pub fn remove(&self) -> io::Result<()> {
-        let until = Instant::now() + GOING;
-        for folder in &self.folders {
-            while let Err(error) = fs::remove_dir(folder) {
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        for dir in &self.dirs {
+            while let Err(error) = fs::remove_dir(dir) {
                 match error.kind() {
                     io::ErrorKind::NotFound => break,
-                    _ if Instant::now() >= until => return Err(error),
+                    _ if Instant::now() >= deadline => return Err(error),
                     _ => {
                         self.kill();
                         std::thread::sleep(Duration::from_millis(1));
@@ -331,7 +331,7 @@ mod tests {
         let mounts = "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
         let groups = "5:cpu,cpuacct:/a/b\n0::/c\n";
-        let find = |controller| find_own(controller, mounts, groups);
+        let find = |controller| find_self_group(controller, mounts, groups);
         assert_eq!(find("cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct/a/b".into()));
         assert_eq!(find(""), Some("/sys/fs/cgroup/unified/c".into()));
         assert_eq!(find("memory"), None);
@@ -354,9 +354,9 @@ mod tests {
             .unwrap();
         group.enter(child.id() as i32).unwrap();
         drop(child.stdin.take());
-        let until = Instant::now() + Duration::from_secs(10);
-        let used = || group.cpu.as_deref().and_then(cpu_ns).unwrap();
-        while used() < 20_000_000 && Instant::now() < until {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let used = || group.cpu_file.as_deref().and_then(cpu_ns).unwrap();
+        while used() < 20_000_000 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(used() >= 20_000_000, "{}", used());
@@ -364,6 +364,6 @@ mod tests {
         // As after the death of a daemon: found by its name, ended, removed.
         assert_eq!(cgroups.sweep(&|job| job == name), Vec::<String>::new());
         assert!(!child.wait().unwrap().success());
-        assert!(group.folders.iter().all(|folder| !folder.exists()));
+        assert!(group.dirs.iter().all(|dir| !dir.exists()));
     }
 }

@@ -14,15 +14,15 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 ///
 /// # Errors
 /// EBADF when there is no such descriptor, EINVAL for the standard ones.
-pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
-    if number <= 2 {
+pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd <= 2 {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: only borrowed for the check whether it is open at all.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     // SAFETY: it is open, and the caller of this program handed it over to us by number.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Makes every descriptor from `first` on close-on-exec: whatever our own starter forgot to close
@@ -36,11 +36,11 @@ pub fn close_on_exec_from(first: RawFd) {
 
 /// Closes every descriptor but the standard ones and `kept`, whoever owns it: for a fork that goes
 /// another way than its parent and never returns to the owners.
-pub fn close_all_but(kept: &[&OwnedFd]) {
-    let mut kept: Vec<RawFd> = kept.iter().map(|fd| fd.as_raw_fd()).collect();
-    kept.sort_unstable();
+pub fn close_all_but(kept_fds: &[&OwnedFd]) {
+    let mut kept_fds: Vec<RawFd> = kept_fds.iter().map(|fd| fd.as_raw_fd()).collect();
+    kept_fds.sort_unstable();
     let mut first = 3;
-    for last in kept.into_iter().chain([RawFd::MAX]) {
+    for last in kept_fds.into_iter().chain([RawFd::MAX]) {
         if first < last {
             // SAFETY: the owners of these numbers do not live in this process any more.
             unsafe { libc::syscall(libc::SYS_close_range, first, last - 1, 0) };
@@ -60,11 +60,11 @@ pub fn reserve_low() -> io::Result<()> {
     if unsafe { libc::dup2(null.as_raw_fd(), 0) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    for number in 1..=3 {
+    for fd in 1..=3 {
         // SAFETY: plain query and duplication; a free number is owned by nobody.
         unsafe {
-            if libc::fcntl(number, libc::F_GETFD) < 0 {
-                libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number);
+            if libc::fcntl(fd, libc::F_GETFD) < 0 {
+                libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, fd);
             }
         }
     }
@@ -78,8 +78,8 @@ pub fn reserve_low() -> io::Result<()> {
 pub fn bytes_waiting(fd: BorrowedFd<'_>) -> usize {
     let mut count: libc::c_int = 0;
     // SAFETY: FIONREAD writes one int to the given address.
-    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &mut count) };
-    if done == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &mut count) };
+    if result == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
 }
 
 /// The capacity of a pipe in bytes; the smallest there is when it cannot be told.

@@ -17,10 +17,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 const SIZE_SEALS: SealFlag =
     SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
-fn sized(name: &CStr, bytes: u64) -> io::Result<File> {
+fn create_sized(name: &CStr, len: u64) -> io::Result<File> {
     let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let file = File::from(fd);
-    file.set_len(bytes)?;
+    file.set_len(len)?;
     Ok(file)
 }
 
@@ -28,30 +28,30 @@ fn sized(name: &CStr, bytes: u64) -> io::Result<File> {
 ///
 /// # Errors
 /// As memfd_create(2): descriptors or memory.
-pub fn sealed(name: &CStr, bytes: u64) -> io::Result<OwnedFd> {
-    let file = sized(name, bytes)?;
+pub fn sealed(name: &CStr, len: u64) -> io::Result<OwnedFd> {
+    let file = create_sized(name, len)?;
     fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SIZE_SEALS))?;
     Ok(file.into())
 }
 
 /// Shared memory that this process writes and all others can only read.
 #[derive(Debug)]
-pub struct Published {
+pub struct PublishedMap {
     fd: OwnedFd,
     map: MmapRaw,
 }
 
-impl Published {
+impl PublishedMap {
     /// Makes `bytes` of zeroes, maps them, and only then seals them against any further writable
     /// mapping.
     ///
     /// # Errors
     /// As memfd_create(2), mmap(2), or EINVAL from a kernel without F_SEAL_FUTURE_WRITE (5.1).
-    pub fn new(name: &CStr, bytes: usize) -> io::Result<Self> {
-        let file = sized(name, bytes as u64)?;
-        let map = MmapOptions::new().len(bytes).map_raw(&file)?;
-        let future = SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE);
-        fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SIZE_SEALS | future))?;
+    pub fn new(name: &CStr, len: usize) -> io::Result<Self> {
+        let file = create_sized(name, len as u64)?;
+        let map = MmapOptions::new().len(len).map_raw(&file)?;
+        let future_write_seal = SealFlag::from_bits_retain(libc::F_SEAL_FUTURE_WRITE);
+        fcntl(file.as_fd(), FcntlArg::F_ADD_SEALS(SIZE_SEALS | future_write_seal))?;
         Ok(Self { fd: file.into(), map })
     }
 
@@ -79,17 +79,17 @@ impl Published {
 
 /// Shared memory that other processes write: each word is taken once. This one may write, too.
 #[derive(Debug)]
-pub struct Observed {
+pub struct UntrustedMap {
     map: MmapRaw,
 }
 
-impl Observed {
+impl UntrustedMap {
     /// Maps the first `bytes` of an object that [`sealed`] has made.
     ///
     /// # Errors
     /// As mmap(2).
-    pub fn new(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
-        Ok(Self { map: MmapOptions::new().len(bytes).map_raw(&fd)? })
+    pub fn new(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Ok(Self { map: MmapOptions::new().len(len).map_raw(&fd)? })
     }
 
     /// The word at `offset`, a multiple of 4 inside the object.
@@ -101,16 +101,16 @@ impl Observed {
     pub fn word(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: `at` has checked the range; nobody can shrink the object, and its words are
         // only ever used as atomics.
-        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+        unsafe { AtomicU32::from_ptr(self.word_ptr(offset, 4).cast()) }
     }
 
     /// The word at `offset`, a multiple of 8 inside the object.
     pub fn u64(&self, offset: usize) -> u64 {
         // SAFETY: as above.
-        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }.load(Ordering::Acquire)
+        unsafe { AtomicU64::from_ptr(self.word_ptr(offset, 8).cast()) }.load(Ordering::Acquire)
     }
 
-    fn at(&self, offset: usize, size: usize) -> *mut u8 {
+    fn word_ptr(&self, offset: usize, size: usize) -> *mut u8 {
         assert!(offset.is_multiple_of(size) && offset + size <= self.map.len());
         self.map.as_mut_ptr().wrapping_add(offset)
     }
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn a_published_page_is_seen_by_readers_and_cannot_be_written_or_resized() {
-        let page = Published::new(c"score-test", 4096).unwrap();
+        let page = PublishedMap::new(c"score-test", 4096).unwrap();
         page.store_u64(8, 0x1122);
         let file = File::from(page.fd().try_clone_to_owned().unwrap());
-        let mut seen = [0; 8];
-        file.read_exact_at(&mut seen, 8).unwrap();
-        assert_eq!(u64::from_le_bytes(seen), 0x1122);
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 8).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), 0x1122);
         assert!(file.write_at(b"x", 0).is_err());
         assert!(file.set_len(0).is_err());
         assert!(writable_mapping(page.fd()).is_err());
@@ -146,10 +146,10 @@ mod tests {
     #[test]
     fn an_observer_sees_what_others_write() {
         let fd = sealed(c"score-test", 4096).unwrap();
-        let seen = Observed::new(fd.as_fd(), 4096).unwrap();
+        let map = UntrustedMap::new(fd.as_fd(), 4096).unwrap();
         File::from(fd).write_at(&0x0102_0304_0506_0708_u64.to_le_bytes(), 64).unwrap();
-        assert_eq!(seen.u64(64), 0x0102_0304_0506_0708);
-        assert_eq!((seen.u32(68), seen.u64(0)), (0x0102_0304, 0));
+        assert_eq!(map.u64(64), 0x0102_0304_0506_0708);
+        assert_eq!((map.u32(68), map.u64(0)), (0x0102_0304, 0));
     }
 
     #[test]

@@ -1,19 +1,19 @@
 //! Everything that needs `unsafe` or a bare system call: starting processes, namespaces, memfds,
 //! and the few calls for which there is no safe wrapper. Nothing here decides anything.
 
-pub mod awake;
 pub mod cgroup;
+pub mod clone_exec;
+pub mod cpu_latency;
+pub mod credentials;
 pub mod descriptor;
+pub mod fd_passing;
 pub mod memfd;
 pub mod namespace;
-pub mod newborn;
+pub mod pdeathsig;
 pub mod probe;
 pub mod process;
-pub mod prompt;
+pub mod process_stop;
+pub mod realtime;
 pub mod remove;
-pub mod rights;
 pub mod spawn;
-pub mod stop;
-pub mod tie;
 pub mod timer;
-pub mod user;

@@ -15,13 +15,13 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, Uid, execv, getegid, geteuid, pipe2};
 
-use score_proto::order::Status;
+use score_proto::job_control::Status;
 
 use super::process;
 
 /// How the processes of a job are held together: the rungs of a ladder, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rung {
+pub enum Containment {
     /// PID and mount namespace, made by root.
     PidNamespace,
     /// The same inside a user namespace with the user's own ids.
@@ -30,53 +30,56 @@ pub enum Rung {
     Subreaper,
 }
 
-impl Rung {
+impl Containment {
     /// Every rung that may work for this user, best first.
-    pub fn ladder() -> &'static [Rung] {
+    pub fn candidates() -> &'static [Containment] {
         if geteuid().is_root() {
-            &[Rung::PidNamespace, Rung::UserNamespace, Rung::Subreaper]
+            &[Containment::PidNamespace, Containment::UserNamespace, Containment::Subreaper]
         } else {
-            &[Rung::UserNamespace, Rung::Subreaper]
+            &[Containment::UserNamespace, Containment::Subreaper]
         }
     }
 
     /// Whether the shepherd is init of a namespace.
     pub fn is_namespace(self) -> bool {
-        self != Rung::Subreaper
+        self != Containment::Subreaper
     }
 
     fn flags(self) -> libc::c_int {
         match self {
-            Rung::PidNamespace => libc::CLONE_NEWPID | libc::CLONE_NEWNS,
-            Rung::UserNamespace => libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS,
-            Rung::Subreaper => 0,
+            Containment::PidNamespace => libc::CLONE_NEWPID | libc::CLONE_NEWNS,
+            Containment::UserNamespace => {
+                libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS
+            }
+            Containment::Subreaper => 0,
         }
     }
 }
 
 /// The two processes of a fork, and the pipe between them: what is written there is why the child
 /// could not settle in.
-enum Side {
-    Parent { pid: i32, report: File },
-    Child { reporter: File },
+enum ForkSide {
+    Parent { pid: i32, error_reader: File },
+    Child { error_writer: File },
 }
 
 /// Forks on the given rung. The caller must have one thread only.
-fn fork(rung: Rung) -> io::Result<Side> {
-    let (report, reporter) = pipe2(OFlag::O_CLOEXEC)?;
+fn fork(containment: Containment) -> io::Result<ForkSide> {
+    let (error_reader, error_writer) = pipe2(OFlag::O_CLOEXEC)?;
     // SAFETY: as fork: the child runs on a copy of our memory, and we have one thread, so that no
     // lock of the allocator is held by anybody else.
-    match unsafe { libc::syscall(libc::SYS_clone, rung.flags() | libc::SIGCHLD, 0, 0, 0, 0) } {
+    match unsafe { libc::syscall(libc::SYS_clone, containment.flags() | libc::SIGCHLD, 0, 0, 0, 0) }
+    {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(Side::Child { reporter: reporter.into() }),
-        pid => Ok(Side::Parent { pid: pid as i32, report: report.into() }),
+        0 => Ok(ForkSide::Child { error_writer: error_writer.into() }),
+        pid => Ok(ForkSide::Parent { pid: pid as i32, error_reader: error_reader.into() }),
     }
 }
 
 /// Waits until the child has settled in, and closed the pipe.
-fn settled(pid: i32, mut report: File) -> io::Result<i32> {
+fn wait_until_ready(pid: i32, mut error_reader: File) -> io::Result<i32> {
     let mut code = [0; 4];
-    match report.read_exact(&mut code) {
+    match error_reader.read_exact(&mut code) {
         Ok(()) => {
             process::wait_for(pid);
             Err(io::Error::from_raw_os_error(i32::from_le_bytes(code)))
@@ -87,9 +90,9 @@ fn settled(pid: i32, mut report: File) -> io::Result<i32> {
 }
 
 /// Ends a child that could not settle in.
-fn fail(mut reporter: File, error: &io::Error) -> ! {
+fn exit_with_error(mut error_writer: File, error: &io::Error) -> ! {
     let code = error.raw_os_error().unwrap_or(libc::EIO);
-    let _ = reporter.write_all(&code.to_le_bytes());
+    let _ = error_writer.write_all(&code.to_le_bytes());
     // SAFETY: ends the child without running the parent's exit handlers.
     unsafe { libc::_exit(127) }
 }
@@ -101,11 +104,18 @@ fn fail(mut reporter: File, error: &io::Error) -> ! {
 ///
 /// # Errors
 /// What the machine refused; nothing is left then.
-pub fn start_self(rung: Rung, arguments: &[CString], keep: &[&OwnedFd]) -> io::Result<i32> {
+pub fn start_self(
+    containment: Containment,
+    arguments: &[CString],
+    inherited_fds: &[&OwnedFd],
+) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
-    match fork(rung)? {
-        Side::Parent { pid, report } => settled(pid, report),
-        Side::Child { reporter } => fail(reporter, &become_shepherd(rung, ids, arguments, keep)),
+    match fork(containment)? {
+        ForkSide::Parent { pid, error_reader } => wait_until_ready(pid, error_reader),
+        ForkSide::Child { error_writer } => exit_with_error(
+            error_writer,
+            &become_shepherd(containment, ids, arguments, inherited_fds),
+        ),
     }
 }
 
@@ -118,16 +128,17 @@ pub fn start_self(rung: Rung, arguments: &[CString], keep: &[&OwnedFd]) -> io::R
 ///
 /// # Errors
 /// What the machine refused; nothing is left then.
-pub fn start_fork(rung: Rung, work: impl FnOnce() -> i32) -> io::Result<i32> {
+pub fn start_fork(containment: Containment, work: impl FnOnce() -> i32) -> io::Result<i32> {
     let ids = (geteuid(), getegid());
-    match fork(rung)? {
-        Side::Parent { pid, .. } if SETTLED.get() == Some(rung) => Ok(pid),
-        Side::Parent { pid, report } => settled(pid, report).inspect(|_| SETTLED.set(Some(rung))),
-        Side::Child { reporter } => {
-            if let Err(error) = settle_tied(rung, ids) {
-                fail(reporter, &error);
+    match fork(containment)? {
+        ForkSide::Parent { pid, .. } if PROVEN_CONTAINMENT.get() == Some(containment) => Ok(pid),
+        ForkSide::Parent { pid, error_reader } => wait_until_ready(pid, error_reader)
+            .inspect(|_| PROVEN_CONTAINMENT.set(Some(containment))),
+        ForkSide::Child { error_writer } => {
+            if let Err(error) = setup_child_pdeathsig(containment, ids) {
+                exit_with_error(error_writer, &error);
             }
-            drop(reporter);
+            drop(error_writer);
             // A panic must not run on into the parent's frames: what it owns is not ours.
             let code = catch_unwind(AssertUnwindSafe(work)).unwrap_or(PANICKED);
             // SAFETY: ends the child without running the parent's exit handlers.
@@ -138,7 +149,7 @@ pub fn start_fork(rung: Rung, work: impl FnOnce() -> i32) -> io::Result<i32> {
 
 thread_local! {
     /// The rung on which a fork of this process has settled in.
-    static SETTLED: Cell<Option<Rung>> = const { Cell::new(None) };
+    static PROVEN_CONTAINMENT: Cell<Option<Containment>> = const { Cell::new(None) };
 }
 
 /// Exit code of a child that has panicked, as Rust's own.
@@ -148,14 +159,15 @@ const PANICKED: i32 = 101;
 ///
 /// # Errors
 /// What the machine refused.
-pub fn try_rung(rung: Rung) -> io::Result<()> {
+pub fn try_containment(containment: Containment) -> io::Result<()> {
     let ids = (geteuid(), getegid());
     // SAFETY: as above.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, rung.flags() | libc::SIGCHLD, 0, 0, 0, 0) };
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone, containment.flags() | libc::SIGCHLD, 0, 0, 0, 0) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            let code = match settle(rung, ids) {
+            let code = match setup_child(containment, ids) {
                 Ok(()) => 0,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
             };
@@ -171,39 +183,39 @@ pub fn try_rung(rung: Rung) -> io::Result<()> {
 }
 
 /// Makes the inside of new namespaces habitable.
-fn settle(rung: Rung, ids: (Uid, Gid)) -> io::Result<()> {
-    if rung == Rung::UserNamespace {
-        map_own_ids(ids)?;
+fn setup_child(containment: Containment, ids: (Uid, Gid)) -> io::Result<()> {
+    if containment == Containment::UserNamespace {
+        map_caller_ids(ids)?;
     }
-    if rung.is_namespace() {
-        own_proc()?;
+    if containment.is_namespace() {
+        mount_proc()?;
     }
     Ok(())
 }
 
 /// The same, and ends with its parent from then on.
-fn settle_tied(rung: Rung, ids: (Uid, Gid)) -> io::Result<()> {
-    if rung.is_namespace() {
+fn setup_child_pdeathsig(containment: Containment, ids: (Uid, Gid)) -> io::Result<()> {
+    if containment.is_namespace() {
         process::die_with_parent(libc::SIGKILL);
     }
-    settle(rung, ids)
+    setup_child(containment, ids)
 }
 
 /// Returns only on failure.
 fn become_shepherd(
-    rung: Rung,
+    containment: Containment,
     ids: (Uid, Gid),
     arguments: &[CString],
-    keep: &[&OwnedFd],
+    inherited_fds: &[&OwnedFd],
 ) -> io::Error {
-    let ready = || -> io::Result<()> {
-        settle_tied(rung, ids)?;
-        for fd in keep {
+    let prepare = || -> io::Result<()> {
+        setup_child_pdeathsig(containment, ids)?;
+        for fd in inherited_fds {
             fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
         }
         Ok(())
     };
-    match ready() {
+    match prepare() {
         Err(error) => error,
         Ok(()) => match execv(c"/proc/self/exe", arguments) {
             Err(error) => error.into(),
@@ -214,14 +226,14 @@ fn become_shepherd(
 
 /// Inside the new user namespace the user is who he was; nobody else exists there. `ids` are his
 /// ids as they were named outside: before the map is written nobody inside can ask for them.
-fn map_own_ids((uid, gid): (Uid, Gid)) -> io::Result<()> {
+fn map_caller_ids((uid, gid): (Uid, Gid)) -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
     Ok(())
 }
 
-fn own_proc() -> io::Result<()> {
+fn mount_proc() -> io::Result<()> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use nix::fcntl::OFlag;
 
 use super::cgroup::{self, Cgroups};
-use super::memfd::Published;
-use super::namespace::{self, Rung};
-use super::prompt::{self, Heirs};
+use super::memfd::PublishedMap;
+use super::namespace::{self, Containment};
+use super::realtime::{self, Inherit};
 use super::{descriptor, process};
 
 /// One thing that was tried.
-struct Finding {
+struct ProbeResult {
     name: &'static str,
     /// A detail when it works, the reason when it does not.
     result: Result<String, String>,
@@ -33,10 +33,14 @@ const PROBES: &[Probe] = &[
         membarrier,
         "blocking receive: every send needs a full fence, which costs about 60 ns per message",
     ),
-    ("pid namespace", || rung(Rung::PidNamespace), "as root, a user namespace is tried instead"),
+    (
+        "pid namespace",
+        || probe_containment(Containment::PidNamespace),
+        "as root, a user namespace is tried instead",
+    ),
     (
         "user namespace",
-        || rung(Rung::UserNamespace),
+        || probe_containment(Containment::UserNamespace),
         "without any PID namespace, descendants that have left their session survive when scored \
          and its shepherd are killed at the same instant",
     ),
@@ -58,11 +62,15 @@ const PROBES: &[Probe] = &[
     ),
     (
         "SCHED_RR",
-        prompt,
+        probe_realtime,
         "the thread that switches between jobs wakes late: time slices are 100 ms at least",
     ),
-    ("AF_XDP", || socket(libc::AF_XDP), "small frames on Ethernet go by AF_PACKET or UDP"),
-    ("AF_PACKET", || socket(libc::AF_PACKET), "Ethernet is used by UDP only"),
+    (
+        "AF_XDP",
+        || probe_raw_socket(libc::AF_XDP),
+        "small frames on Ethernet go by AF_PACKET or UDP",
+    ),
+    ("AF_PACKET", || probe_raw_socket(libc::AF_PACKET), "Ethernet is used by UDP only"),
     (
         "userfaultfd",
         userfaultfd,
@@ -74,52 +82,53 @@ const PROBES: &[Probe] = &[
         "jobs of several hosts go by UDP, or by raw Ethernet",
     ),
     ("process_vm_readv", process_vm, "remote memory on one host takes two copies instead of one"),
-    ("memfd seals", seals, "nothing runs: shared memory could be truncated under its users"),
+    ("memfd seals", probe_seals, "nothing runs: shared memory could be truncated under its users"),
     ("pipe size", pipe_size, "output in bulk takes more system calls"),
 ];
 
-fn failed() -> io::Error {
+fn last_error() -> io::Error {
     io::Error::last_os_error()
 }
 
 fn check(result: i64) -> io::Result<i64> {
-    if result < 0 { Err(failed()) } else { Ok(result) }
+    if result < 0 { Err(last_error()) } else { Ok(result) }
 }
 
 fn membarrier() -> io::Result<String> {
     const GLOBAL_EXPEDITED: i32 = 1 << 1;
-    const REGISTER: i32 = 1 << 2;
-    for command in [REGISTER, GLOBAL_EXPEDITED] {
+    const REGISTER_GLOBAL_EXPEDITED: i32 = 1 << 2;
+    for command in [REGISTER_GLOBAL_EXPEDITED, GLOBAL_EXPEDITED] {
         // SAFETY: no memory is passed.
         check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })?;
     }
     Ok("global expedited".to_owned())
 }
 
-fn rung(rung: Rung) -> io::Result<String> {
-    namespace::try_rung(rung).map(|()| "with its own /proc".to_owned())
+fn probe_containment(containment: Containment) -> io::Result<String> {
+    namespace::try_containment(containment).map(|()| "with its own /proc".to_owned())
 }
 
 /// A group of this process's own in a hierarchy, which is not there yet.
-fn own_group(controller: &str) -> io::Result<String> {
-    let own = cgroup::own(controller)?;
-    Ok(format!("{}/scored.probe-{}", own.display(), std::process::id()))
+fn probe_group_path(controller: &str) -> io::Result<String> {
+    let self_group = cgroup::self_group(controller)?;
+    Ok(format!("{}/scored.probe-{}", self_group.display(), std::process::id()))
 }
 
 fn try_group(path: &str, writes: &[(&str, &str)]) -> io::Result<String> {
     fs::create_dir(path)?;
-    let done = writes.iter().try_for_each(|(file, text)| fs::write(format!("{path}/{file}"), text));
+    let written =
+        writes.iter().try_for_each(|(file, text)| fs::write(format!("{path}/{file}"), text));
     let removed = fs::remove_dir(path);
-    done.and(removed).map(|()| "can be made and used".to_owned())
+    written.and(removed).map(|()| "can be made and used".to_owned())
 }
 
 fn cgroup2() -> io::Result<String> {
-    let path = own_group("")?;
+    let path = probe_group_path("")?;
     try_group(&path, &[("cgroup.freeze", "1"), ("cgroup.freeze", "0"), ("cgroup.kill", "1")])
 }
 
 fn cgroup1() -> io::Result<String> {
-    let path = own_group("freezer")?;
+    let path = probe_group_path("freezer")?;
     try_group(&path, &[("freezer.state", "FROZEN"), ("freezer.state", "THAWED")])
 }
 
@@ -127,17 +136,17 @@ fn cgroup1() -> io::Result<String> {
 ///
 /// # Errors
 /// Why not.
-pub fn may_be_prompt() -> Result<(), String> {
-    prompt().map(drop).map_err(|error| error.to_string())
+pub fn may_use_realtime() -> Result<(), String> {
+    probe_realtime().map(drop).map_err(|error| error.to_string())
 }
 
-fn prompt() -> io::Result<String> {
-    prompt::take(Heirs::Normal)?;
-    prompt::leave();
+fn probe_realtime() -> io::Result<String> {
+    realtime::enter(Inherit::Normal)?;
+    realtime::leave();
     Ok("priority 1".to_owned())
 }
 
-fn socket(family: i32) -> io::Result<String> {
+fn probe_raw_socket(family: i32) -> io::Result<String> {
     // SAFETY: no memory is passed.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) }.into())?;
     // SAFETY: just made, owned by nobody else.
@@ -161,24 +170,24 @@ fn process_vm() -> io::Result<String> {
         }
     }
     let pid = check(pid)? as i32;
-    let mut seen = 0u64;
-    let mine = libc::iovec { iov_base: (&raw mut seen).cast::<c_void>(), iov_len: 8 };
-    let theirs = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
+    let mut copied = 0u64;
+    let local = libc::iovec { iov_base: (&raw mut copied).cast::<c_void>(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
     // SAFETY: both describe eight bytes that live through the call, ours and the child's copy.
-    let read = unsafe { libc::process_vm_readv(pid, &mine, 1, &theirs, 1, 0) };
-    let result = check(read as i64);
+    let read_len = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    let result = check(read_len as i64);
     process::kill(pid, libc::SIGKILL);
     process::wait_for(pid);
     result?;
-    if seen == word {
+    if copied == word {
         Ok("between processes".to_owned())
     } else {
         Err(io::Error::other("wrong data"))
     }
 }
 
-fn seals() -> io::Result<String> {
-    Published::new(c"scored-probe", 4096).map(|_| "size and future writes".to_owned())
+fn probe_seals() -> io::Result<String> {
+    PublishedMap::new(c"scored-probe", 4096).map(|_| "size and future writes".to_owned())
 }
 
 fn pipe_size() -> io::Result<String> {
@@ -191,7 +200,7 @@ fn pipe_size() -> io::Result<String> {
     }
 }
 
-fn findings() -> Vec<Finding> {
+fn run_probes() -> Vec<ProbeResult> {
     PROBES
         .iter()
         .map(|(name, probe, cost)| {
@@ -199,22 +208,22 @@ fn findings() -> Vec<Finding> {
                 let text = error.to_string();
                 text.split(" (os error").next().unwrap_or_default().to_owned()
             });
-            Finding { name, result, cost }
+            ProbeResult { name, result, cost }
         })
         .collect()
 }
 
 /// The report, as text or as a JSON array.
 pub fn report(json: bool) -> String {
-    let findings = findings();
+    let results = run_probes();
     if json {
-        let lines: Vec<String> = findings.iter().map(Finding::json).collect();
+        let lines: Vec<String> = results.iter().map(ProbeResult::json).collect();
         return format!("[\n{}\n]\n", lines.join(",\n"));
     }
-    findings.iter().map(Finding::line).collect()
+    results.iter().map(ProbeResult::line).collect()
 }
 
-impl Finding {
+impl ProbeResult {
     fn line(&self) -> String {
         match &self.result {
             Ok(detail) => format!("{:<28}yes ({detail})\n", self.name),

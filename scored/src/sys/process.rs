@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-use score_proto::order::Status;
+use score_proto::job_control::Status;
 
 /// What is known of a child that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -30,9 +30,9 @@ pub struct Reaped {
 
 /// What [`reap`] found.
 #[derive(Debug, Clone, Copy)]
-pub enum Reap {
+pub enum WaitResult {
     /// A child has ended.
-    One(Reaped),
+    Exited(Reaped),
     /// There are children, and all run.
     AllRunning,
     /// There are no children.
@@ -45,24 +45,24 @@ fn nanoseconds(time: libc::timeval) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000)
 }
 
-fn wait(pid: i32, options: i32) -> Reap {
+fn wait(pid: i32, options: i32) -> WaitResult {
     loop {
         let mut status = 0;
         // SAFETY: an all-zero rusage is a valid value.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         // SAFETY: both addresses are ours and live through the call.
-        let found = unsafe { libc::wait4(pid, &mut status, options, &mut usage) };
-        match found {
-            0 => return Reap::AllRunning,
+        let result = unsafe { libc::wait4(pid, &mut status, options, &mut usage) };
+        match result {
+            0 => return WaitResult::AllRunning,
             -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            -1 => return Reap::NoChildren,
+            -1 => return WaitResult::NoChildren,
             pid => {
                 let status = if libc::WIFSIGNALED(status) {
                     Status::Signaled(libc::WTERMSIG(status))
                 } else {
                     Status::Exited(libc::WEXITSTATUS(status) as u8)
                 };
-                return Reap::One(Reaped {
+                return WaitResult::Exited(Reaped {
                     pid,
                     status,
                     user_ns: nanoseconds(usage.ru_utime),
@@ -75,23 +75,23 @@ fn wait(pid: i32, options: i32) -> Reap {
 }
 
 /// Takes one ended child, whichever, without waiting.
-pub fn reap() -> Reap {
+pub fn reap() -> WaitResult {
     wait(-1, libc::WNOHANG)
 }
 
 /// A child that has ended and not been taken yet.
-pub fn first_ended() -> Option<i32> {
+pub fn first_exited_child() -> Option<i32> {
     use nix::sys::wait::{Id, WaitPidFlag, waitid};
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     waitid(Id::All, flags).ok()?.pid().map(nix::unistd::Pid::as_raw)
 }
 
 /// Waits for these children for so long at most, and kills those that are left.
-pub fn see_off(children: &[i32], limit: Duration) {
-    let end = Instant::now() + limit;
+pub fn wait_or_kill(children: &[i32], timeout: Duration) {
+    let deadline = Instant::now() + timeout;
     for pid in children {
-        while matches!(reap_one(*pid), Reap::AllRunning) {
-            if Instant::now() > end {
+        while matches!(reap_one(*pid), WaitResult::AllRunning) {
+            if Instant::now() > deadline {
                 kill(*pid, libc::SIGKILL);
                 wait_for(*pid);
                 break;
@@ -102,14 +102,14 @@ pub fn see_off(children: &[i32], limit: Duration) {
 }
 
 /// Takes this child if it has ended, without waiting.
-pub fn reap_one(pid: i32) -> Reap {
+pub fn reap_one(pid: i32) -> WaitResult {
     wait(pid, libc::WNOHANG)
 }
 
 /// Waits for one child.
 pub fn wait_for(pid: i32) -> Option<Reaped> {
     match wait(pid, 0) {
-        Reap::One(reaped) => Some(reaped),
+        WaitResult::Exited(reaped) => Some(reaped),
         _ => None,
     }
 }
@@ -147,11 +147,11 @@ pub fn kill_namespace(signal: i32) -> bool {
 
 /// All descendants of this process, from one look at /proc.
 pub fn descendants() -> Vec<i32> {
-    descendants_but(&HashSet::new())
+    descendants_except(&HashSet::new())
 }
 
 /// The same without some children and what is below them.
-pub fn descendants_but(spared: &HashSet<i32>) -> Vec<i32> {
+pub fn descendants_except(excluded: &HashSet<i32>) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pairs: Vec<(i32, i32)> = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
@@ -161,7 +161,7 @@ pub fn descendants_but(spared: &HashSet<i32>) -> Vec<i32> {
     let mut frontier = vec![std::process::id() as i32];
     while let Some(parent) = frontier.pop() {
         for (pid, its_parent) in &pairs {
-            if *its_parent == parent && !found.contains(pid) && !spared.contains(pid) {
+            if *its_parent == parent && !found.contains(pid) && !excluded.contains(pid) {
                 found.push(*pid);
                 frontier.push(*pid);
             }
@@ -219,7 +219,7 @@ pub fn default_and_block_signals() -> io::Result<()> {
 }
 
 /// The soft and hard limit of a resource.
-pub fn limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
+pub fn resource_limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes the struct given.
     unsafe { libc::getrlimit(resource, &mut limit) };
@@ -227,32 +227,33 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> libc::rlimit {
 }
 
 /// Takes a limit that a user had elsewhere, as far as it is below our own.
-pub fn lower_limit(wanted: &score_proto::order::Limit) {
-    let own = limit(wanted.resource);
-    let hard = own.rlim_max.min(wanted.hard);
-    let lowered = libc::rlimit { rlim_cur: wanted.soft.min(hard), rlim_max: hard };
+pub fn lower_limit(requested: &score_proto::job_control::Limit) {
+    let current = resource_limit(requested.resource);
+    let hard = current.rlim_max.min(requested.hard);
+    let lowered = libc::rlimit { rlim_cur: requested.soft.min(hard), rlim_max: hard };
     // SAFETY: reads the struct given; an unknown number is refused.
-    unsafe { libc::setrlimit(wanted.resource, &lowered) };
+    unsafe { libc::setrlimit(requested.resource, &lowered) };
 }
 
 /// Raises the soft limit of descriptors to the hard one; returns what it was.
 pub fn raise_descriptor_limit() -> libc::rlimit {
-    let before = limit(libc::RLIMIT_NOFILE);
-    let raised = libc::rlimit { rlim_cur: before.rlim_max, rlim_max: before.rlim_max };
+    let original = resource_limit(libc::RLIMIT_NOFILE);
+    let raised = libc::rlimit { rlim_cur: original.rlim_max, rlim_max: original.rlim_max };
     // SAFETY: reads the struct given.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) };
-    before
+    original
 }
 
 /// Limits the private memory of this process and those that it starts.
 pub fn limit_data(bytes: u64) {
-    let limit = score_proto::order::Limit { resource: libc::RLIMIT_DATA, soft: bytes, hard: bytes };
+    let limit =
+        score_proto::job_control::Limit { resource: libc::RLIMIT_DATA, soft: bytes, hard: bytes };
     lower_limit(&limit);
 }
 
 /// Processor time of everything that this process has started, at whatever remove: of those that
 /// have been waited for, and of those that live.
-pub fn family_cpu_ns() -> u64 {
+pub fn descendants_cpu_ns() -> u64 {
     // SAFETY: an all-zero rusage is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: writes the struct given; sysconf touches no memory of ours.
@@ -260,21 +261,21 @@ pub fn family_cpu_ns() -> u64 {
         libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
         u64::try_from(libc::sysconf(libc::_SC_CLK_TCK)).unwrap_or(0).max(1)
     };
-    let ended = nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime));
-    let living = descendants().into_iter().filter_map(|pid| {
+    let reaped_ns = nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime));
+    let running_ticks = descendants().into_iter().filter_map(|pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // utime, stime, cutime and cstime: fields 14 to 17, counted from the one after the name.
         let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
         Some(fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>())
     });
-    ended.saturating_add(living.sum::<u64>().saturating_mul(1_000_000_000 / ticks))
+    reaped_ns.saturating_add(running_ticks.sum::<u64>().saturating_mul(1_000_000_000 / ticks))
 }
 
 /// Memory of all descendants of this process that is not of files, in bytes. What processes share
 /// counts once for each.
-pub fn family_memory() -> u64 {
+pub fn descendants_memory() -> u64 {
     let pids = descendants().into_iter();
-    let of_one = |pid: i32| {
+    let memory_of = |pid: i32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let kib = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
@@ -282,7 +283,7 @@ pub fn family_memory() -> u64 {
         };
         (kib("RssAnon:") + kib("VmSwap:")) * 1024
     };
-    pids.map(of_one).sum()
+    pids.map(memory_of).sum()
 }
 
 /// Sets the umask.

@@ -17,9 +17,9 @@ use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 /// Rounds over the top folder; more than one are needed only when somebody goes on writing there.
-const ROUNDS: usize = 100;
+const MAX_PASSES: usize = 100;
 
-const FOLDER: OFlag =
+const DIR_OPEN_FLAGS: OFlag =
     OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
 
 /// Removes a folder with all that is in it. The folder that it is in must be trusted. One that is
@@ -38,12 +38,12 @@ pub fn tree(path: &Path) -> io::Result<()> {
             fchmodat(nix::fcntl::AT_FDCWD, path, mode, FchmodatFlags::NoFollowSymlink)?;
             options.open(path)?
         }
-        other => other?,
+        result => result?,
     };
     empty(&OwnedFd::from(top))?;
     match fs::remove_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+        result => result,
     }
 }
 
@@ -52,15 +52,15 @@ pub fn tree(path: &Path) -> io::Result<()> {
 /// # Errors
 /// As [`tree`].
 pub fn empty(top: &OwnedFd) -> io::Result<()> {
-    let mut moved = 0u64;
-    for _ in 0..ROUNDS {
+    let mut move_count = 0u64;
+    for _ in 0..MAX_PASSES {
         let names = names(top.as_fd())?;
         if names.is_empty() {
             return Ok(());
         }
-        let mut list = names;
-        while let Some(name) = list.pop() {
-            remove_one(top, &name, &mut moved, &mut list)
+        let mut pending = names;
+        while let Some(name) = pending.pop() {
+            remove_one(top, &name, &mut move_count, &mut pending)
                 .map_err(|error| io::Error::new(error.kind(), format!("{name:?}: {error}")))?;
         }
     }
@@ -71,9 +71,9 @@ pub fn empty(top: &OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// As open(2), readdir(3).
-pub fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
+pub fn names(dir_fd: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     // A handle of its own: reading one moves its position.
-    let mut dir = Dir::from_fd(openat(folder, c".", FOLDER, Mode::empty())?)?;
+    let mut dir = Dir::from_fd(openat(dir_fd, c".", DIR_OPEN_FLAGS, Mode::empty())?)?;
     let mut names = Vec::new();
     for entry in dir.iter() {
         let name = entry?.file_name().to_owned();
@@ -88,32 +88,33 @@ pub fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
 fn remove_one(
     top: &OwnedFd,
     name: &CStr,
-    moved: &mut u64,
-    list: &mut Vec<CString>,
+    move_count: &mut u64,
+    pending: &mut Vec<CString>,
 ) -> io::Result<()> {
     match unlinkat(top, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
         Err(Errno::EISDIR | Errno::EPERM) => {}
         Err(error) => return Err(error.into()),
     }
-    let folder = match openat(top, name, FOLDER, Mode::empty()) {
+    let dir_fd = match openat(top, name, DIR_OPEN_FLAGS, Mode::empty()) {
         Err(Errno::EACCES) => {
-            open_up(top.as_fd(), name)?;
-            openat(top, name, FOLDER, Mode::empty())?
+            make_accessible(top.as_fd(), name)?;
+            openat(top, name, DIR_OPEN_FLAGS, Mode::empty())?
         }
-        other => other?,
+        result => result?,
     };
-    for inner in names(folder.as_fd())? {
-        let up = remove_inner(&folder, &inner, top, moved).or_else(|error| {
-            if error.raw_os_error() != Some(libc::EACCES) {
-                return Err(error);
-            }
-            // The folder or what is in it is shut: its owner may open both.
-            open_up(top.as_fd(), name)?;
-            let _ = open_up(folder.as_fd(), &inner);
-            remove_inner(&folder, &inner, top, moved)
-        })?;
-        list.extend(up);
+    for entry_name in names(dir_fd.as_fd())? {
+        let moved_name =
+            remove_or_move_up(&dir_fd, &entry_name, top, move_count).or_else(|error| {
+                if error.raw_os_error() != Some(libc::EACCES) {
+                    return Err(error);
+                }
+                // The folder or what is in it is shut: its owner may open both.
+                make_accessible(top.as_fd(), name)?;
+                let _ = make_accessible(dir_fd.as_fd(), &entry_name);
+                remove_or_move_up(&dir_fd, &entry_name, top, move_count)
+            })?;
+        pending.extend(moved_name);
     }
     match unlinkat(top, name, UnlinkatFlags::RemoveDir) {
         // Something new is in it: the next round finds it.
@@ -123,22 +124,22 @@ fn remove_one(
 }
 
 /// Removes a file of an inner folder, or moves a folder of it up; the name that it has then.
-fn remove_inner(
-    folder: &OwnedFd,
+fn remove_or_move_up(
+    dir_fd: &OwnedFd,
     name: &CStr,
     top: &OwnedFd,
-    moved: &mut u64,
+    move_count: &mut u64,
 ) -> io::Result<Option<CString>> {
-    match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+    match unlinkat(dir_fd, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(None),
         Err(Errno::EISDIR | Errno::EPERM) => {}
         Err(error) => return Err(error.into()),
     }
     loop {
-        *moved += 1;
-        let up = CString::new(format!(".removed-{moved}"))?;
-        match renameat(folder, name, top, up.as_c_str()) {
-            Ok(()) => return Ok(Some(up)),
+        *move_count += 1;
+        let moved_name = CString::new(format!(".removed-{move_count}"))?;
+        match renameat(dir_fd, name, top, moved_name.as_c_str()) {
+            Ok(()) => return Ok(Some(moved_name)),
             Err(Errno::ENOENT) => return Ok(None),
             // The name is taken.
             Err(Errno::ENOTEMPTY | Errno::EEXIST | Errno::ENOTDIR) => {}
@@ -147,8 +148,8 @@ fn remove_inner(
     }
 }
 
-fn open_up(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
-    Ok(fchmodat(folder, name, Mode::S_IRWXU, FchmodatFlags::NoFollowSymlink)?)
+fn make_accessible(dir_fd: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    Ok(fchmodat(dir_fd, name, Mode::S_IRWXU, FchmodatFlags::NoFollowSymlink)?)
 }
 
 #[cfg(test)]
@@ -158,7 +159,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::PathBuf;
 
-    fn scratch(name: &str) -> PathBuf {
+    fn scratch_dir(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("score-remove-{name}-{}", std::process::id()));
         let _ = tree(&path);
         fs::create_dir(&path).unwrap();
@@ -166,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_goes_whole_and_what_its_links_point_to_stays() {
-        let base = scratch("links");
+    fn a_tree_is_removed_whole_and_the_targets_of_its_links_stay() {
+        let base = scratch_dir("links");
         let outside = base.join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("keep"), "x").unwrap();
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_link_in_place_of_the_folder_is_not_followed() {
-        let base = scratch("top");
+        let base = scratch_dir("top");
         fs::create_dir(base.join("real")).unwrap();
         fs::write(base.join("real/keep"), "x").unwrap();
         symlink("real", base.join("link")).unwrap();
@@ -200,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn two_thousand_levels_are_no_danger() {
-        let base = scratch("deep");
-        let mut folder = OwnedFd::from(fs::File::open(&base).unwrap());
+    fn a_tree_of_two_thousand_levels_is_removed() {
+        let base = scratch_dir("deep");
+        let mut dir_fd = OwnedFd::from(fs::File::open(&base).unwrap());
         for _ in 0..2_000 {
-            nix::sys::stat::mkdirat(&folder, c"d", Mode::S_IRWXU).unwrap();
-            folder = openat(&folder, c"d", FOLDER, Mode::empty()).unwrap();
+            nix::sys::stat::mkdirat(&dir_fd, c"d", Mode::S_IRWXU).unwrap();
+            dir_fd = openat(&dir_fd, c"d", DIR_OPEN_FLAGS, Mode::empty()).unwrap();
         }
-        drop(folder);
+        drop(dir_fd);
         tree(&base).unwrap();
         assert!(!base.exists());
     }

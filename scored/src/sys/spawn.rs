@@ -4,7 +4,7 @@
 //! per process: all its own descriptors are close-on-exec, all dispositions are default, its
 //! umask is the job's, its priority and oom_score_adj are untouched.
 //!
-//! What it does until it runs its program is in [`super::newborn`]. What goes wrong there is known
+//! What it does until it runs its program is in [`super::clone_exec`]. What goes wrong there is known
 //! only when it has ended.
 
 #![forbid(unsafe_code)]
@@ -16,10 +16,10 @@ use std::rc::Rc;
 
 use nix::sched::CpuSet;
 
-use super::newborn::{Newborn, STEP_DIRECTORY, STEP_FILE, STEP_PROGRAM};
+use super::clone_exec::{PreExecChild, STEP_DIRECTORY, STEP_EXEC, STEP_OPEN_FILE};
 
 /// The number under which a process finds its control socket.
-pub const CONTROL_NUMBER: i32 = 3;
+pub const CONTROL_FD: i32 = 3;
 
 /// A program and its arguments.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Program {
 /// A file that the child itself opens: where that takes for ever, as on a network file system whose
 /// server is gone, it holds nobody else and ends with a signal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opening {
+pub struct ChildFile {
     /// The first of these that is there.
     pub paths: Vec<CString>,
     /// As open(2) takes them; O_NONBLOCK holds for the opening only.
@@ -54,35 +54,35 @@ pub struct Opening {
 
 /// Where a descriptor of the child comes from.
 #[derive(Debug, Clone, Copy)]
-pub enum Source<'a> {
-    /// From here, where its number is above [`CONTROL_NUMBER`].
-    Here(BorrowedFd<'a>),
+pub enum FdSource<'a> {
+    /// From here, where its number is above [`CONTROL_FD`].
+    Fd(BorrowedFd<'a>),
     /// It is opened there.
-    File(&'a Opening),
+    File(&'a ChildFile),
 }
 
 /// Everything that differs between the processes of a job.
 #[derive(Debug)]
-pub struct Launch<'a> {
+pub struct SpawnArgs<'a> {
     /// What to run.
     pub program: &'a Program,
     /// NAME=VALUE strings.
     pub environment: &'a [&'a CStr],
     /// Working directory.
     pub directory: &'a CStr,
-    /// Descriptors 0, 1, 2 and [`CONTROL_NUMBER`] of the process.
-    pub descriptors: [Source<'a>; 4],
+    /// Descriptors 0, 1, 2 and [`CONTROL_FD`] of the process.
+    pub descriptors: [FdSource<'a>; 4],
     /// RLIMIT_NOFILE of the process.
     pub descriptor_limit: libc::rlimit,
     /// Whether the kernel shall kill it when we die: where there is no PID namespace to do so.
     pub die_with_parent: bool,
     /// Where it is to run, unless it chooses for itself.
-    pub processor: Option<&'a CpuSet>,
+    pub cpu_set: Option<&'a CpuSet>,
 }
 
 /// Why a process could not be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum SpawnError {
     /// No process could be made: errno.
     Process(i32),
     /// The working directory cannot be entered: errno.
@@ -99,68 +99,69 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub struct Spawner {
     /// Those that may still use our memory, by number.
-    young: VecDeque<(usize, Rc<Newborn>)>,
+    pre_exec_children: VecDeque<(usize, Rc<PreExecChild>)>,
     /// One that is gone, for the next.
-    used: Option<Rc<Newborn>>,
+    spare: Option<Rc<PreExecChild>>,
     /// By number: which step, and errno.
-    faults: HashMap<usize, (u64, i32)>,
+    errors: HashMap<usize, (u64, i32)>,
 }
 
 impl Spawner {
     /// Prepares for the processes of another stage, and forgets all earlier ones.
-    pub fn begin(&mut self) {
-        self.collect();
+    pub fn reset(&mut self) {
+        self.collect_exited();
         // Their memory is theirs.
-        self.young.drain(..).for_each(std::mem::forget);
-        self.faults.clear();
+        self.pre_exec_children.drain(..).for_each(std::mem::forget);
+        self.errors.clear();
     }
 
     /// Starts process `number` in a session of its own and returns its process id. All signals
     /// must be blocked in the caller.
     ///
     /// # Errors
-    /// [`Fault::Process`]. What goes wrong later is told by [`Spawner::fault`].
-    pub fn spawn(&mut self, launch: &Launch<'_>, number: usize) -> Result<i32, Fault> {
-        self.collect();
-        let (pid, newborn) = Newborn::new(launch, self.used.take()).map_err(Fault::Process)?;
-        self.young.push_back((number, newborn));
+    /// [`SpawnError::Process`]. What goes wrong later is told by [`Spawner::fault`].
+    pub fn spawn(&mut self, args: &SpawnArgs<'_>, index: usize) -> Result<i32, SpawnError> {
+        self.collect_exited();
+        let (pid, child) =
+            PreExecChild::new(args, self.spare.take()).map_err(SpawnError::Process)?;
+        self.pre_exec_children.push_back((index, child));
         Ok(pid)
     }
 
     /// Takes back the memory of those that are gone.
-    fn collect(&mut self) {
-        for _ in 0..self.young.len() {
-            let Some((number, newborn)) = self.young.pop_front() else { return };
-            if !newborn.is_gone() {
-                self.young.push_back((number, newborn));
+    fn collect_exited(&mut self) {
+        for _ in 0..self.pre_exec_children.len() {
+            let Some((index, child)) = self.pre_exec_children.pop_front() else { return };
+            if !child.is_released() {
+                self.pre_exec_children.push_back((index, child));
                 continue;
             }
-            if let Some(fault) = newborn.fault() {
-                self.faults.insert(number, fault);
+            if let Some(error) = child.error() {
+                self.errors.insert(index, error);
             }
-            self.used = Some(newborn);
+            self.spare = Some(child);
         }
     }
 
     /// What went wrong in the start of a process that has ended, if anything.
-    pub fn fault(&mut self, number: usize) -> Option<Fault> {
-        self.collect();
-        let &(step, errno) = self.faults.get(&number)?;
+    pub fn error_of(&mut self, index: usize) -> Option<SpawnError> {
+        self.collect_exited();
+        let &(step, errno) = self.errors.get(&index)?;
         Some(match step {
-            STEP_DIRECTORY => Fault::Directory(errno),
-            STEP_PROGRAM => Fault::Program(errno),
-            STEP_FILE.. => {
-                let at = (step - STEP_FILE) as usize;
-                Fault::File(at % 4, at / 4, errno)
+            STEP_DIRECTORY => SpawnError::Directory(errno),
+            STEP_EXEC => SpawnError::Program(errno),
+            STEP_OPEN_FILE.. => {
+                let file_step = (step - STEP_OPEN_FILE) as usize;
+                SpawnError::File(file_step % 4, file_step / 4, errno)
             }
-            _ => Fault::Setup(errno),
+            _ => SpawnError::Setup(errno),
         })
     }
 }
 
 impl Drop for Spawner {
     fn drop(&mut self) {
-        self.begin();
+        self.reset();
     }
 }
 
@@ -169,61 +170,62 @@ mod tests {
     use super::*;
     use crate::sys::process;
     use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
-    use score_proto::order::Status;
+    use score_proto::job_control::Status;
     use std::fs::File;
     use std::os::fd::{AsFd, AsRawFd};
 
     /// Above the numbers that a process gets.
-    fn high() -> File {
+    fn high_fd() -> File {
         let open = || File::options().read(true).write(true).open("/dev/null").unwrap();
-        let few: Vec<File> = (0..=CONTROL_NUMBER + 1).map(|_| open()).collect();
-        few.into_iter().max_by_key(AsRawFd::as_raw_fd).unwrap()
+        let files: Vec<File> = (0..=CONTROL_FD + 1).map(|_| open()).collect();
+        files.into_iter().max_by_key(AsRawFd::as_raw_fd).unwrap()
     }
 
     #[test]
-    fn of_many_that_are_under_way_each_has_its_own_fault_and_the_memory_comes_back() {
+    fn concurrent_spawns_each_report_their_own_error_and_their_memory_is_reused() {
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None).unwrap();
-        let null = high();
+        let null = high_fd();
         let words = |words: &[&std::ffi::CStr]| words.iter().map(|&word| word.into()).collect();
         let program = |candidates: &[&std::ffi::CStr]| {
             Program::new(words(candidates), words(&[c"sh", c"-c", c"exit $CODE"]))
         };
-        let (sh, none) = (program(&[c"/nowhere/sh", c"/bin/sh"]), program(&[c"/nowhere/sh"]));
-        let missing = Opening { paths: words(&[c"/nowhere/1", c"/nowhere/2"]), flags: 0 };
+        let (sh, missing_program) =
+            (program(&[c"/nowhere/sh", c"/bin/sh"]), program(&[c"/nowhere/sh"]));
+        let missing = ChildFile { paths: words(&[c"/nowhere/1", c"/nowhere/2"]), flags: 0 };
         let mut spawner = Spawner::default();
         for round in 0..2 {
-            spawner.begin();
-            let mut all = Vec::new();
-            for number in 0..60_usize {
-                let code = CString::new(format!("CODE={number}")).unwrap();
-                let here = Source::Here(null.as_fd());
-                let launch = Launch {
-                    program: if number % 4 == 1 { &none } else { &sh },
+            spawner.reset();
+            let mut pids = Vec::new();
+            for index in 0..60_usize {
+                let code = CString::new(format!("CODE={index}")).unwrap();
+                let null_source = FdSource::Fd(null.as_fd());
+                let args = SpawnArgs {
+                    program: if index % 4 == 1 { &missing_program } else { &sh },
                     environment: &[&code],
-                    directory: if number % 4 == 2 { c"/nowhere" } else { c"/" },
+                    directory: if index % 4 == 2 { c"/nowhere" } else { c"/" },
                     descriptors: [
-                        if number % 4 == 3 { Source::File(&missing) } else { here },
-                        here,
-                        here,
-                        here,
+                        if index % 4 == 3 { FdSource::File(&missing) } else { null_source },
+                        null_source,
+                        null_source,
+                        null_source,
                     ],
                     descriptor_limit: libc::rlimit { rlim_cur: 100, rlim_max: 100 },
                     die_with_parent: true,
-                    processor: None,
+                    cpu_set: None,
                 };
-                all.push(spawner.spawn(&launch, number).unwrap());
+                pids.push(spawner.spawn(&args, index).unwrap());
             }
-            for (number, pid) in all.into_iter().enumerate() {
+            for (index, pid) in pids.into_iter().enumerate() {
                 let status = process::wait_for(pid).unwrap().status;
-                let (fault, code) = match number % 4 {
-                    1 => (Some(Fault::Program(libc::ENOENT)), 127),
-                    2 => (Some(Fault::Directory(libc::ENOENT)), 127),
-                    3 => (Some(Fault::File(0, 1, libc::ENOENT)), 127),
-                    _ => (None, number as u8),
+                let (error, code) = match index % 4 {
+                    1 => (Some(SpawnError::Program(libc::ENOENT)), 127),
+                    2 => (Some(SpawnError::Directory(libc::ENOENT)), 127),
+                    3 => (Some(SpawnError::File(0, 1, libc::ENOENT)), 127),
+                    _ => (None, index as u8),
                 };
-                assert_eq!((spawner.fault(number), status), (fault, Status::Exited(code)));
+                assert_eq!((spawner.error_of(index), status), (error, Status::Exited(code)));
             }
-            assert!(spawner.young.is_empty(), "round {round}");
+            assert!(spawner.pre_exec_children.is_empty(), "round {round}");
         }
     }
 }

@@ -21,17 +21,17 @@ impl Timer {
     pub fn new(registry: &Registry, token: Token) -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
-        let number = timer.as_fd().as_raw_fd();
-        registry.register(&mut SourceFd(&number), token, Interest::READABLE)?;
+        let fd = timer.as_fd().as_raw_fd();
+        registry.register(&mut SourceFd(&fd), token, Interest::READABLE)?;
         Ok(Self(timer))
     }
 
     /// It runs out once, after so long; never, if there is no time.
-    pub fn set(&self, after: Option<Duration>) {
+    pub fn set(&self, delay: Option<Duration>) {
         // A time of 0 would be off.
-        let after = after.map(|after| TimeSpec::from(after.max(Duration::from_nanos(1))));
+        let delay = delay.map(|after| TimeSpec::from(after.max(Duration::from_nanos(1))));
         // Neither fails with times that a Duration can say.
-        let _ = match after {
+        let _ = match delay {
             Some(after) => self.0.set(Expiration::OneShot(after), TimerSetTimeFlags::empty()),
             None => self.0.unset(),
         };

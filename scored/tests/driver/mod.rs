@@ -11,32 +11,32 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use score_proto::PROTOCOL_VERSION;
-use score_proto::login::{self, LOGIN, Ups};
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
 use score_proto::message::*;
 
 /// Held while a socket may be inherited.
-static STARTING: Mutex<()> = Mutex::new(());
+static FORK_LOCK: Mutex<()> = Mutex::new(());
 
 /// No test waits longer for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn bytes(text: &str) -> OsBytes {
     OsBytes(text.as_bytes().to_vec())
 }
 
-pub fn element(kind: Kind, words: &[&str]) -> ElementSpec {
+pub fn element(kind: ProgramKind, words: &[&str]) -> ElementSpec {
     ElementSpec {
         path: bytes(words[0]),
         args: words.iter().map(|word| bytes(word)).collect(),
         input: Input::Default,
         output: Output::Default,
         kind,
-        content: None,
+        digest: None,
     }
 }
 
 pub fn system(words: &[&str]) -> ElementSpec {
-    element(Kind::System { per_host: false }, words)
+    element(ProgramKind::System { per_host: false }, words)
 }
 
 pub fn sh(script: &str) -> ElementSpec {
@@ -54,7 +54,7 @@ pub fn job(nodes: u32, elements: Vec<ElementSpec>) -> JobSpec {
 
 pub fn sequence(nodes: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
     JobSpec {
-        hosts: vec![HostSpec::this(nodes)],
+        hosts: vec![HostSpec::local(nodes)],
         stages: stages.into_iter().map(|elements| StageSpec { elements }).collect(),
         environment: std::env::vars()
             .map(|(name, value)| bytes(&format!("{name}={value}")))
@@ -63,10 +63,10 @@ pub fn sequence(nodes: u32, stages: Vec<Vec<ElementSpec>>) -> JobSpec {
         umask: 0o022,
         options: vec![("nodes".to_owned(), Some(nodes.to_string()))],
         statistics: false,
-        stdin: false,
-        separate: false,
+        reads_stdin: false,
+        independent_nodes: false,
         networks: Vec::new(),
-        sets: 0,
+        network_sets: 0,
     }
 }
 
@@ -106,7 +106,7 @@ impl Outcome {
 pub struct Driver {
     pub child: Child,
     pub socket: UnixStream,
-    decoder: Ups,
+    decoder: ServerMessageDecoder,
     pub outcome: Outcome,
     /// Acknowledge output as it comes.
     pub taking: bool,
@@ -116,8 +116,8 @@ pub struct Driver {
     pub untaken: u64,
     /// Input still to be sent, as the window allows.
     pub input: Vec<u8>,
-    window: u64,
-    input_ended: bool,
+    stdin_window: u64,
+    stdin_ended: bool,
     /// The other side has closed.
     pub closed: bool,
 }
@@ -127,14 +127,14 @@ const JOB: u32 = 1;
 
 /// How scored is to be started.
 #[derive(Default, Clone)]
-pub struct How {
+pub struct ScoredOptions {
     pub no_namespace: bool,
     pub user: Option<u32>,
     pub runtime_dir: Option<String>,
     pub descriptors: Option<u64>,
 }
 
-impl How {
+impl ScoredOptions {
     /// Another user may not reach where scored was built, in root's home for example.
     fn program(&self) -> PathBuf {
         let built = PathBuf::from(env!("CARGO_BIN_EXE_scored"));
@@ -152,19 +152,19 @@ impl How {
 
 impl Driver {
     pub fn start(spec: JobSpec) -> Self {
-        Self::start_as(spec, How::default())
+        Self::start_as(spec, ScoredOptions::default())
     }
 
-    pub fn start_as(spec: JobSpec, how: How) -> Self {
+    pub fn start_as(spec: JobSpec, how: ScoredOptions) -> Self {
         let mut driver = Self::connect(how);
-        driver.send(&Down::Hello { version: PROTOCOL_VERSION });
-        driver.send(&Down::Submit(spec));
+        driver.send(&ClientMessage::Hello { version: PROTOCOL_VERSION });
+        driver.send(&ClientMessage::Submit(spec));
         driver
     }
 
-    pub fn connect(how: How) -> Self {
+    pub fn connect(how: ScoredOptions) -> Self {
         // Whatever another thread started meanwhile would have our socket, too, and keep it open.
-        let alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let fork_guard = FORK_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let number = theirs.as_raw_fd();
         let mut command = Command::new(how.program());
@@ -186,40 +186,41 @@ impl Driver {
         if let Some(limit) = how.descriptors {
             let program = command.get_program().to_owned();
             let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
-            let mut limited = Command::new("prlimit");
-            limited.arg(format!("--nofile={limit}")).arg(program).args(arguments);
-            command = limited;
+            let mut with_limit = Command::new("prlimit");
+            with_limit.arg(format!("--nofile={limit}")).arg(program).args(arguments);
+            command = with_limit;
         }
         let child = command.spawn().unwrap();
         drop(theirs);
-        drop(alone);
+        drop(fork_guard);
         ours.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         Self {
             child,
             socket: ours,
-            decoder: Ups::default(),
+            decoder: ServerMessageDecoder::default(),
             outcome: Outcome::default(),
             taking: true,
             flushing: true,
             untaken: 0,
             input: Vec::new(),
-            window: 0,
-            input_ended: false,
+            stdin_window: 0,
+            stdin_ended: false,
             closed: false,
         }
     }
 
-    pub fn send(&mut self, message: &Down) {
-        let job = if matches!(message, Down::Open(_)) { LOGIN } else { JOB };
+    pub fn send(&mut self, message: &ClientMessage) {
+        let job =
+            if matches!(message, ClientMessage::OpenScoutSession(_)) { SESSION_JOB } else { JOB };
         let mut frame = Vec::new();
-        login::encode(job, message, &mut frame).unwrap();
+        client_session::encode(job, message, &mut frame).unwrap();
         // A scored that has just died is what some tests are about.
         let _ = self.socket.write_all(&frame);
     }
 
     pub fn take_all(&mut self) {
         if self.untaken > 0 {
-            let taken = Down::OutputTaken(self.untaken);
+            let taken = ClientMessage::OutputAck(self.untaken);
             self.untaken = 0;
             self.send(&taken);
         }
@@ -235,8 +236,8 @@ impl Driver {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(_) => self.closed = true,
         }
-        while let Some(heard) = self.decoder.next().unwrap() {
-            self.heard(heard.message);
+        while let Some(frame) = self.decoder.next().unwrap() {
+            self.on_message(frame.message);
         }
         if self.outcome.end.is_some() || self.outcome.refused.is_some() {
             // As scrun does after the last word.
@@ -245,61 +246,66 @@ impl Driver {
         if self.taking {
             self.take_all();
         }
-        while self.window > 0 && !self.input.is_empty() {
-            let count = self.input.len().min(CHUNK).min(self.window as usize);
-            let rest = self.input.split_off(count);
-            let piece = std::mem::replace(&mut self.input, rest);
-            self.window -= count as u64;
-            self.send(&Down::Stdin(piece));
+        while self.stdin_window > 0 && !self.input.is_empty() {
+            let count = self.input.len().min(MAX_IO_CHUNK).min(self.stdin_window as usize);
+            let remaining = self.input.split_off(count);
+            let chunk = std::mem::replace(&mut self.input, remaining);
+            self.stdin_window -= count as u64;
+            self.send(&ClientMessage::Stdin(chunk));
         }
-        if self.window > 0 && self.input.is_empty() && !self.input_ended {
-            self.input_ended = true;
-            self.send(&Down::StdinEof);
+        if self.stdin_window > 0 && self.input.is_empty() && !self.stdin_ended {
+            self.stdin_ended = true;
+            self.send(&ClientMessage::StdinEof);
         }
     }
 
-    fn heard(&mut self, message: Up) {
-        let crossed = matches!(message, Up::NoJob);
-        assert!(self.outcome.end.is_none() || crossed, "after Finished came {message:?}");
+    fn on_message(&mut self, message: ServerMessage) {
+        let may_follow_end = matches!(message, ServerMessage::UnknownJob);
+        assert!(self.outcome.end.is_none() || may_follow_end, "after Finished came {message:?}");
         if self.outcome.end.is_some() {
             return;
         }
         match message {
-            Up::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
-            Up::Accepted { .. } | Up::Hosts(_) | Up::Opened { .. } => {}
-            Up::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
-            Up::StdinWindow(bytes) => self.window += bytes,
-            Up::StdinClosed => {
+            ServerMessage::Hello { version } => assert_eq!(version, PROTOCOL_VERSION),
+            ServerMessage::Accepted { .. }
+            | ServerMessage::Hosts(_)
+            | ServerMessage::ScoutSessionOpened { .. } => {}
+            ServerMessage::Refused { reason, code } => self.outcome.refused = Some((reason, code)),
+            ServerMessage::StdinWindow(bytes) => self.stdin_window += bytes,
+            ServerMessage::StdinClosed => {
                 self.outcome.stdin_closed = true;
                 self.input.clear();
             }
-            Up::Output { stream, bytes, .. } => {
+            ServerMessage::Output { stream, bytes, .. } => {
                 self.untaken += bytes.len() as u64;
-                assert!(bytes.len() <= CHUNK && self.untaken <= OUTPUT_WINDOW);
+                assert!(bytes.len() <= MAX_IO_CHUNK && self.untaken <= OUTPUT_WINDOW);
                 match stream {
                     Stream::Stdout => self.outcome.out.extend(bytes),
                     Stream::Stderr => self.outcome.err.extend(bytes),
                 }
             }
-            Up::Flush(_) if !self.flushing => {}
-            Up::Flush(token) => {
+            ServerMessage::Flush(_) if !self.flushing => {}
+            ServerMessage::Flush(token) => {
                 self.take_all();
-                self.send(&Down::Flushed(token));
+                self.send(&ClientMessage::Flushed(token));
             }
-            Up::Notice { level, text } => self.outcome.notices.push((level, text)),
-            Up::Finished(end) => self.outcome.end = Some(end),
-            Up::Directory(dir) => self.outcome.dir = dir,
+            ServerMessage::Notice { level, text } => self.outcome.notices.push((level, text)),
+            ServerMessage::Finished(end) => self.outcome.end = Some(end),
+            ServerMessage::Directory(dir) => self.outcome.dir = dir,
             // What has crossed the last word.
-            Up::Figures(_) | Up::Jobs(_) | Up::Page { .. } | Up::NoJob => {
+            ServerMessage::Metrics(_)
+            | ServerMessage::Jobs(_)
+            | ServerMessage::Page { .. }
+            | ServerMessage::UnknownJob => {
                 assert!(self.outcome.refused.is_some(), "scored knows no job {JOB}")
             }
-            Up::Want { .. } => panic!("one host fetches no program"),
+            ServerMessage::FileRequest { .. } => panic!("one host fetches no program"),
         }
     }
 
     /// Steps until the condition holds.
     pub fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while !holds(self) {
             assert!(Instant::now() < end, "{what} did not come: {:?}", self.outcome.notices);
             assert!(!self.closed, "scored has gone before {what}: {:?}", self.outcome.notices);
@@ -309,7 +315,7 @@ impl Driver {
 
     /// To the very end: the last message has come and scored has exited.
     pub fn finish(mut self) -> Outcome {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TEST_TIMEOUT;
         while !self.closed {
             assert!(Instant::now() < end, "scored does not end: {:?}", self.outcome.notices);
             self.step();
@@ -354,9 +360,9 @@ pub fn mark() -> String {
 }
 
 /// A folder of a test, gone with it.
-pub struct Scratch(std::path::PathBuf);
+pub struct TempDir(std::path::PathBuf);
 
-impl Scratch {
+impl TempDir {
     pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("scored-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
@@ -377,7 +383,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

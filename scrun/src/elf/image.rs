@@ -4,7 +4,7 @@ use object::elf;
 use object::endian::Endianness;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadRef, StringTable};
-use score_proto::note::{self, NoteError, Request};
+use score_proto::elf_note::{self, NoteError, Request};
 
 /// A segment of notes and a dynamic section longer than this are not read.
 const MAX_SEGMENT: u64 = 1 << 20;
@@ -12,13 +12,13 @@ const MAX_SEGMENT: u64 = 1 << 20;
 const MAX_ENTRIES: usize = 4096;
 
 /// What makes two files fit together: class, byte order, machine.
-pub type Kind = (bool, bool, u16);
+pub type ElfTarget = (bool, bool, u16);
 
 /// What was read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Image {
+pub struct ElfInfo {
     /// Class, byte order, machine.
-    pub kind: Kind,
+    pub target: ElfTarget,
     /// SCore's notes: type and words.
     pub notes: Vec<(u32, Vec<u32>)>,
     /// DT_NEEDED names.
@@ -29,7 +29,7 @@ pub struct Image {
     pub runpath: Option<Vec<u8>>,
 }
 
-impl Image {
+impl ElfInfo {
     /// Adds the notes to a request.
     pub fn apply(&self, request: &mut Request) -> Result<(), NoteError> {
         self.notes.iter().try_for_each(|(kind, words)| request.add(*kind, words))
@@ -37,7 +37,7 @@ impl Image {
 }
 
 /// Reads a file; `None` when it is no ELF file or a damaged one.
-pub fn read<'data, R: ReadRef<'data>>(data: R) -> Option<Image> {
+pub fn read<'data, R: ReadRef<'data>>(data: R) -> Option<ElfInfo> {
     let ident: &[u8; 16] = data.read_bytes_at(0, 16).ok()?.try_into().ok()?;
     match (&ident[..4], ident[4]) {
         (b"\x7fELF", class) if class == elf::ELFCLASS32.0 => {
@@ -52,8 +52,8 @@ pub fn read<'data, R: ReadRef<'data>>(data: R) -> Option<Image> {
 
 fn headers<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     data: R,
-    wide: bool,
-) -> Option<Image> {
+    is_64_bit: bool,
+) -> Option<ElfInfo> {
     let header = H::parse(data).ok()?;
     let endian = header.endian().ok()?;
     if header.e_phnum(endian) == elf::PN_XNUM {
@@ -61,32 +61,32 @@ fn headers<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     }
     let segments = header.program_headers(endian, data).ok()?;
     let segments = &segments[..segments.len().min(MAX_ENTRIES)];
-    let kind = (wide, endian == Endianness::Little, header.e_machine(endian).0);
-    let mut image = Image { kind, ..Image::default() };
+    let target = (is_64_bit, endian == Endianness::Little, header.e_machine(endian).0);
+    let mut info = ElfInfo { target, ..ElfInfo::default() };
     for segment in segments {
-        notes::<H, R>(segment, endian, data, &mut image);
+        notes::<H, R>(segment, endian, data, &mut info);
     }
     for segment in segments {
-        dynamic::<H, R>(segment, segments, endian, data, &mut image);
+        dynamic::<H, R>(segment, segments, endian, data, &mut info);
     }
-    Some(image)
+    Some(info)
 }
 
 fn notes<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     segment: &H::ProgramHeader,
     endian: Endianness,
     data: R,
-    image: &mut Image,
+    info: &mut ElfInfo,
 ) -> Option<()> {
     if segment.p_filesz(endian).into() > MAX_SEGMENT {
         return None;
     }
     let mut notes = segment.notes(endian, data).ok()??;
-    let owner = note::OWNER.strip_suffix(b"\0").unwrap_or(note::OWNER);
+    let owner = elf_note::OWNER.strip_suffix(b"\0").unwrap_or(elf_note::OWNER);
     for _ in 0..MAX_ENTRIES {
-        let Ok(Some(found)) = notes.next() else { break };
-        if found.name() == owner && image.notes.len() < MAX_ENTRIES {
-            image.notes.push((found.n_type(endian).0, words(found.desc(), endian)));
+        let Ok(Some(entry)) = notes.next() else { break };
+        if entry.name() == owner && info.notes.len() < MAX_ENTRIES {
+            info.notes.push((entry.n_type(endian).0, words(entry.desc(), endian)));
         }
     }
     Some(())
@@ -95,12 +95,12 @@ fn notes<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
 /// The descriptor's 32-bit words; what is left over makes one more, so that its size is wrong.
 fn words(bytes: &[u8], endian: Endianness) -> Vec<u32> {
     let word = |chunk: &[u8]| {
-        let mut four = [0; 4];
-        four[..chunk.len()].copy_from_slice(chunk);
+        let mut word_bytes = [0; 4];
+        word_bytes[..chunk.len()].copy_from_slice(chunk);
         if endian == Endianness::Little {
-            u32::from_le_bytes(four)
+            u32::from_le_bytes(word_bytes)
         } else {
-            u32::from_be_bytes(four)
+            u32::from_be_bytes(word_bytes)
         }
     };
     bytes.chunks(4).take(64).map(word).collect()
@@ -111,7 +111,7 @@ fn dynamic<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
     segments: &[H::ProgramHeader],
     endian: Endianness,
     data: R,
-    image: &mut Image,
+    info: &mut ElfInfo,
 ) -> Option<()> {
     if segment.p_filesz(endian).into() > MAX_SEGMENT {
         return None;
@@ -122,20 +122,20 @@ fn dynamic<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
         let found = entries.iter().find(|entry| entry.tag(endian) == tag)?;
         Some(found.d_val(endian).into())
     };
-    let start = offset::<H>(segments, endian, value(elf::DT_STRTAB)?)?;
+    let start = file_offset::<H>(segments, endian, value(elf::DT_STRTAB)?)?;
     let size = value(elf::DT_STRSZ)?;
     let strings = StringTable::new(data, start, start.checked_add(size)?);
-    let text = |at: u64| {
-        let bytes = strings.get(u32::try_from(at).ok()?).ok()?;
+    let string_at = |index: u64| {
+        let bytes = strings.get(u32::try_from(index).ok()?).ok()?;
         (!bytes.is_empty() && bytes.len() <= 4096).then(|| bytes.to_vec())
     };
     for entry in entries {
         let value: u64 = entry.d_val(endian).into();
         match entry.tag(endian) {
             elf::DT_NULL => break,
-            elf::DT_NEEDED => image.needed.extend(text(value)),
-            elf::DT_RPATH => image.rpath = text(value),
-            elf::DT_RUNPATH => image.runpath = text(value),
+            elf::DT_NEEDED => info.needed.extend(string_at(value)),
+            elf::DT_RPATH => info.rpath = string_at(value),
+            elf::DT_RUNPATH => info.runpath = string_at(value),
             _ => {}
         }
     }
@@ -143,14 +143,14 @@ fn dynamic<'data, H: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(
 }
 
 /// Where a virtual address stands in the file.
-fn offset<H: FileHeader<Endian = Endianness>>(
+fn file_offset<H: FileHeader<Endian = Endianness>>(
     segments: &[H::ProgramHeader],
     endian: Endianness,
     address: u64,
 ) -> Option<u64> {
     segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).find_map(|segment| {
-        let within = address.checked_sub(segment.p_vaddr(endian).into())?;
-        let inside = within < segment.p_filesz(endian).into();
-        inside.then(|| segment.p_offset(endian).into().checked_add(within))?
+        let segment_offset = address.checked_sub(segment.p_vaddr(endian).into())?;
+        let inside = segment_offset < segment.p_filesz(endian).into();
+        inside.then(|| segment.p_offset(endian).into().checked_add(segment_offset))?
     })
 }

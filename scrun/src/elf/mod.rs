@@ -3,11 +3,11 @@
 //! program without a note.
 
 mod image;
-mod search;
+mod library_path;
 
-pub use search::Loader;
+pub use library_path::LibrarySearchPath;
 
-use score_proto::note::{NoteError, Request};
+use score_proto::elf_note::{NoteError, Request};
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +19,7 @@ const MAX_LIBRARIES: usize = 256;
 /// Why the notes of a program cannot be honoured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {fault}")]
-pub struct BadNote {
+pub struct ProgramNoteError {
     /// The program or library that carries the note.
     pub path: String,
     /// What is wrong with it.
@@ -32,8 +32,8 @@ pub struct BadNote {
 /// The first note that cannot be honoured.
 pub fn request_of_bytes(bytes: &[u8]) -> Result<Request, NoteError> {
     let mut request = Request::default();
-    if let Some(image) = image::read(bytes) {
-        image.apply(&mut request)?;
+    if let Some(info) = image::read(bytes) {
+        info.apply(&mut request)?;
     }
     Ok(request)
 }
@@ -42,41 +42,49 @@ pub fn request_of_bytes(bytes: &[u8]) -> Result<Request, NoteError> {
 ///
 /// # Errors
 /// The first note that cannot be honoured.
-pub fn request_of(path: &Path, loader: &mut Loader) -> Result<Request, BadNote> {
+pub fn request_of(
+    path: &Path,
+    loader: &mut LibrarySearchPath,
+) -> Result<Request, ProgramNoteError> {
     let mut request = Request::default();
     let mut seen = HashSet::new();
     let Some((program, identity)) = load(path) else { return Ok(request) };
     seen.insert(identity);
     apply(&program, path, &mut request)?;
-    let kind = program.kind;
-    let mut waiting: Vec<(PathBuf, image::Image)> = vec![(path.to_path_buf(), program)];
+    let target = program.target;
+    let mut pending: Vec<(PathBuf, image::ElfInfo)> = vec![(path.to_path_buf(), program)];
     let mut names = HashSet::new();
-    while let Some((user, image)) = waiting.pop() {
-        for name in &image.needed {
+    while let Some((needed_by, info)) = pending.pop() {
+        for name in &info.needed {
             if names.len() >= MAX_LIBRARIES || !names.insert(name.clone()) {
                 continue;
             }
-            let found = loader.candidates(name, &user, &image).into_iter().find_map(|candidate| {
-                let (library, identity) = load(&candidate)?;
-                (library.kind == kind).then_some((candidate, library, identity))
-            });
-            let Some((place, library, identity)) = found else { continue };
+            let found =
+                loader.candidates(name, &needed_by, &info).into_iter().find_map(|candidate| {
+                    let (library, identity) = load(&candidate)?;
+                    (library.target == target).then_some((candidate, library, identity))
+                });
+            let Some((library_path, library, identity)) = found else { continue };
             if seen.insert(identity) {
-                apply(&library, &place, &mut request)?;
-                waiting.push((place, library));
+                apply(&library, &library_path, &mut request)?;
+                pending.push((library_path, library));
             }
         }
     }
     Ok(request)
 }
 
-fn apply(image: &image::Image, path: &Path, request: &mut Request) -> Result<(), BadNote> {
-    let name = || crate::usage::shown(path.as_os_str());
-    image.apply(request).map_err(|fault| BadNote { path: name(), fault })
+fn apply(
+    info: &image::ElfInfo,
+    path: &Path,
+    request: &mut Request,
+) -> Result<(), ProgramNoteError> {
+    let name = || crate::usage::printable(path.as_os_str());
+    info.apply(request).map_err(|error| ProgramNoteError { path: name(), fault: error })
 }
 
 /// Reads a regular file as ELF; gives device and inode, too, by which a file is known again.
-fn load(path: &Path) -> Option<(image::Image, (u64, u64))> {
+fn load(path: &Path) -> Option<(image::ElfInfo, (u64, u64))> {
     let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let cache = object::ReadCache::new(File::open(path).ok()?);
     Some((image::read(&cache)?, (metadata.dev(), metadata.ino())))

@@ -60,11 +60,11 @@ fn note(name: &str, kind: u32, words: &[u32]) -> String {
 const MAIN: &str = "int main(void) { return 0; }\n";
 
 fn library_note() -> String {
-    note("library", score_proto::note::LIBRARY, &[1])
+    note("library", score_proto::elf_note::LIBSCORE, &[1])
 }
 
 fn read(path: &Path) -> Request {
-    request_of(path, &mut Loader::new("".into(), "/etc/ld.so.conf".into())).unwrap()
+    request_of(path, &mut LibrarySearchPath::new("".into(), "/etc/ld.so.conf".into())).unwrap()
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn notes_are_read_dynamic_static_and_stripped() {
     let scratch = Scratch::new("notes");
     let text = [
         library_note(),
-        note("nodes", score_proto::note::NUM_NODES, &[2, 16]),
-        note("nockpt", score_proto::note::NOCKPT, &[]),
+        note("nodes", score_proto::elf_note::NUM_NODES, &[2, 16]),
+        note("nockpt", score_proto::elf_note::NOCKPT, &[]),
         MAIN.into(),
     ]
     .concat();
@@ -95,7 +95,7 @@ fn notes_are_read_dynamic_static_and_stripped() {
         ("collected", &["-Wl,--gc-sections"]),
     ] {
         let request = read(&scratch.compile(name, &text, flags));
-        assert!(request.library && request.nockpt, "{name}");
+        assert!(request.uses_libscore && request.nockpt, "{name}");
         assert_eq!(request.nodes, (2, 16), "{name}");
     }
 }
@@ -107,7 +107,7 @@ fn notes_of_needed_libraries_count_by_runpath_rpath_and_through_others() {
     let shared = ["-shared", "-fPIC"];
     let text = library_note() + "int deep(void) { return 0; }\n";
     scratch.compile("lib/libdeep.so", &text, &shared);
-    let text = note("procs", score_proto::note::NUM_PROCS, &[4])
+    let text = note("procs", score_proto::elf_note::NUM_PROCS, &[4])
         + "int deep(void); int middle(void) { return deep(); }\n";
     let origin = ["-shared", "-fPIC", "-Llib", "-ldeep", "-Wl,-rpath,$ORIGIN"];
     scratch.compile("lib/libmiddle.so", &text, &origin);
@@ -118,45 +118,45 @@ fn notes_of_needed_libraries_count_by_runpath_rpath_and_through_others() {
         let rpath = "-Wl,-rpath,$ORIGIN/lib";
         let link = ["-Llib", "-lmiddle", flag, rpath, "-Wl,--allow-shlib-undefined"];
         let request = read(&scratch.compile(name, main, &link));
-        assert!(request.library, "{name}");
+        assert!(request.uses_libscore, "{name}");
         assert_eq!(request.procs, Some(4), "{name}");
     }
     let unfound =
         scratch.compile("unfound", main, &["-Llib", "-lmiddle", "-Wl,--allow-shlib-undefined"]);
-    assert!(!read(&unfound).library);
-    let mut loader = Loader::new(scratch.path("lib").into(), "/etc/ld.so.conf".into());
-    assert!(request_of(&unfound, &mut loader).unwrap().library);
+    assert!(!read(&unfound).uses_libscore);
+    let mut loader = LibrarySearchPath::new(scratch.path("lib").into(), "/etc/ld.so.conf".into());
+    assert!(request_of(&unfound, &mut loader).unwrap().uses_libscore);
 }
 
 #[test]
 fn a_note_that_excludes_another_names_the_file() {
     let scratch = Scratch::new("bad");
     let text = [
-        note("one", score_proto::note::NUM_NODES, &[1, 2]),
-        note("two", score_proto::note::NUM_NODES, &[3, 4]),
+        note("one", score_proto::elf_note::NUM_NODES, &[1, 2]),
+        note("two", score_proto::elf_note::NUM_NODES, &[3, 4]),
         MAIN.into(),
     ]
     .concat();
     let path = scratch.compile("exclusive", &text, &[]);
-    let bad = request_of(&path, &mut Loader::of_process()).unwrap_err();
-    assert_eq!(bad.fault, NoteError::ExclusiveNodes(1, 2, 3, 4));
-    assert!(bad.to_string().contains("exclusive"));
+    let error = request_of(&path, &mut LibrarySearchPath::from_env()).unwrap_err();
+    assert_eq!(error.fault, NoteError::ExclusiveNodes(1, 2, 3, 4));
+    assert!(error.to_string().contains("exclusive"));
 }
 
 #[test]
-fn cut_and_changed_files_are_no_programs_of_ours_but_do_no_harm() {
+fn truncated_and_corrupted_files_are_read_without_a_panic() {
     let scratch = Scratch::new("damage");
-    let text = [library_note(), note("n", score_proto::note::NUM_NODES, &[2, 4]), MAIN.into()];
+    let text = [library_note(), note("n", score_proto::elf_note::NUM_NODES, &[2, 4]), MAIN.into()];
     let bytes = fs::read(scratch.compile("whole", &text.concat(), &["-s"])).unwrap();
-    assert!(request_of_bytes(&bytes).unwrap().library);
+    assert!(request_of_bytes(&bytes).unwrap().uses_libscore);
     for length in (0..bytes.len()).step_by(61).chain(0..128) {
         let _ = request_of_bytes(&bytes[..length]);
     }
     // Every byte of the headers in turn, to its extremes.
-    for at in 0..bytes.len().min(2048) {
+    for offset in 0..bytes.len().min(2048) {
         for value in [0, 1, 0x7f, 0xff] {
             let mut damaged = bytes.clone();
-            damaged[at] = value;
+            damaged[offset] = value;
             let _ = request_of_bytes(&damaged);
         }
     }
@@ -169,8 +169,8 @@ fn a_huge_sparse_file_is_not_read_into_memory() {
     let (start, count) =
         (u64::from_le_bytes(bytes[32..40].try_into().unwrap()) as usize, bytes[56]);
     for segment in 0..usize::from(count) {
-        let at = start + segment * 56 + 32;
-        bytes[at..at + 8].copy_from_slice(&(1u64 << 39).to_le_bytes());
+        let offset = start + segment * 56 + 32;
+        bytes[offset..offset + 8].copy_from_slice(&(1u64 << 39).to_le_bytes());
     }
     let path = scratch.path("sparse");
     fs::write(&path, &bytes).unwrap();
@@ -186,7 +186,7 @@ fn both_classes_and_byte_orders_are_read() {
     };
     for name in ["wide", "narrow", "big_endian"] {
         let request = seed(name).unwrap();
-        assert!(request.library, "{name}");
+        assert!(request.uses_libscore, "{name}");
         assert_eq!(request.nodes, (2, 16), "{name}");
     }
     assert_eq!(seed("other_owner"), Ok(Request::default()));

@@ -3,42 +3,46 @@
 //!
 //! Total: no input makes it panic, and what it does not accept it refuses with a place.
 
-pub use score_hosts::near;
+pub use score_hosts::name_suggestion;
 pub mod table;
 pub mod value;
 
-use crate::usage::{Place, Refusal};
+use crate::usage::{ErrorPosition, StartError};
 use score_proto::message::Level;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use table::{Effect, Takes};
+use table::{Support, ValueArity};
 
 /// One option as it was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given {
+pub struct OptionArg {
     /// Its name.
     pub key: String,
     /// Its value, if there was a `=`.
     pub value: Option<String>,
     /// Where it stands.
-    pub place: Place,
+    pub position: ErrorPosition,
 }
 
 /// All options as given, leftmost first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct ScrunOptions {
     /// Leftmost first, those of SCORE_OPTIONS last.
-    pub given: Vec<Given>,
+    pub given: Vec<OptionArg>,
 }
 
-impl Given {
+impl OptionArg {
     /// Where a byte of the value stands.
-    pub fn in_value(&self, at: usize) -> Place {
-        let behind = self.key.len() + 1 + at;
-        match self.place {
-            Place::Word(word, start) => Place::Word(word, start + behind),
-            Place::Environment(start) => Place::Environment(start + behind),
-            Place::Nowhere => Place::Nowhere,
+    pub fn in_value(&self, offset: usize) -> ErrorPosition {
+        let key_len_and_offset = self.key.len() + 1 + offset;
+        match self.position {
+            ErrorPosition::Argument(word, start) => {
+                ErrorPosition::Argument(word, start + key_len_and_offset)
+            }
+            ErrorPosition::ScoreOptions(start) => {
+                ErrorPosition::ScoreOptions(start + key_len_and_offset)
+            }
+            ErrorPosition::Unspecified => ErrorPosition::Unspecified,
         }
     }
 }
@@ -54,39 +58,39 @@ pub enum Statistics {
     Detail,
 }
 
-impl Options {
+impl ScrunOptions {
     /// Reads the options that stand before the program, and the value of SCORE_OPTIONS. Gives
     /// the number of words taken, too.
     ///
     /// # Errors
     /// What the user has to mend, with its place.
-    pub fn parse(words: &[OsString], environment: &OsStr) -> Result<(Self, usize), Refusal> {
+    pub fn parse(words: &[OsString], environment: &OsStr) -> Result<(Self, usize), StartError> {
         let mut options = Self::default();
-        let mut taken = 0;
+        let mut word_count = 0;
         for word in words {
             let Some(list) = word.as_bytes().strip_prefix(b"-") else { break };
-            let index = taken;
-            options.add(list, "-", |at| Place::Word(index, at + 1))?;
-            taken += 1;
+            let index = word_count;
+            options.add(list, "-", |at| ErrorPosition::Argument(index, at + 1))?;
+            word_count += 1;
         }
         options.add_environment(environment)?;
-        Ok((options, taken))
+        Ok((options, word_count))
     }
 
-    fn add_environment(&mut self, environment: &OsStr) -> Result<(), Refusal> {
+    fn add_environment(&mut self, environment: &OsStr) -> Result<(), StartError> {
         let list = environment.as_bytes();
         if list.is_empty() {
             return Ok(());
         }
-        if let Some(at) = list.iter().position(u8::is_ascii_whitespace) {
+        if let Some(index) = list.iter().position(u8::is_ascii_whitespace) {
             let line = "SCORE_OPTIONS: no blank may stand in it";
-            return Err(Refusal::usage(Place::Environment(at), line));
+            return Err(StartError::usage(ErrorPosition::ScoreOptions(index), line));
         }
         if list[0] == b'-' {
             let line = "SCORE_OPTIONS: no minus may stand before its options";
-            return Err(Refusal::usage(Place::Environment(0), line));
+            return Err(StartError::usage(ErrorPosition::ScoreOptions(0), line));
         }
-        self.add(list, "SCORE_OPTIONS: ", Place::Environment)
+        self.add(list, "SCORE_OPTIONS: ", ErrorPosition::ScoreOptions)
     }
 
     /// Adds a comma-separated list. `lead` is what the messages put before a name, `place` gives
@@ -94,15 +98,15 @@ impl Options {
     fn add(
         &mut self,
         list: &[u8],
-        lead: &str,
-        place: impl Fn(usize) -> Place,
-    ) -> Result<(), Refusal> {
-        let mut at = 0;
+        prefix: &str,
+        position: impl Fn(usize) -> ErrorPosition,
+    ) -> Result<(), StartError> {
+        let mut item_start = 0;
         for item in list.split(|byte| *byte == b',') {
             let refuse = |offset: usize, line: String| {
-                let named = lead != "-" || !matches!(item.first(), None | Some(b'='));
-                let lead = if named { lead } else { "" };
-                Err(Refusal::usage(place(at + offset), format!("{lead}{line}")))
+                let is_named = prefix != "-" || !matches!(item.first(), None | Some(b'='));
+                let prefix = if is_named { prefix } else { "" };
+                Err(StartError::usage(position(item_start + offset), format!("{prefix}{line}")))
             };
             let Ok(text) = std::str::from_utf8(item) else {
                 return refuse(0, "...: an option is not UTF-8 text".into());
@@ -115,25 +119,29 @@ impl Options {
                 return refuse(offset, line);
             }
             let value = value.map(str::to_owned);
-            self.given.push(Given { key: key.into(), value, place: place(at) });
-            at += item.len() + 1;
+            self.given.push(OptionArg { key: key.into(), value, position: position(item_start) });
+            item_start += item.len() + 1;
         }
         Ok(())
     }
 
     /// The leftmost option of that name.
-    pub fn get(&self, key: &str) -> Option<&Given> {
+    pub fn get(&self, key: &str) -> Option<&OptionArg> {
         self.given.iter().find(|given| given.key == key)
     }
 
-    fn either(&self, one: &str, other: &str) -> Option<&Given> {
+    fn either(&self, one: &str, other: &str) -> Option<&OptionArg> {
         self.given.iter().find(|given| given.key == one || given.key == other)
     }
 
     /// Whether the command line says where the job runs: a scout session is left aside then.
     pub fn chooses_hosts(&self) -> bool {
-        let chooses = |given: &&Given| ["group", "file", "scored"].contains(&given.key.as_str());
-        self.given.iter().filter(chooses).any(|given| matches!(given.place, Place::Word(..)))
+        let chooses =
+            |given: &&OptionArg| ["group", "file", "scored"].contains(&given.key.as_str());
+        self.given
+            .iter()
+            .filter(chooses)
+            .any(|given| matches!(given.position, ErrorPosition::Argument(..)))
     }
 
     /// Whether that option is given at all.
@@ -142,9 +150,10 @@ impl Options {
     }
 
     /// The words of scored's command line for the options that are its own.
-    pub fn for_scored(&self) -> Vec<String> {
-        let given = table::FOR_SCORED.iter().filter_map(|name| self.get(name));
-        let words = given.filter_map(|one| Some([format!("-{}", one.key), one.value.clone()?]));
+    pub fn scored_args(&self) -> Vec<String> {
+        let given = table::FORWARDED_TO_SCORED.iter().filter_map(|name| self.get(name));
+        let words =
+            given.filter_map(|option| Some([format!("-{}", option.key), option.value.clone()?]));
         words.flatten().collect()
     }
 
@@ -161,28 +170,32 @@ impl Options {
     pub fn statistics(&self) -> Statistics {
         match self.either("stat", "statistics") {
             None => Statistics::Off,
-            Some(Given { value: None, .. }) => Statistics::Summary,
+            Some(OptionArg { value: None, .. }) => Statistics::Summary,
             Some(_) => Statistics::Detail,
         }
     }
 
     /// `nodes` or `hosts`, whichever stands first.
-    pub fn nodes(&self) -> Option<&Given> {
+    pub fn nodes(&self) -> Option<&OptionArg> {
         self.either("nodes", "hosts")
     }
 
     /// Permission for hosts of different kinds, and where it stands.
-    pub fn hetero(&self) -> Option<&Given> {
+    pub fn hetero(&self) -> Option<&OptionArg> {
         self.either("hetero", "heterogeneous")
     }
 
     /// The given options that are known and do nothing yet, each once.
-    pub fn without_effect(&self, shared: bool) -> Vec<String> {
+    pub fn without_effect(&self, is_multi_user: bool) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for given in &self.given {
-            let known = table::find(&given.key);
-            let idle = |effect| effect == Effect::NotYet || effect == Effect::Shared && !shared;
-            if known.is_some_and(|known| idle(known.effect)) && !names.contains(&given.key) {
+            let spec = table::find(&given.key);
+            let is_ineffective = |support| {
+                support == Support::NotImplemented
+                    || support == Support::MultiUserOnly && !is_multi_user
+            };
+            if spec.is_some_and(|spec| is_ineffective(spec.support)) && !names.contains(&given.key)
+            {
                 names.push(given.key.clone());
             }
         }
@@ -200,33 +213,38 @@ fn check(key: &str, value: Option<&str>) -> Result<(), (usize, String)> {
     if key.is_empty() {
         return Err((0, "the name of an option is empty (-key=value,key,... is expected)".into()));
     }
-    if let Some(odd) = key.find(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err((odd, format!("{key}: the name holds a blank or control character")));
+    if let Some(index) = key.find(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err((index, format!("{key}: the name holds a blank or control character")));
     }
     if value.is_some_and(|text| text.contains('\0')) {
         return Err((0, format!("{key}: the value holds a NUL byte")));
     }
-    let Some(known) = table::find(key) else {
-        let bare = key.trim_start_matches('-');
-        return match near::nearest(bare, table::KNOWN.iter().map(|known| known.name)) {
-            Some(near) => Err((0, format!("{key}: unknown option; did you mean '-{near}'?"))),
-            None if bare.len() < key.len() => {
+    let Some(spec) = table::find(key) else {
+        let stripped = key.trim_start_matches('-');
+        return match name_suggestion::nearest(stripped, table::OPTIONS.iter().map(|spec| spec.name))
+        {
+            Some(suggestion) => {
+                Err((0, format!("{key}: unknown option; did you mean '-{suggestion}'?")))
+            }
+            None if stripped.len() < key.len() => {
                 Err((0, format!("{key}: options begin with one minus, as in -nodes=4")))
             }
             None => Ok(()),
         };
     };
-    match (known.takes, value) {
-        (Takes::Nothing, Some(_)) => Err((key.len(), format!("{key}: this option takes no value"))),
-        (Takes::Value, None) => Err((
+    match (spec.arity, value) {
+        (ValueArity::NoValue, Some(_)) => {
+            Err((key.len(), format!("{key}: this option takes no value")))
+        }
+        (ValueArity::Required, None) => Err((
             key.len(),
-            format!("{key}: the value is missing ({key}{} is expected)", known.form),
+            format!("{key}: the value is missing ({key}{} is expected)", spec.value_syntax),
         )),
-        (Takes::Value | Takes::Perhaps, Some("")) => {
+        (ValueArity::Required | ValueArity::Optional, Some("")) => {
             Err((key.len() + 1, format!("{key}=: the value is empty")))
         }
         (_, Some(text)) => {
-            (known.check)(text).map_err(|line| (key.len() + 1, format!("{key}={text}: {line}")))
+            (spec.check)(text).map_err(|line| (key.len() + 1, format!("{key}={text}: {line}")))
         }
         (_, None) => Ok(()),
     }

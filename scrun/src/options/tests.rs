@@ -5,16 +5,16 @@ fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
 
-fn parse(line: &str, environment: &str) -> Result<(Options, usize), Refusal> {
-    Options::parse(&words(line), OsStr::new(environment))
+fn parse(line: &str, environment: &str) -> Result<(ScrunOptions, usize), StartError> {
+    ScrunOptions::parse(&words(line), OsStr::new(environment))
 }
 
 /// The message as the user sees it, without `scrun: `.
-fn refusal(line: &str, environment: &str) -> String {
-    let refusal = parse(line, environment).expect_err(line);
-    assert_eq!(refusal.code, 2);
-    let context = refusal.context(&words(line), OsStr::new(environment)).unwrap();
-    format!("{}\n{context}", refusal.line)
+fn error_text(line: &str, environment: &str) -> String {
+    let error = parse(line, environment).expect_err(line);
+    assert_eq!(error.code, 2);
+    let context = error.context(&words(line), OsStr::new(environment)).unwrap();
+    format!("{}\n{context}", error.line)
 }
 
 fn pairs(line: &str, environment: &str) -> Vec<(String, Option<String>)> {
@@ -23,8 +23,8 @@ fn pairs(line: &str, environment: &str) -> Vec<(String, Option<String>)> {
 
 #[test]
 fn options_end_at_the_first_word_without_a_minus() {
-    let (options, taken) = parse("-nodes=2,size=4 -wait a.out -nodes=3", "").unwrap();
-    assert_eq!(taken, 2);
+    let (options, word_count) = parse("-nodes=2,size=4 -wait a.out -nodes=3", "").unwrap();
+    assert_eq!(word_count, 2);
     let keys: Vec<&str> = options.given.iter().map(|given| given.key.as_str()).collect();
     assert_eq!(keys, ["nodes", "size", "wait"]);
 }
@@ -44,21 +44,21 @@ fn the_leftmost_of_equal_keys_wins_and_the_environment_comes_last() {
 #[test]
 fn the_keys_of_the_program_itself_pass_with_and_without_value() {
     let given = pairs("-colour=red,verbose,empty=,eq=a=b a", "depth=3");
-    let own = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
+    let pair = |key: &str, value: Option<&str>| (key.to_owned(), value.map(str::to_owned));
     assert_eq!(
         given,
         [
-            own("colour", Some("red")),
-            own("verbose", None),
-            own("empty", Some("")),
-            own("eq", Some("a=b")),
-            own("depth", Some("3"))
+            pair("colour", Some("red")),
+            pair("verbose", None),
+            pair("empty", Some("")),
+            pair("eq", Some("a=b")),
+            pair("depth", Some("3"))
         ]
     );
 }
 
 #[test]
-fn what_is_wrong_is_named_with_a_caret_under_it() {
+fn errors_are_shown_with_a_caret_under_the_faulty_word() {
     for (line, expected) in [
         (
             "-node=4 a.out",
@@ -96,12 +96,12 @@ fn what_is_wrong_is_named_with_a_caret_under_it() {
             "-priority=16: '16' is not a number from 0 to 15\n  scrun -wait -priority=16 a\n                        ^",
         ),
     ] {
-        assert_eq!(refusal(line, ""), expected, "{line}");
+        assert_eq!(error_text(line, ""), expected, "{line}");
     }
 }
 
 #[test]
-fn faults_of_the_environment_point_into_it() {
+fn errors_in_score_options_point_into_its_value() {
     for (value, expected) in [
         (
             "-nodes=4",
@@ -116,7 +116,7 @@ fn faults_of_the_environment_point_into_it() {
             "SCORE_OPTIONS: nodes=0: 0 nodes cannot run anything\n  SCORE_OPTIONS=wait,nodes=0\n                           ^",
         ),
     ] {
-        assert_eq!(refusal("a", value), expected, "{value}");
+        assert_eq!(error_text("a", value), expected, "{value}");
     }
 }
 
@@ -132,8 +132,8 @@ fn every_option_of_the_manual_is_known_with_a_value_it_takes() {
         options.without_effect(false).join(" "),
         "priority debug restart checkpoint memorylimit disklimit wait"
     );
-    let shared = options.without_effect(true).join(" ");
-    assert_eq!(shared, "debug restart checkpoint");
+    let multi_user = options.without_effect(true).join(" ");
+    assert_eq!(multi_user, "debug restart checkpoint");
 }
 
 #[test]
@@ -143,19 +143,19 @@ fn each_option_without_effect_is_named_once() {
 }
 
 #[test]
-fn scoreds_own_options_are_handed_on() {
+fn options_of_scored_are_forwarded() {
     let (options, _) = parse("-rate=200mbit,nodes=2 -links=2,start=ssh", "start=slurm").unwrap();
-    assert_eq!(options.for_scored().join(" "), "-start ssh -links 2 -rate 200mbit");
+    assert_eq!(options.scored_args().join(" "), "-start ssh -links 2 -rate 200mbit");
     assert!(parse("-start=telnet", "").is_err());
 }
 
 #[test]
 fn stat_and_statistics_are_one_option() {
-    let of = |line: &str| parse(line, "").unwrap().0.statistics();
-    assert_eq!(of(""), Statistics::Off);
-    assert_eq!(of("-stat"), Statistics::Summary);
-    assert_eq!(of("-statistics=all"), Statistics::Detail);
-    assert_eq!(of("-stat,statistics=detail"), Statistics::Summary);
+    let statistics_of = |line: &str| parse(line, "").unwrap().0.statistics();
+    assert_eq!(statistics_of(""), Statistics::Off);
+    assert_eq!(statistics_of("-stat"), Statistics::Summary);
+    assert_eq!(statistics_of("-statistics=all"), Statistics::Detail);
+    assert_eq!(statistics_of("-stat,statistics=detail"), Statistics::Summary);
 }
 
 proptest! {
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn nearly_right_words_do_not_either(text in "(-|)((nodes|stat|wait|x|,|=|\\.|[0-9]{1,9}|é|\n)){0,9}") {
+    fn no_nearly_valid_words_make_the_parser_panic(text in "(-|)((nodes|stat|wait|x|,|=|\\.|[0-9]{1,9}|é|\n)){0,9}") {
         crate::fuzz_options(text.as_bytes());
     }
 

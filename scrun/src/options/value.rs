@@ -12,7 +12,7 @@ pub fn nodes(text: &str) -> Result<(), String> {
 
 /// See [`score_hosts::request::parse_hosts`].
 pub fn hosts(text: &str) -> Result<(), String> {
-    score_hosts::request::parse_hosts(text).map(drop)
+    score_hosts::node_request::parse_hosts(text).map(drop)
 }
 
 /// `NAME[+NAME]...`
@@ -23,7 +23,7 @@ pub fn names(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn between(text: &str, low: u64, high: u64) -> Result<(), String> {
+fn check_range(text: &str, low: u64, high: u64) -> Result<(), String> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
         Ok(n) if digits && (low..=high).contains(&n) => Ok(()),
@@ -33,12 +33,12 @@ fn between(text: &str, low: u64, high: u64) -> Result<(), String> {
 
 /// 0..15, our ruling.
 pub fn priority(text: &str) -> Result<(), String> {
-    between(text, 0, 15)
+    check_range(text, 0, 15)
 }
 
 /// 1..10.
 pub fn debuggers(text: &str) -> Result<(), String> {
-    between(text, 1, 10)
+    check_range(text, 1, 10)
 }
 
 /// Seconds or megabytes.
@@ -57,20 +57,20 @@ pub fn interval(text: &str) -> Result<(), String> {
     })
 }
 
-fn one_of(text: &str, known: &[&str]) -> Result<(), String> {
-    if known.contains(&text) {
+fn one_of(text: &str, allowed: &[&str]) -> Result<(), String> {
+    if allowed.contains(&text) {
         return Ok(());
     }
-    match super::near::nearest(text, known.iter().copied()) {
-        Some(near) => Err(format!("unknown value '{text}'; did you mean '{near}'?")),
-        None => Err(format!("unknown value '{text}' (one of {} is expected)", known.join(", "))),
+    match super::name_suggestion::nearest(text, allowed.iter().copied()) {
+        Some(suggestion) => Err(format!("unknown value '{text}'; did you mean '{suggestion}'?")),
+        None => Err(format!("unknown value '{text}' (one of {} is expected)", allowed.join(", "))),
     }
 }
 
 /// A type of monitor.
 pub fn monitor(text: &str) -> Result<(), String> {
     // "all" is near "ALL": the list says both.
-    score_monitor::kinds(Some(text)).map(drop)
+    score_monitor::parse_metrics(Some(text)).map(drop)
 }
 
 /// What starts daemons on other hosts (ours; scored(8)).

@@ -5,7 +5,7 @@
 //! A word that is an operator behind one or more backslashes loses one of them and is literal.
 //! Total and pure: no input makes it panic.
 
-use crate::usage::{Place, Refusal};
+use crate::usage::{ErrorPosition, StartError};
 use score_proto::message::{FileName, Input, OsBytes, Output};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -72,13 +72,13 @@ pub fn unescape(word: &[u8]) -> &[u8] {
 pub fn escape(word: &[u8]) -> Vec<u8> {
     let slashes = word.iter().take_while(|byte| **byte == b'\\').count();
     let operator = Operator::from_word(&word[slashes..]).is_some();
-    let lead: &[u8] = if operator { b"\\" } else { b"" };
-    [lead, word].concat()
+    let prefix: &[u8] = if operator { b"\\" } else { b"" };
+    [prefix, word].concat()
 }
 
 /// What is being read, and where its operators stand.
 #[derive(Default)]
-struct Open {
+struct PartialElement {
     words: Vec<Word>,
     input: Option<(FileName, usize)>,
     output: Option<(FileName, bool, usize)>,
@@ -86,26 +86,31 @@ struct Open {
 
 struct Parser<'a> {
     words: &'a [OsString],
-    next: usize,
+    cursor: usize,
     stages: Stages,
     stage: Vec<Element>,
-    open: Open,
+    partial: PartialElement,
 }
 
 /// Reads `words[first..]` as a job.
 ///
 /// # Errors
 /// What the user has to mend, with its place in `words`.
-pub fn parse(words: &[OsString], first: usize) -> Result<Stages, Refusal> {
-    let mut parser =
-        Parser { words, next: first, stages: vec![], stage: vec![], open: Open::default() };
+pub fn parse(words: &[OsString], first: usize) -> Result<Stages, StartError> {
+    let mut parser = Parser {
+        words,
+        cursor: first,
+        stages: vec![],
+        stage: vec![],
+        partial: PartialElement::default(),
+    };
     if first >= words.len() {
         let line = "no program is named (scrun [-options] program [arguments])";
-        return Err(Refusal::usage(Place::Word(first, 0), line));
+        return Err(StartError::usage(ErrorPosition::Argument(first, 0), line));
     }
-    while let Some(word) = parser.words.get(parser.next) {
-        parser.word(word)?;
-        parser.next += 1;
+    while let Some(word) = parser.words.get(parser.cursor) {
+        parser.parse_word(word)?;
+        parser.cursor += 1;
     }
     parser.end_element(None)?;
     parser.end_stage();
@@ -113,10 +118,10 @@ pub fn parse(words: &[OsString], first: usize) -> Result<Stages, Refusal> {
 }
 
 impl Parser<'_> {
-    fn word(&mut self, word: &OsStr) -> Result<(), Refusal> {
+    fn parse_word(&mut self, word: &OsStr) -> Result<(), StartError> {
         let bytes = word.as_bytes();
         match Operator::from_word(bytes) {
-            None => self.literal(bytes),
+            None => self.push_word(bytes),
             Some(Operator::Pipe) => self.end_element(Some("==")),
             Some(Operator::Sequence) => {
                 self.end_element(Some("::"))?;
@@ -127,88 +132,97 @@ impl Parser<'_> {
         }
     }
 
-    fn literal(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
-        if bytes.is_empty() && self.open.words.is_empty() {
-            return Err(self.here("the name of a program is empty"));
+    fn push_word(&mut self, bytes: &[u8]) -> Result<(), StartError> {
+        if bytes.is_empty() && self.partial.words.is_empty() {
+            return Err(self.error_at_cursor("the name of a program is empty"));
         }
         let text = unescape(bytes).to_vec();
-        self.open.words.push(Word { text, index: self.next });
+        self.partial.words.push(Word { text, index: self.cursor });
         Ok(())
     }
 
-    fn here(&self, line: impl Into<String>) -> Refusal {
-        Refusal::usage(Place::Word(self.next, 0), line)
+    fn error_at_cursor(&self, line: impl Into<String>) -> StartError {
+        StartError::usage(ErrorPosition::Argument(self.cursor, 0), line)
     }
 
     /// The operator at hand, as typed.
-    fn name(&self, index: usize) -> String {
+    fn word_at(&self, index: usize) -> String {
         self.words.get(index).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    fn redirect(&mut self, operator: Operator) -> Result<(), Refusal> {
-        let name = self.name(self.next);
-        if self.open.words.is_empty() {
-            return Err(self.here(format!("'{name}': no program stands before it")));
+    fn redirect(&mut self, operator: Operator) -> Result<(), StartError> {
+        let name = self.word_at(self.cursor);
+        if self.partial.words.is_empty() {
+            return Err(self.error_at_cursor(format!("'{name}': no program stands before it")));
         }
         if operator == Operator::Input && !self.stage.is_empty() {
-            let why = "only the first program of a pipeline can read from a file";
-            return Err(self.here(format!("'{name}': {why}")));
+            let reason = "only the first program of a pipeline can read from a file";
+            return Err(self.error_at_cursor(format!("'{name}': {reason}")));
         }
         let earlier = match operator {
-            Operator::Input => self.open.input.as_ref().map(|(_, index)| *index),
-            _ => self.open.output.as_ref().map(|(_, _, index)| *index),
+            Operator::Input => self.partial.input.as_ref().map(|(_, index)| *index),
+            _ => self.partial.output.as_ref().map(|(_, _, index)| *index),
         };
         if let Some(earlier) = earlier {
-            let earlier = self.name(earlier);
-            return Err(self.here(format!("'{name}': the program has {earlier} already")));
+            let earlier = self.word_at(earlier);
+            return Err(
+                self.error_at_cursor(format!("'{name}': the program has {earlier} already"))
+            );
         }
         let file = self.file_name(&name)?;
-        let index = self.next;
-        self.next += 1;
+        let index = self.cursor;
+        self.cursor += 1;
         match operator {
-            Operator::Input => self.open.input = Some((file, index)),
-            _ => self.open.output = Some((file, operator == Operator::Append, index)),
+            Operator::Input => self.partial.input = Some((file, index)),
+            _ => self.partial.output = Some((file, operator == Operator::Append, index)),
         }
         Ok(())
     }
 
     /// The word after the redirect at hand.
-    fn file_name(&self, operator: &str) -> Result<FileName, Refusal> {
-        let word = self.words.get(self.next + 1).map(|word| word.as_bytes());
+    fn file_name(&self, operator: &str) -> Result<FileName, StartError> {
+        let word = self.words.get(self.cursor + 1).map(|word| word.as_bytes());
         let Some(word) = word.filter(|word| Operator::from_word(word).is_none()) else {
-            return Err(self.here(format!("'{operator}': the file name is missing")));
+            return Err(self.error_at_cursor(format!("'{operator}': the file name is missing")));
         };
         let file = FileName(OsBytes(unescape(word).to_vec()));
-        if let Some(fault) = file.fault() {
-            let line =
-                format!("'{operator} {}': {fault}", crate::usage::shown(OsStr::from_bytes(word)));
-            return Err(Refusal::usage(Place::Word(self.next + 1, 0), line));
+        if let Some(reason) = file.invalid_reason() {
+            let line = format!(
+                "'{operator} {}': {reason}",
+                crate::usage::printable(OsStr::from_bytes(word))
+            );
+            return Err(StartError::usage(ErrorPosition::Argument(self.cursor + 1, 0), line));
         }
         Ok(file)
     }
 
     /// Ends the program at hand at the operator `by`, or at the end of the line.
-    fn end_element(&mut self, by: Option<&str>) -> Result<(), Refusal> {
-        if self.open.words.is_empty() {
-            return Err(match by {
-                Some(operator) => self.here(format!("'{operator}': no program stands before it")),
+    fn end_element(&mut self, terminator: Option<&str>) -> Result<(), StartError> {
+        if self.partial.words.is_empty() {
+            return Err(match terminator {
+                Some(operator) => {
+                    self.error_at_cursor(format!("'{operator}': no program stands before it"))
+                }
                 None => {
-                    let last = self.next.saturating_sub(1);
-                    let line = format!("'{}': no program stands after it", self.name(last));
-                    Refusal::usage(Place::Word(last, 0), line)
+                    let last = self.cursor.saturating_sub(1);
+                    let line = format!("'{}': no program stands after it", self.word_at(last));
+                    StartError::usage(ErrorPosition::Argument(last, 0), line)
                 }
             });
         }
-        let open = std::mem::take(&mut self.open);
-        if let (Some("=="), Some((_, _, index))) = (by, &open.output) {
-            let name = self.name(*index);
-            let why = "only the last program of a pipeline can write to a file";
-            return Err(Refusal::usage(Place::Word(*index, 0), format!("'{name}': {why}")));
+        let partial = std::mem::take(&mut self.partial);
+        if let (Some("=="), Some((_, _, index))) = (terminator, &partial.output) {
+            let name = self.word_at(*index);
+            let reason = "only the last program of a pipeline can write to a file";
+            return Err(StartError::usage(
+                ErrorPosition::Argument(*index, 0),
+                format!("'{name}': {reason}"),
+            ));
         }
         self.stage.push(Element {
-            words: open.words,
-            input: open.input.map_or(Input::Default, |(file, _)| Input::File(file)),
-            output: open
+            words: partial.words,
+            input: partial.input.map_or(Input::Default, |(file, _)| Input::File(file)),
+            output: partial
                 .output
                 .map_or(Output::Default, |(name, append, _)| Output::File { name, append }),
         });

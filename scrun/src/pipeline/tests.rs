@@ -6,7 +6,7 @@ fn words(line: &str) -> Vec<OsString> {
 }
 
 /// A job written out: stages by `;`, elements by `|`, redirects as in a Unix shell.
-fn written(line: &str) -> String {
+fn job_text(line: &str) -> String {
     let element = |element: &Element| {
         let mut out: Vec<String> = element
             .words
@@ -23,15 +23,15 @@ fn written(line: &str) -> String {
         out.join(" ")
     };
     let stage = |stage: &Vec<Element>| stage.iter().map(element).collect::<Vec<_>>().join(" | ");
-    let stages = parse(&words(line), 0).unwrap_or_else(|refusal| panic!("{line}: {refusal:?}"));
+    let stages = parse(&words(line), 0).unwrap_or_else(|error| panic!("{line}: {error:?}"));
     stages.iter().map(stage).collect::<Vec<_>>().join(" ; ")
 }
 
-fn refusal(line: &str) -> String {
-    let refusal = parse(&words(line), 0).expect_err(line);
-    assert_eq!(refusal.code, 2);
-    let context = refusal.context(&words(line), OsStr::new("")).unwrap();
-    format!("{}\n{context}", refusal.line)
+fn error_text(line: &str) -> String {
+    let error = parse(&words(line), 0).expect_err(line);
+    assert_eq!(error.code, 2);
+    let context = error.context(&words(line), OsStr::new("")).unwrap();
+    format!("{}\n{context}", error.line)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn operators_join_programs() {
         ("a := in =: out", "a <in >out"),
         ("a === = : ::: =:=", "a === = : ::: =:="),
     ] {
-        assert_eq!(written(line), expected);
+        assert_eq!(job_text(line), expected);
     }
 }
 
@@ -63,12 +63,12 @@ fn one_backslash_makes_an_operator_literal() {
         (r"\== x", "== x"),
         (r"a =: \==", "a >=="),
     ] {
-        assert_eq!(written(line), expected);
+        assert_eq!(job_text(line), expected);
     }
 }
 
 #[test]
-fn what_is_wrong_is_named_with_a_caret_under_it() {
+fn errors_are_shown_with_a_caret_under_the_faulty_word() {
     for (line, expected) in [
         ("== a", "'==': no program stands before it\n  scrun == a\n        ^"),
         (":: a", "'::': no program stands before it\n  scrun :: a\n        ^"),
@@ -97,16 +97,16 @@ fn what_is_wrong_is_named_with_a_caret_under_it() {
             "'=:': only the last program of a pipeline can write to a file\n  scrun a =: f == b\n          ^",
         ),
     ] {
-        assert_eq!(refusal(line), expected);
+        assert_eq!(error_text(line), expected);
     }
 }
 
 #[test]
-fn no_program_at_all_is_pointed_at_behind_the_options() {
+fn a_missing_program_is_shown_behind_the_options() {
     let line = words("-nodes=2");
-    let refusal = parse(&line, 1).unwrap_err();
+    let error = parse(&line, 1).unwrap_err();
     assert_eq!(
-        refusal.context(&line, OsStr::new("")).unwrap(),
+        error.context(&line, OsStr::new("")).unwrap(),
         "  scrun -nodes=2\n                 ^"
     );
 }
@@ -124,8 +124,8 @@ fn empty_words_are_arguments_but_no_programs_and_no_files() {
 fn words_keep_their_place_on_the_command_line() {
     let line = words("-nodes=2 a x == b");
     let stages = parse(&line, 1).unwrap();
-    let places: Vec<usize> = stages[0].iter().map(|element| element.words[0].index).collect();
-    assert_eq!(places, [1, 4]);
+    let indices: Vec<usize> = stages[0].iter().map(|element| element.words[0].index).collect();
+    assert_eq!(indices, [1, 4]);
 }
 
 proptest! {
@@ -135,7 +135,7 @@ proptest! {
     }
 
     #[test]
-    fn nearly_right_jobs_do_not_either(text in "(a|/f|b/c|\\\\|==|::|:=|=:|=::|:=:|\n){0,12}") {
+    fn no_nearly_valid_job_makes_the_parser_panic(text in "(a|/f|b/c|\\\\|==|::|:=|=:|=::|:=:|\n){0,12}") {
         crate::fuzz_pipeline(text.as_bytes());
     }
 

@@ -2,7 +2,7 @@
 //! binary, then PATH, as a shell does it.
 
 use crate::pipeline::{Element, Word};
-use crate::usage::{NOT_EXECUTABLE, NOT_FOUND, Place, Refusal, shown};
+use crate::usage::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, ErrorPosition, StartError, printable};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 use std::ffi::{OsStr, OsString};
@@ -15,21 +15,21 @@ const COMMANDS: [&[u8]; 3] = [b"scatter", b"gather", b"pmtest"];
 
 /// Where names are looked up.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct ProgramSearchPath {
     /// The directory of scrun's own binary.
-    pub own: Option<PathBuf>,
+    pub scrun_directory: Option<PathBuf>,
     /// PATH.
     pub path: OsString,
     /// The working directory.
     pub directory: PathBuf,
 }
 
-impl Places {
+impl ProgramSearchPath {
     /// Those of this process.
-    pub fn of_process() -> std::io::Result<Self> {
-        let own = std::env::current_exe().ok();
+    pub fn from_env() -> std::io::Result<Self> {
+        let executable = std::env::current_exe().ok();
         Ok(Self {
-            own: own.and_then(|exe| exe.parent().map(Path::to_path_buf)),
+            scrun_directory: executable.and_then(|exe| exe.parent().map(Path::to_path_buf)),
             path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
             directory: std::env::current_dir()?,
         })
@@ -56,47 +56,53 @@ pub enum Program {
 /// # Errors
 /// Exit code 2 for a wrong use of `system`, 127 for a program that is not there, 126 for one that
 /// cannot be executed.
-pub fn resolve(element: &Element, places: &Places) -> Result<Program, Refusal> {
+pub fn resolve(element: &Element, search_path: &ProgramSearchPath) -> Result<Program, StartError> {
     let name = &element.words[0];
     if name.text == b"system" {
         return system(&element.words);
     }
-    let refuse = |code, why: &str| {
-        let line = format!("{}: {why}", shown(OsStr::from_bytes(&name.text)));
-        Refusal { line, place: Place::Word(name.index, 0), code }
+    let refuse = |code, reason: &str| {
+        let line = format!("{}: {reason}", printable(OsStr::from_bytes(&name.text)));
+        StartError { line, position: ErrorPosition::Argument(name.index, 0), code }
     };
-    match find(&name.text, places) {
+    match find(&name.text, search_path) {
         Ok(path) => Ok(Program::File(path)),
-        Err(Errno::ENOENT) if name.text.contains(&b'/') => Err(refuse(NOT_FOUND, "no such file")),
-        Err(Errno::ENOENT) => Err(refuse(NOT_FOUND, "program not found in PATH")),
-        Err(Errno::EISDIR) => Err(refuse(NOT_EXECUTABLE, "is a directory, not a program")),
-        Err(Errno::ENOEXEC) => Err(refuse(NOT_EXECUTABLE, "is no regular file")),
-        Err(Errno::EPERM) => Err(refuse(NOT_EXECUTABLE, "is not readable (scrun has to read it)")),
-        Err(Errno::EACCES) => Err(refuse(NOT_EXECUTABLE, "is not executable (permission denied)")),
-        Err(other) => Err(refuse(NOT_EXECUTABLE, other.desc())),
+        Err(Errno::ENOENT) if name.text.contains(&b'/') => {
+            Err(refuse(EXIT_NOT_FOUND, "no such file"))
+        }
+        Err(Errno::ENOENT) => Err(refuse(EXIT_NOT_FOUND, "program not found in PATH")),
+        Err(Errno::EISDIR) => Err(refuse(EXIT_NOT_EXECUTABLE, "is a directory, not a program")),
+        Err(Errno::ENOEXEC) => Err(refuse(EXIT_NOT_EXECUTABLE, "is no regular file")),
+        Err(Errno::EPERM) => {
+            Err(refuse(EXIT_NOT_EXECUTABLE, "is not readable (scrun has to read it)"))
+        }
+        Err(Errno::EACCES) => {
+            Err(refuse(EXIT_NOT_EXECUTABLE, "is not executable (permission denied)"))
+        }
+        Err(other) => Err(refuse(EXIT_NOT_EXECUTABLE, other.desc())),
     }
 }
 
-fn find(name: &[u8], places: &Places) -> Result<PathBuf, Errno> {
+fn find(name: &[u8], search_path: &ProgramSearchPath) -> Result<PathBuf, Errno> {
     if COMMANDS.contains(&name)
-        && let Some(own) = &places.own
-        && let Ok(path) = executable(own.join(OsStr::from_bytes(name)))
+        && let Some(scrun_directory) = &search_path.scrun_directory
+        && let Ok(path) = executable(scrun_directory.join(OsStr::from_bytes(name)))
     {
         return Ok(path);
     }
     if name.contains(&b'/') {
-        return executable(places.directory.join(OsStr::from_bytes(name)));
+        return executable(search_path.directory.join(OsStr::from_bytes(name)));
     }
-    let mut fault = Errno::ENOENT;
-    for directory in places.path.as_bytes().split(|byte| *byte == b':') {
-        let directory = places.directory.join(OsStr::from_bytes(directory));
+    let mut error = Errno::ENOENT;
+    for directory in search_path.path.as_bytes().split(|byte| *byte == b':') {
+        let directory = search_path.directory.join(OsStr::from_bytes(directory));
         match executable(directory.join(OsStr::from_bytes(name))) {
             Ok(path) => return Ok(path),
-            Err(Errno::EACCES | Errno::EPERM) => fault = Errno::EACCES,
+            Err(Errno::EACCES | Errno::EPERM) => error = Errno::EACCES,
             Err(_) => {}
         }
     }
-    Err(fault)
+    Err(error)
 }
 
 /// The path again, if a program can be started from it.
@@ -118,20 +124,20 @@ fn executable(path: PathBuf) -> Result<PathBuf, Errno> {
 }
 
 /// `system [-host] program [arguments]` (manual, system(6)).
-fn system(words: &[Word]) -> Result<Program, Refusal> {
-    let at = |word: &Word| Place::Word(word.index, 0);
+fn system(words: &[Word]) -> Result<Program, StartError> {
+    let position_of = |word: &Word| ErrorPosition::Argument(word.index, 0);
     let per_host = words.get(1).is_some_and(|word| word.text == b"-host");
     let skip = if per_host { 2 } else { 1 };
     match words.get(skip) {
         None => {
             let line = "system: no program is named (system [-host] program [arguments])";
-            Err(Refusal::usage(at(&words[skip - 1]), line))
+            Err(StartError::usage(position_of(&words[skip - 1]), line))
         }
         Some(word) if word.text.starts_with(b"-") || word.text.is_empty() => {
-            let text = shown(&OsString::from_vec(word.text.clone()));
+            let text = printable(&OsString::from_vec(word.text.clone()));
             let line =
                 format!("system: '{text}' is not an option of system (-host is the only one)");
-            Err(Refusal::usage(at(word), line))
+            Err(StartError::usage(position_of(word), line))
         }
         Some(_) => Ok(Program::System { per_host, skip }),
     }

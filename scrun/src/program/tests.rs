@@ -27,15 +27,19 @@ impl Tree {
         Self(root)
     }
 
-    fn places(&self) -> Places {
+    fn search_path(&self) -> ProgramSearchPath {
         let path = format!("{0}/one:{0}/two", self.0.display());
-        Places { own: Some(self.0.join("own")), path: path.into(), directory: self.0.join("two") }
+        ProgramSearchPath {
+            scrun_directory: Some(self.0.join("own")),
+            path: path.into(),
+            directory: self.0.join("two"),
+        }
     }
 
     fn resolve(&self, line: &str) -> Result<Program, (u8, String)> {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let stages = crate::pipeline::parse(&words, 0).unwrap();
-        resolve(&stages[0][0], &self.places()).map_err(|refusal| (refusal.code, refusal.line))
+        resolve(&stages[0][0], &self.search_path()).map_err(|error| (error.code, error.line))
     }
 }
 
@@ -58,9 +62,9 @@ fn names_are_found_as_a_shell_finds_them() {
 }
 
 #[test]
-fn what_cannot_be_run_gets_the_code_of_a_shell() {
+fn unusable_programs_get_the_exit_code_of_a_shell() {
     let tree = Tree::new("faults");
-    for (name, code, part) in [
+    for (name, code, expected) in [
         ("nosuch", 127, "not found in PATH"),
         ("./nosuch", 127, "no such file"),
         ("text", 126, "not executable"),
@@ -71,7 +75,7 @@ fn what_cannot_be_run_gets_the_code_of_a_shell() {
     ] {
         let (found, line) = tree.resolve(name).unwrap_err();
         assert_eq!(found, code, "{name}: {line}");
-        assert!(line.contains(name) && line.contains(part), "{name}: {line}");
+        assert!(line.contains(name) && line.contains(expected), "{name}: {line}");
     }
 }
 

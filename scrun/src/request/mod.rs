@@ -1,18 +1,18 @@
 //! Programmed resource requests (manual 1.4, 4.1): the notes of all programs of a job together,
 //! what a program that asks for it says when it is run here, and whether all that can be met.
 
-use crate::elf::{self, Loader};
-use crate::local;
-use crate::nodes::Chosen;
-use crate::options::Options;
-use crate::usage::{Refusal, USAGE, shown};
+use crate::elf::{self, LibrarySearchPath};
+use crate::nodes::HostAssignment;
+use crate::options::ScrunOptions;
+use crate::trial_run;
+use crate::usage::{EXIT_USAGE, StartError, printable};
+use score_proto::elf_note::Request;
 use score_proto::message::Level;
-use score_proto::note::Request;
 use std::path::{Path, PathBuf};
 
 /// What one program asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct ProgramRequest {
     /// The program.
     pub path: PathBuf,
     /// Its request.
@@ -23,34 +23,41 @@ pub struct Asked {
 ///
 /// # Errors
 /// A note that cannot be honoured, or a local run that failed.
-pub fn of_program(path: &Path, loader: &mut Loader) -> Result<Asked, Refusal> {
-    let mut request =
-        elf::request_of(path, loader).map_err(|bad| Refusal::plain(USAGE, bad.to_string()))?;
-    if request.library && request.run {
-        local::run(path, &mut request)?;
+pub fn program_request(
+    path: &Path,
+    loader: &mut LibrarySearchPath,
+) -> Result<ProgramRequest, StartError> {
+    let mut request = elf::request_of(path, loader)
+        .map_err(|error| StartError::plain(EXIT_USAGE, error.to_string()))?;
+    if request.uses_libscore && request.run_locally {
+        trial_run::run_for_request(path, &mut request)?;
     }
-    Ok(Asked { path: path.to_path_buf(), request })
+    Ok(ProgramRequest { path: path.to_path_buf(), request })
 }
 
 /// All requests together.
 ///
 /// # Errors
 /// Two programs that exclude each other, with both sides named.
-pub fn intersect(all: &[Asked]) -> Result<Request, Refusal> {
-    let mut both = Request::default();
-    for (index, asked) in all.iter().enumerate() {
-        both = both.intersect(&asked.request).map_err(|fault| {
-            let other = all[..index]
+pub fn intersect(programs: &[ProgramRequest]) -> Result<Request, StartError> {
+    let mut combined = Request::default();
+    for (index, program) in programs.iter().enumerate() {
+        combined = combined.intersect(&program.request).map_err(|error| {
+            let other = programs[..index]
                 .iter()
-                .find(|other| other.request.intersect(&asked.request).is_err())
-                .map_or(String::new(), |other| format!("{} and ", shown(other.path.as_os_str())));
-            let this = shown(asked.path.as_os_str());
-            Refusal::plain(USAGE, format!("{other}{this} cannot run in one job: {fault}"))
+                .find(|other| other.request.intersect(&program.request).is_err())
+                .map_or(String::new(), |other| {
+                    format!("{} and ", printable(other.path.as_os_str()))
+                });
+            let this = printable(program.path.as_os_str());
+            StartError::plain(EXIT_USAGE, format!("{other}{this} cannot run in one job: {error}"))
         })?;
     }
-    both.hetero = all.iter().all(|asked| asked.request.hetero || !asked.request.library)
-        && all.iter().any(|asked| asked.request.hetero);
-    Ok(both)
+    combined.allows_hetero = programs
+        .iter()
+        .all(|program| program.request.allows_hetero || !program.request.uses_libscore)
+        && programs.iter().any(|program| program.request.allows_hetero);
+    Ok(combined)
 }
 
 /// Refuses what this version cannot give; warns of what it leaves out.
@@ -58,22 +65,25 @@ pub fn intersect(all: &[Asked]) -> Result<Request, Refusal> {
 /// # Errors
 /// A request that cannot be met, with its macro named.
 pub fn check(
-    all: &[Asked],
-    options: &Options,
-    notice: &mut dyn FnMut(Level, &str),
-) -> Result<(), Refusal> {
-    for Asked { path, request } in all {
-        let name = shown(path.as_os_str());
+    programs: &[ProgramRequest],
+    options: &ScrunOptions,
+    report: &mut dyn FnMut(Level, &str),
+) -> Result<(), StartError> {
+    for ProgramRequest { path, request } in programs {
+        let name = printable(path.as_os_str());
         if let Some(given) = options.hetero()
-            && request.library
-            && !request.hetero
+            && request.uses_libscore
+            && !request.allows_hetero
         {
-            let why = "the program does not declare SCORE_RSRC_HETERO_NODES";
-            return Err(Refusal::usage(given.place, format!("{}: {name}: {why}", given.key)));
+            let reason = "the program does not declare SCORE_RSRC_HETERO_NODES";
+            return Err(StartError::usage(
+                given.position,
+                format!("{}: {name}: {reason}", given.key),
+            ));
         }
         if request.nockpt && options.has("checkpoint") {
-            let why = "declares SCORE_RSRC_NOCKPT; the checkpoint option is ignored";
-            notice(Level::Warning, &format!("{name} {why}"));
+            let reason = "declares SCORE_RSRC_NOCKPT; the checkpoint option is ignored";
+            report(Level::Warning, &format!("{name} {reason}"));
         }
     }
     Ok(())
@@ -81,10 +91,10 @@ pub fn check(
 
 /// What `resource` prints: options, requests, paths.
 pub fn describe(
-    options: &Options,
-    all: &[Asked],
-    both: &Request,
-    chosen: &Chosen,
+    options: &ScrunOptions,
+    programs: &[ProgramRequest],
+    combined: &Request,
+    assignment: &HostAssignment,
     networks: &[String],
 ) -> String {
     let given: Vec<String> = options
@@ -96,36 +106,40 @@ pub fn describe(
         })
         .collect();
     let mut out = format!("options: {}\n", given.join(" "));
-    for Asked { path, request } in all {
-        out.push_str(&format!("program: {}\n  {}\n", path.display(), line(request)));
+    for ProgramRequest { path, request } in programs {
+        out.push_str(&format!("program: {}\n  {}\n", path.display(), request_line(request)));
     }
-    let (nodes, together) = (chosen.nodes(), line(both));
-    out.push_str(&format!("together: {together}\nnodes: {nodes} ({})\n", chosen.layout()));
+    let (nodes, combined_line) = (assignment.nodes(), request_line(combined));
+    out.push_str(&format!("together: {combined_line}\nnodes: {nodes} ({})\n", assignment.layout()));
     if !networks.is_empty() {
         out.push_str(&format!("networks: {}\n", networks.join(" ")));
     }
-    let named = chosen.hosts.iter().filter(|host| !host.name.is_empty());
-    for host in named {
+    let named_hosts = assignment.hosts.iter().filter(|host| !host.name.is_empty());
+    for host in named_hosts {
         out.push_str(&format!("host: {} {}\n", host.name, host.procs));
     }
     out
 }
 
-fn line(request: &Request) -> String {
+fn request_line(request: &Request) -> String {
     if *request == Request::default() {
         return "no request".into();
     }
     let (min, max) = request.nodes;
     let mut parts = vec![format!("nodes {min}..{max}")];
     parts.extend(request.procs.map(|procs| format!("{procs} processes per host")));
-    parts.push(format!("{} network set{}", request.nets, if request.nets == 1 { "" } else { "s" }));
-    for (set, name) in [
+    parts.push(format!(
+        "{} network set{}",
+        request.network_sets,
+        if request.network_sets == 1 { "" } else { "s" }
+    ));
+    for (is_set, name) in [
         (request.zerocopy, "zero copy"),
-        (request.hetero, "hosts of different kinds"),
+        (request.allows_hetero, "hosts of different kinds"),
         (request.nockpt, "no checkpoint"),
-        (request.run, "asked by a local run"),
+        (request.run_locally, "asked by a local run"),
     ] {
-        if set {
+        if is_set {
             parts.push(name.into());
         }
     }

@@ -1,17 +1,17 @@
 //! One command on every host of a session: a job with one process for each, a shell as a remote
 //! one would be.
 
-use super::options::Options;
+use super::merge::{OutputFormat, OutputMerger};
+use super::options::ScoutOptions;
 use super::reporter;
-use super::show::{Manner, Show};
-use crate::content::Contents;
-use crate::inside::Login;
 use crate::job;
 use crate::options::Statistics;
-use crate::session::{self, Call, Settings};
-use crate::usage::Refusal;
+use crate::program_store::ProgramStore;
+use crate::scout_login::ScoutConnection;
+use crate::session::{self, DaemonSource, SessionConfig};
+use crate::usage::StartError;
 use score_proto::message::{
-    ElementSpec, HostSpec, Input, JobSpec, Kind, OsBytes, Output, StageSpec,
+    ElementSpec, HostSpec, Input, JobSpec, OsBytes, Output, ProgramKind, StageSpec,
 };
 use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -24,34 +24,35 @@ const SCRIPT: &[u8] = b"cd -- \"$0\" || cd || exit 125; exec /bin/sh -c \"$1\"";
 ///
 /// # Errors
 /// What kept it from being started.
-pub fn run(options: &Options, login: Login) -> Result<u8, Refusal> {
-    let names: Vec<String> = login.hosts.iter().map(|host| host.name.clone()).collect();
-    let mut spec = job(options, &login.hosts)?;
-    let contents = Contents::offer(&mut spec, false)?;
-    let manner = Manner { order: options.order, json: options.json, bold: bold() };
-    let settings = Settings {
+pub fn run(options: &ScoutOptions, connection: ScoutConnection) -> Result<u8, StartError> {
+    let names: Vec<String> = connection.hosts.iter().map(|host| host.name.clone()).collect();
+    let mut spec = job(options, &connection.hosts)?;
+    let program_store = ProgramStore::add_content_hashes(&mut spec, false)?;
+    let output_format =
+        OutputFormat { order: options.order, json: options.json, bold: bold_streams() };
+    let config = SessionConfig {
         monitor: None,
         reporter: reporter(),
         statistics: Statistics::Off,
-        names: Vec::new(),
-        contents,
-        call: Call::Scout(login.stream, login.ups),
-        show: Some(Show::new(names, manner)),
+        program_names: Vec::new(),
+        program_store,
+        daemon_source: DaemonSource::ScoutSession(connection.stream, connection.decoder),
+        merger: Some(OutputMerger::new(names, output_format)),
     };
-    session::run(spec, settings)
+    session::run(spec, config)
 }
 
 /// Names of hosts stand out on a terminal that can do that.
-fn bold() -> [bool; 2] {
-    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    let can = !dumb && !set("NO_COLOR");
-    [can && std::io::stdout().is_terminal(), can && std::io::stderr().is_terminal()]
+fn bold_streams() -> [bool; 2] {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    let can_style = !is_dumb && !is_set("NO_COLOR");
+    [can_style && std::io::stdout().is_terminal(), can_style && std::io::stderr().is_terminal()]
 }
 
-fn job(options: &Options, hosts: &[HostSpec]) -> Result<JobSpec, Refusal> {
-    let places = job::places()?;
-    let directory = OsBytes(places.directory.as_os_str().as_bytes().to_vec());
+fn job(options: &ScoutOptions, hosts: &[HostSpec]) -> Result<JobSpec, StartError> {
+    let search_path = job::search_path()?;
+    let directory = OsBytes(search_path.directory.as_os_str().as_bytes().to_vec());
     // As rsh and ssh do: the words are a line for the remote shell.
     let words: Vec<&[u8]> = options.words.iter().map(|word| word.as_bytes()).collect();
     let bytes = |text: &[u8]| OsBytes(text.to_vec());
@@ -67,8 +68,8 @@ fn job(options: &Options, hosts: &[HostSpec]) -> Result<JobSpec, Refusal> {
         args,
         input: Input::Default,
         output: Output::Default,
-        kind: Kind::System { per_host: false },
-        content: None,
+        kind: ProgramKind::System { per_host: false },
+        digest: None,
     };
     let mut elements = vec![shell];
     if options.stdin {
@@ -83,23 +84,23 @@ fn job(options: &Options, hosts: &[HostSpec]) -> Result<JobSpec, Refusal> {
         options: Vec::new(),
         // The exit code of every host comes with them.
         statistics: true,
-        stdin: options.stdin,
-        separate: true,
+        reads_stdin: options.stdin,
+        independent_nodes: true,
         networks: Vec::new(),
-        sets: 0,
+        network_sets: 0,
     })
 }
 
 /// What hands scout's standard input to every host: the command of that name, beside this one.
 fn scatter() -> ElementSpec {
-    let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("scatter")));
-    let path = beside.unwrap_or_else(|| "scatter".into());
+    let sibling = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("scatter")));
+    let path = sibling.unwrap_or_else(|| "scatter".into());
     ElementSpec {
         path: OsBytes(path.into_os_string().into_vec()),
         args: vec![OsBytes(b"scatter".to_vec())],
         input: Input::Default,
         output: Output::Default,
-        kind: Kind::Score,
-        content: None,
+        kind: ProgramKind::Score,
+        digest: None,
     }
 }

@@ -1,8 +1,8 @@
 //! The command line of scout: options, then the words of a command (scout(1)).
 
-use super::show::Order;
-use crate::usage::{Refusal, USAGE, shown};
-use score_hosts::near;
+use super::merge::Order;
+use crate::usage::{EXIT_USAGE, StartError, printable};
+use score_hosts::name_suggestion;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -31,14 +31,14 @@ to run a command:
 ";
 
 /// All options, for a hint at what was meant.
-const KNOWN: &[&str] = &[
+const OPTION_NAMES: &[&str] = &[
     "-g", "-group", "-file", "-force", "-rsh", "-start", "-timeout", "-links", "-mtu", "-rate",
     "-e", "-merge", "-sort", "-rev", "-nosort", "-stdin", "-json", "-help", "-version",
 ];
 
 /// What the command line says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ScoutOptions {
     /// `-g`, `-file`, `-start` and those of virtual hosts, as scrun has them.
     pub hosts: Vec<(&'static str, String)>,
     /// `-force`
@@ -48,7 +48,7 @@ pub struct Options {
     /// `-timeout SEC`
     pub timeout: Option<Duration>,
     /// `-e`
-    pub local: bool,
+    pub runs_locally: bool,
     /// `-merge`, `-sort`, `-rev`, `-nosort`
     pub order: Order,
     /// `-stdin`
@@ -63,19 +63,19 @@ pub struct Options {
     pub words: Vec<OsString>,
 }
 
-fn refuse<T>(line: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::plain(USAGE, line))
+fn refuse<T>(line: impl Into<String>) -> Result<T, StartError> {
+    Err(StartError::plain(EXIT_USAGE, line))
 }
 
-impl Options {
+impl ScoutOptions {
     /// Reads the command line.
     ///
     /// # Errors
     /// The word at fault.
-    pub fn parse(words: &[OsString]) -> Result<Self, Refusal> {
+    pub fn parse(words: &[OsString]) -> Result<Self, StartError> {
         let mut options = Self::default();
         // The first option that only opens a session.
-        let mut opens = None;
+        let mut session_option = None;
         let mut rest = words.iter();
         while let Some(word) = rest.next() {
             if word == "--" {
@@ -85,21 +85,23 @@ impl Options {
                 options.words.push(word.clone());
                 break;
             }
-            let given = shown(word);
+            let given = printable(word);
             let mut value = || match rest.next() {
                 Some(value) if !value.is_empty() => Ok(value),
-                _ => Err(Refusal::plain(USAGE, format!("{given}: the value is missing"))),
+                _ => Err(StartError::plain(EXIT_USAGE, format!("{given}: the value is missing"))),
             };
-            if options.take(&given, &mut value)? {
-                opens.get_or_insert(given);
+            if options.parse_option(&given, &mut value)? {
+                session_option.get_or_insert(given);
             }
         }
         options.words.extend(rest.cloned());
-        match opens {
-            Some(given) if !options.opens() => {
+        match session_option {
+            Some(given) if !options.opens_session() => {
                 refuse(format!("{given}: only when a session is opened, with -g GROUP"))
             }
-            _ if options.local && options.words.is_empty() => refuse("-e: the command is missing"),
+            _ if options.runs_locally && options.words.is_empty() => {
+                refuse("-e: the command is missing")
+            }
             _ if options.stdin && options.words.is_empty() => {
                 refuse("-stdin: the command is missing")
             }
@@ -108,43 +110,43 @@ impl Options {
     }
 
     /// Whether a session is to be opened.
-    pub fn opens(&self) -> bool {
+    pub fn opens_session(&self) -> bool {
         self.hosts.iter().any(|(name, _)| ["group", "file"].contains(name))
     }
 
     /// One option; whether it is about opening a session.
-    fn take<'a>(
+    fn parse_option<'a>(
         &mut self,
         given: &str,
-        value: &mut dyn FnMut() -> Result<&'a OsString, Refusal>,
-    ) -> Result<bool, Refusal> {
+        value: &mut dyn FnMut() -> Result<&'a OsString, StartError>,
+    ) -> Result<bool, StartError> {
         let name = given.strip_prefix("--").map(|name| format!("-{name}"));
-        let mut host = |name| {
+        let mut push_host_option = |name| {
             let text = value()?.to_str().map(str::to_owned);
             let text = text.ok_or_else(|| {
-                Refusal::plain(USAGE, format!("{given}: the value is not UTF-8 text"))
+                StartError::plain(EXIT_USAGE, format!("{given}: the value is not UTF-8 text"))
             })?;
             self.hosts.push((name, text));
             Ok(true)
         };
         match name.as_deref().unwrap_or(given) {
-            "-g" | "-group" => return host("group"),
-            "-file" => return host("file"),
-            "-start" => return host("start"),
-            "-links" => return host("links"),
-            "-mtu" => return host("mtu"),
-            "-rate" => return host("rate"),
+            "-g" | "-group" => return push_host_option("group"),
+            "-file" => return push_host_option("file"),
+            "-start" => return push_host_option("start"),
+            "-links" => return push_host_option("links"),
+            "-mtu" => return push_host_option("mtu"),
+            "-rate" => return push_host_option("rate"),
             "-rsh" => self.rsh = Some(value()?.clone()),
-            "-timeout" => self.timeout = Some(seconds(given, value()?)?),
+            "-timeout" => self.timeout = Some(parse_seconds(given, value()?)?),
             "-force" => self.force = true,
-            "-e" => self.local = true,
-            other => return self.take_other(other).map(|()| false),
+            "-e" => self.runs_locally = true,
+            other => return self.parse_flag(other).map(|()| false),
         }
         Ok(true)
     }
 
     /// An option that takes no value and is not about opening a session.
-    fn take_other(&mut self, name: &str) -> Result<(), Refusal> {
+    fn parse_flag(&mut self, name: &str) -> Result<(), StartError> {
         match name {
             "-merge" => self.order = Order::Merge,
             "-sort" => self.order = Order::Sort,
@@ -168,17 +170,17 @@ impl Options {
 }
 
 fn unknown(given: &str) -> String {
-    match near::nearest(given, KNOWN.iter().copied()) {
-        Some(near) => format!("{given}: no such option; did you mean {near}?"),
+    match name_suggestion::nearest(given, OPTION_NAMES.iter().copied()) {
+        Some(suggestion) => format!("{given}: no such option; did you mean {suggestion}?"),
         None => format!("{given}: no such option (scout -help)"),
     }
 }
 
-fn seconds(given: &str, value: &OsString) -> Result<Duration, Refusal> {
+fn parse_seconds(given: &str, value: &OsString) -> Result<Duration, StartError> {
     let count = value.to_str().and_then(|text| text.parse::<u64>().ok());
     match count.filter(|count| (1..=86_400).contains(count)) {
         Some(count) => Ok(Duration::from_secs(count)),
-        None => refuse(format!("{given} {}: seconds, 1 to 86400, are expected", shown(value))),
+        None => refuse(format!("{given} {}: seconds, 1 to 86400, are expected", printable(value))),
     }
 }
 
@@ -186,26 +188,32 @@ fn seconds(given: &str, value: &OsString) -> Result<Duration, Refusal> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, String> {
+    fn parse(line: &str) -> Result<ScoutOptions, String> {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        Options::parse(&words).map_err(|refusal| refusal.line)
+        ScoutOptions::parse(&words).map_err(|error| error.line)
     }
 
     #[test]
     fn options_end_at_the_command() {
         let options = parse("-g local:4 -timeout 5 -rsh rsh").unwrap();
         assert_eq!(options.hosts, [("group", "local:4".to_owned())]);
-        assert_eq!((options.timeout, options.opens()), (Some(Duration::from_secs(5)), true));
+        assert_eq!(
+            (options.timeout, options.opens_session()),
+            (Some(Duration::from_secs(5)), true)
+        );
         let options = parse("-sort --stdin ls -l -g x").unwrap();
-        assert_eq!((options.order, options.stdin, options.opens()), (Order::Sort, true, false));
+        assert_eq!(
+            (options.order, options.stdin, options.opens_session()),
+            (Order::Sort, true, false)
+        );
         assert_eq!(options.words, ["ls", "-l", "-g", "x"]);
         assert_eq!(parse("-- -strange -x").unwrap().words, ["-strange", "-x"]);
-        assert_eq!(parse("").unwrap(), Options::default());
+        assert_eq!(parse("").unwrap(), ScoutOptions::default());
         assert_eq!(parse("-nosort -merge -json true").unwrap().order, Order::Merge);
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_options_are_reported() {
         for (line, parts) in [
             ("-g", ["-g:", "value is missing"]),
             ("-force ls", ["-force", "-g GROUP"]),

@@ -15,37 +15,37 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long the removal of a dead daemon's directory is tried: its processes are still dying.
-const REMOVE_WITHIN: Duration = Duration::from_millis(800);
+const DIRECTORY_REMOVAL_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// A binary of ours: next to scrun's own, else found in PATH.
-pub fn beside(name: &str) -> PathBuf {
+pub fn sibling_binary(name: &str) -> PathBuf {
     std::env::current_exe()
         .ok()
-        .and_then(|exe| exe.parent().map(|own| own.join(name)))
+        .and_then(|exe| exe.parent().map(|directory| directory.join(name)))
         .filter(|path| path.is_file())
         .unwrap_or_else(|| PathBuf::from(name))
 }
 
 /// The daemon at the other end of a session's socket.
 #[derive(Debug)]
-pub struct Daemon {
+pub struct DaemonHandle {
     /// The process, where it is ours.
     child: Option<Child>,
     /// What it means when it is gone, where it is not ours.
-    gone: &'static str,
+    exit_message: &'static str,
 }
 
-impl Daemon {
+impl DaemonHandle {
     /// One that others have started; what it means when it is gone.
-    pub fn of_others(gone: &'static str) -> Self {
-        Self { child: None, gone }
+    pub fn external(exit_message: &'static str) -> Self {
+        Self { child: None, exit_message }
     }
 
     /// Waits for its end, but not for ever; tells how it ended.
-    pub fn see_off(&mut self, limit: Duration) -> String {
+    pub fn wait_for_exit(&mut self, timeout: Duration) -> String {
         match &mut self.child {
-            Some(child) => how(reap(child, limit)),
-            None => self.gone.into(),
+            Some(child) => describe_exit(reap(child, timeout)),
+            None => self.exit_message.into(),
         }
     }
 }
@@ -60,10 +60,10 @@ impl Daemon {
 pub fn start(
     options: &[String],
     variables: &[(&str, &OsStr)],
-) -> Result<(Daemon, UnixStream), String> {
-    let path = beside("scored");
-    let named = |error: io::Error| format!("{}: {error}", path.display());
-    let (ours, theirs) = pair().map_err(|error| format!("socketpair: {error}"))?;
+) -> Result<(DaemonHandle, UnixStream), String> {
+    let path = sibling_binary("scored");
+    let spawn_error = |error: io::Error| format!("{}: {error}", path.display());
+    let (ours, theirs) = inheritable_pair().map_err(|error| format!("socketpair: {error}"))?;
     let child = Command::new(&path)
         .arg("-single")
         .arg("-control")
@@ -74,12 +74,12 @@ pub fn start(
         .stdout(Stdio::null())
         .process_group(0)
         .spawn()
-        .map_err(named)?;
-    Ok((Daemon { child: Some(child), gone: "" }, UnixStream::from(ours)))
+        .map_err(spawn_error)?;
+    Ok((DaemonHandle { child: Some(child), exit_message: "" }, UnixStream::from(ours)))
 }
 
 /// A socket pair of which the second end is inherited.
-fn pair() -> nix::Result<(OwnedFd, OwnedFd)> {
+fn inheritable_pair() -> nix::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;
     fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
@@ -87,13 +87,13 @@ fn pair() -> nix::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Waits for the daemon's end, but not for ever; kills it when it does not come.
-fn reap(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
-    let until = Instant::now() + limit;
+fn reap(child: &mut Child, timeout: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + timeout;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
             Err(_) => return None, // SIGCHLD is ignored here: the kernel has reaped it
-            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_micros(200)),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(200)),
             Ok(None) => {
                 let _ = child.kill();
                 return child.wait().ok();
@@ -103,7 +103,7 @@ fn reap(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 }
 
 /// How a daemon ended, in words.
-fn how(status: Option<ExitStatus>) -> String {
+fn describe_exit(status: Option<ExitStatus>) -> String {
     match status.map(|status| (status.signal(), status.code())) {
         Some((Some(signal), _)) => format!("scored was killed by signal {signal}"),
         Some((_, Some(code))) => format!("scored ended unexpectedly with code {code}"),
@@ -115,17 +115,18 @@ fn how(status: Option<ExitStatus>) -> String {
 /// directory, and ours alone.
 fn is_job_directory(path: &Path) -> bool {
     let parent = path.parent().and_then(Path::file_name).map(|name| name.as_bytes());
-    let ours = parent.is_some_and(|name| name == b"scored" || name.starts_with(b"scored-"));
-    let plain = path.components().all(|part| {
+    let is_below_scored =
+        parent.is_some_and(|name| name == b"scored" || name.starts_with(b"scored-"));
+    let has_plain_components = path.components().all(|part| {
         matches!(part, std::path::Component::RootDir | std::path::Component::Normal(_))
     });
-    let private = fs::symlink_metadata(path).is_ok_and(|found| {
+    let is_private = fs::symlink_metadata(path).is_ok_and(|found| {
         found.is_dir()
             && found.uid() == nix::unistd::geteuid().as_raw()
             && found.mode() & 0o077 == 0
     });
-    let named = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"job-"));
-    path.is_absolute() && plain && ours && named && private
+    let has_job_name = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"job-"));
+    path.is_absolute() && has_plain_components && is_below_scored && has_job_name && is_private
 }
 
 /// Removes the directory of a job whose daemon has died; tried until its processes are gone.
@@ -139,7 +140,7 @@ pub fn remove_directory(path: &Path) -> Result<(), String> {
     if !is_job_directory(path) {
         return Err(format!("{} does not look like a job's directory", path.display()));
     }
-    let until = Instant::now() + REMOVE_WITHIN;
+    let deadline = Instant::now() + DIRECTORY_REMOVAL_TIMEOUT;
     loop {
         match fs::remove_dir_all(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -151,7 +152,7 @@ pub fn remove_directory(path: &Path) -> Result<(), String> {
                 }
                 return Ok(());
             }
-            Err(error) if Instant::now() > until => {
+            Err(error) if Instant::now() > deadline => {
                 return Err(format!("{}: {error}", path.display()));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(10)),

@@ -6,7 +6,7 @@ use crossbeam_queue::ArrayQueue;
 use mio::Waker;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use score_proto::message::CHUNK;
+use score_proto::message::MAX_IO_CHUNK;
 use std::io::{IsTerminal, Stdin};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -15,99 +15,99 @@ use std::thread::{Builder, Thread};
 use std::time::Duration;
 
 /// Pieces that may wait to be sent; the thread waits when there are more.
-const PIECES: usize = 64;
+const QUEUE_CAPACITY: usize = 64;
 
 /// How often a job in the background looks whether the terminal has become its own.
-const BACKGROUND: Duration = Duration::from_millis(100);
+const FOREGROUND_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What was read.
-pub enum Piece {
+pub enum StdinChunk {
     /// At most [`CHUNK`] bytes.
     Bytes(Vec<u8>),
     /// Nothing more comes; with a reason if it was not the end of the input.
     End(Option<String>),
 }
 
-struct Shared {
-    pieces: ArrayQueue<Piece>,
+struct ReaderState {
+    chunks: ArrayQueue<StdinChunk>,
     /// Bytes that may be read in all.
     granted: AtomicU64,
     stopped: AtomicBool,
 }
 
 /// Standard input.
-pub struct Input {
-    shared: Arc<Shared>,
+pub struct StdinReader {
+    state: Arc<ReaderState>,
     waker: Arc<Waker>,
     thread: Option<Thread>,
 }
 
-impl Input {
+impl StdinReader {
     /// Nothing is read yet.
     pub fn new(waker: Arc<Waker>) -> Self {
-        let shared = Arc::new(Shared {
-            pieces: ArrayQueue::new(PIECES),
+        let state = Arc::new(ReaderState {
+            chunks: ArrayQueue::new(QUEUE_CAPACITY),
             granted: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         });
-        Self { shared, waker, thread: None }
+        Self { state, waker, thread: None }
     }
 
     /// So many more bytes may be read.
     pub fn grant(&mut self, bytes: u64) {
-        self.shared.granted.fetch_add(bytes, Ordering::Release);
+        self.state.granted.fetch_add(bytes, Ordering::Release);
         if self.thread.is_none() {
-            let (shared, waker) = (self.shared.clone(), self.waker.clone());
-            match Builder::new().spawn(move || read_in(&shared, &waker)) {
+            let (state, waker) = (self.state.clone(), self.waker.clone());
+            match Builder::new().spawn(move || run_reader(&state, &waker)) {
                 Ok(handle) => self.thread = Some(handle.thread().clone()),
                 Err(error) => {
-                    let why = format!("no thread can be started to read it: {error}");
+                    let reason = format!("no thread can be started to read it: {error}");
                     // The queue is empty: nothing has been read yet.
-                    let _ = self.shared.pieces.push(Piece::End(Some(why)));
+                    let _ = self.state.chunks.push(StdinChunk::End(Some(reason)));
                     let _ = self.waker.wake();
                 }
             }
         }
-        self.look_again();
+        self.wake_reader();
     }
 
     /// No more is wanted. What a terminal or pipe still holds stays there for others.
     pub fn stop(&self) {
-        self.shared.stopped.store(true, Ordering::Release);
-        self.look_again();
+        self.state.stopped.store(true, Ordering::Release);
+        self.wake_reader();
     }
 
     /// Wakes the thread: there may be room, or the terminal is ours again.
-    pub fn look_again(&self) {
+    pub fn wake_reader(&self) {
         if let Some(thread) = &self.thread {
             thread.unpark();
         }
     }
 
     /// The next piece, unless no more is wanted.
-    pub fn pop(&self) -> Option<Piece> {
-        let piece = self.shared.pieces.pop()?;
-        self.look_again();
-        (!self.shared.stopped.load(Ordering::Acquire)).then_some(piece)
+    pub fn pop(&self) -> Option<StdinChunk> {
+        let chunk = self.state.chunks.pop()?;
+        self.wake_reader();
+        (!self.state.stopped.load(Ordering::Acquire)).then_some(chunk)
     }
 }
 
-fn read_in(shared: &Shared, waker: &Waker) {
+fn run_reader(state: &ReaderState, waker: &Waker) {
     let stdin = std::io::stdin();
-    let mut read = 0;
-    while !shared.stopped.load(Ordering::Acquire) {
-        let room = shared.granted.load(Ordering::Acquire) - read;
-        if room == 0 || shared.pieces.is_full() {
+    let mut read_len = 0;
+    while !state.stopped.load(Ordering::Acquire) {
+        let allowed = state.granted.load(Ordering::Acquire) - read_len;
+        if allowed == 0 || state.chunks.is_full() {
             std::thread::park();
             continue;
         }
-        let mut bytes = vec![0; CHUNK.min(room as usize)];
-        let piece = match nix::unistd::read(&stdin, &mut bytes) {
-            Ok(0) => Piece::End(None),
+        let mut bytes = vec![0; MAX_IO_CHUNK.min(allowed as usize)];
+        let chunk = match nix::unistd::read(&stdin, &mut bytes) {
+            Ok(0) => StdinChunk::End(None),
             Ok(n) => {
                 bytes.truncate(n);
-                read += n as u64;
-                Piece::Bytes(bytes)
+                read_len += n as u64;
+                StdinChunk::Bytes(bytes)
             }
             Err(Errno::EINTR) => continue,
             Err(Errno::EAGAIN) => {
@@ -117,17 +117,17 @@ fn read_in(shared: &Shared, waker: &Waker) {
             // SIGTTIN is blocked, so a read in the background fails. Nothing tells when the shell
             // puts a job that runs into the foreground.
             Err(Errno::EIO) if in_background(&stdin) => {
-                std::thread::park_timeout(BACKGROUND);
+                std::thread::park_timeout(FOREGROUND_POLL_INTERVAL);
                 continue;
             }
-            Err(errno) => Piece::End(Some(errno.desc().into())),
+            Err(errno) => StdinChunk::End(Some(errno.desc().into())),
         };
-        let last = matches!(piece, Piece::End(_));
+        let is_last = matches!(chunk, StdinChunk::End(_));
         // There is room: this thread alone pushes.
-        let _ = shared.pieces.push(piece);
+        let _ = state.chunks.push(chunk);
         // A wake that is lost would only come from a full counter, and then one is under way.
         let _ = waker.wake();
-        if last {
+        if is_last {
             return;
         }
     }
@@ -135,9 +135,9 @@ fn read_in(shared: &Shared, waker: &Waker) {
 
 /// Somebody else made the shared description non-blocking.
 fn wait_readable(stdin: &Stdin) {
-    let mut wanted = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let mut poll_fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     // Whatever it says, the next read tells more.
-    let _ = poll(&mut wanted, PollTimeout::NONE);
+    let _ = poll(&mut poll_fds, PollTimeout::NONE);
 }
 
 fn in_background(stdin: &Stdin) -> bool {

@@ -7,25 +7,27 @@ mod output;
 mod signals;
 pub mod state;
 
-use crate::content::Contents;
-use crate::monitor::{Monitor, PERIOD_MS, Plan};
-use crate::notice::Reporter;
+use crate::diagnostics::Reporter;
+use crate::monitor::{Monitor, MonitorRequest, PERIOD_MS};
+use crate::multi_user::ClusterRequest;
 use crate::options::Statistics;
-use crate::scout::show::Show;
-use crate::shared::Shared;
-use crate::usage::Refusal;
-use daemon::Daemon;
-use input::{Input, Piece};
+use crate::program_store::ProgramStore;
+use crate::scout::merge::OutputMerger;
+use crate::usage::StartError;
+use daemon::DaemonHandle;
+use input::{StdinChunk, StdinReader};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use nix::libc;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::SignalFd;
-use output::Output;
+use output::OutputWriter;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::login::{self, LOGIN, Ups};
-use score_proto::message::{ContentHash, Down, JobEnd, JobSpec, Level, Stream, Up};
-use state::{Action, DAEMON_LOST, Event, Session};
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::message::{
+    ClientMessage, ContentHash, JobEnd, JobSpec, Level, ServerMessage, Stream,
+};
+use state::{Action, EXIT_DAEMON_LOST, Event, SessionState};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
@@ -35,109 +37,117 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What scrun calls its job.
-const JOB: u32 = 1;
+const JOB_ID: u32 = 1;
 
 const SOCKET: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const WAKE: Token = Token(2);
 
 /// How long output that has come from a lost daemon may take to be written.
-const LAST_OUTPUT: Duration = Duration::from_millis(700);
+const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_millis(700);
 /// How long the daemon may take to exit after its last message.
-const DAEMON_EXIT: Duration = Duration::from_secs(1);
+const DAEMON_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a session has to know beside the job.
 #[derive(Debug)]
-pub struct Settings {
+pub struct SessionConfig {
     /// How lines are shown.
     pub reporter: Reporter,
     /// What `stat` asked for.
     pub statistics: Statistics,
     /// The programs by stage, for `stat`.
-    pub names: Vec<Vec<String>>,
+    pub program_names: Vec<Vec<String>>,
     /// The programs that hosts may ask for.
-    pub contents: Contents,
+    pub program_store: ProgramStore,
     /// Which scored runs the job.
-    pub call: Call,
+    pub daemon_source: DaemonSource,
     /// How output is shown by hosts, if it is.
-    pub show: Option<Show>,
+    pub merger: Option<OutputMerger>,
     /// Where a picture is shown, if one is wanted.
-    pub monitor: Option<Plan>,
+    pub monitor: Option<MonitorRequest>,
 }
 
 /// Which scored runs a job.
 #[derive(Debug)]
-pub enum Call {
+pub enum DaemonSource {
     /// One of scrun's own, with these words on its command line.
-    Own(Vec<String>),
+    Private(Vec<String>),
     /// That of a scout session, where scrun has logged in already.
-    Scout(UnixStream, Ups),
+    ScoutSession(UnixStream, ServerMessageDecoder),
     /// That of this host.
-    Shared(Shared),
+    MultiUser(ClusterRequest),
 }
 
-struct Loop {
-    state: Session,
+struct EventLoop {
+    state: SessionState,
     reporter: Reporter,
-    contents: Contents,
+    program_store: ProgramStore,
     socket: mio::net::UnixStream,
-    decoder: Ups,
+    decoder: ServerMessageDecoder,
     chunk: Vec<u8>,
     unsent: Vec<u8>,
     signals: SignalFd,
-    input: Input,
-    outputs: [Output; 2],
-    show: Option<Show>,
+    input: StdinReader,
+    outputs: [OutputWriter; 2],
+    merger: Option<OutputMerger>,
     /// What is to be shown once the job runs, and what is.
-    plan: Option<Plan>,
+    monitor_request: Option<MonitorRequest>,
     monitor: Option<Monitor>,
-    /// Bytes that [`Show`] has kept, by stream: they count as taken.
-    kept: [u64; 2],
-    daemon: Daemon,
+    /// Bytes that [`OutputMerger`] has kept, by stream: they count as taken.
+    buffered_by_merger: [u64; 2],
+    daemon: DaemonHandle,
     connected: bool,
     readable: bool,
-    finish: Option<u8>,
-    abandon: Option<u8>,
+    finish_code: Option<u8>,
+    abandon_code: Option<u8>,
     /// Until when output may still be written, once the daemon is lost.
-    last_output: Option<Instant>,
+    output_deadline: Option<Instant>,
 }
 
 /// Runs the job and gives scrun's exit code.
 ///
 /// # Errors
 /// What kept the job from being started.
-pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
+pub fn run(spec: JobSpec, config: SessionConfig) -> Result<u8, StartError> {
     let mut unsent = Vec::new();
-    let state = Session::new(settings.statistics, settings.names);
-    let lost = |error: &dyn std::fmt::Display| Refusal::plain(DAEMON_LOST, error.to_string());
-    let hello = Down::Hello { version: PROTOCOL_VERSION };
-    let messages = match &settings.call {
-        Call::Own(_) => vec![hello, Down::Submit(spec)],
-        Call::Scout(..) => vec![Down::Submit(spec)],
-        Call::Shared(Shared { login, shape }) => {
-            vec![hello, Down::Login(login.clone()), Down::Request { shape: *shape, spec }]
+    let state = SessionState::new(config.statistics, config.program_names);
+    let daemon_error =
+        |error: &dyn std::fmt::Display| StartError::plain(EXIT_DAEMON_LOST, error.to_string());
+    let hello = ClientMessage::Hello { version: PROTOCOL_VERSION };
+    let messages = match &config.daemon_source {
+        DaemonSource::Private(_) => vec![hello, ClientMessage::Submit(spec)],
+        DaemonSource::ScoutSession(..) => vec![ClientMessage::Submit(spec)],
+        DaemonSource::MultiUser(ClusterRequest { login, shape }) => {
+            vec![
+                hello,
+                ClientMessage::Login(login.clone()),
+                ClientMessage::Request { allocation: *shape, spec },
+            ]
         }
     };
     for message in &messages {
-        let job = if matches!(message, Down::Login(_)) { LOGIN } else { JOB };
-        login::encode(job, message, &mut unsent).map_err(|error| {
-            let what = "arguments and environment are too long to be sent";
-            Refusal::plain(crate::usage::USAGE, format!("{what}: {error}"))
+        let job = if matches!(message, ClientMessage::Login(_)) { SESSION_JOB } else { JOB_ID };
+        client_session::encode(job, message, &mut unsent).map_err(|error| {
+            let reason = "arguments and environment are too long to be sent";
+            StartError::plain(crate::usage::EXIT_USAGE, format!("{reason}: {error}"))
         })?;
     }
-    let signals = signals::take().map_err(|errno| lost(&errno))?;
-    let (daemon, socket, decoder) = match settings.call {
-        Call::Scout(stream, ups) => (Daemon::of_others("the scout session is over"), stream, ups),
-        Call::Shared(shared) => {
-            let daemon = Daemon::of_others("the scored of this host is gone");
-            (daemon, shared.call()?, Ups::default())
+    let signals = signals::open_signalfd().map_err(|errno| daemon_error(&errno))?;
+    let (daemon, socket, decoder) = match config.daemon_source {
+        DaemonSource::ScoutSession(stream, decoder) => {
+            (DaemonHandle::external("the scout session is over"), stream, decoder)
         }
-        Call::Own(words) => {
-            let (daemon, socket) = daemon::start(&words, &[]).map_err(|error| lost(&error))?;
-            (daemon, socket, Ups::default())
+        DaemonSource::MultiUser(cluster_request) => {
+            let daemon = DaemonHandle::external("the scored of this host is gone");
+            (daemon, cluster_request.connect()?, ServerMessageDecoder::default())
+        }
+        DaemonSource::Private(words) => {
+            let (daemon, socket) =
+                daemon::start(&words, &[]).map_err(|error| daemon_error(&error))?;
+            (daemon, socket, ServerMessageDecoder::default())
         }
     };
-    let run = || -> io::Result<(Poll, Loop)> {
+    let open_loop = || -> io::Result<(Poll, EventLoop)> {
         socket.set_nonblocking(true)?;
         let mut socket = mio::net::UnixStream::from_std(socket);
         let poll = Poll::new()?;
@@ -146,14 +156,14 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
         let signals_fd = signals.as_fd().as_raw_fd();
         poll.registry().register(&mut SourceFd(&signals_fd), SIGNALS, Interest::READABLE)?;
         let outputs =
-            [Stream::Stdout, Stream::Stderr].map(|stream| Output::new(stream, waker.clone()));
-        let input = Input::new(waker);
+            [Stream::Stdout, Stream::Stderr].map(|stream| OutputWriter::new(stream, waker.clone()));
+        let input = StdinReader::new(waker);
         Ok((
             poll,
-            Loop {
+            EventLoop {
                 state,
-                reporter: settings.reporter,
-                contents: settings.contents,
+                reporter: config.reporter,
+                program_store: config.program_store,
                 socket,
                 decoder,
                 chunk: vec![0; 128 * 1024],
@@ -161,172 +171,177 @@ pub fn run(spec: JobSpec, settings: Settings) -> Result<u8, Refusal> {
                 signals,
                 input,
                 outputs,
-                show: settings.show,
-                plan: settings.monitor,
+                merger: config.merger,
+                monitor_request: config.monitor,
                 monitor: None,
-                kept: [0; 2],
+                buffered_by_merger: [0; 2],
                 daemon,
                 connected: true,
                 readable: false,
-                finish: None,
-                abandon: None,
-                last_output: None,
+                finish_code: None,
+                abandon_code: None,
+                output_deadline: None,
             },
         ))
     };
-    let (mut poll, mut job) = run().map_err(|error| lost(&error))?;
-    job.go(&mut poll).map_err(|error| lost(&error))
+    let (mut poll, mut event_loop) = open_loop().map_err(|error| daemon_error(&error))?;
+    event_loop.run(&mut poll).map_err(|error| daemon_error(&error))
 }
 
-impl Loop {
-    fn go(&mut self, poll: &mut Poll) -> io::Result<u8> {
+impl EventLoop {
+    fn run(&mut self, poll: &mut Poll) -> io::Result<u8> {
         let mut events = Events::with_capacity(8);
         loop {
             self.send();
-            if let Some(code) = self.over() {
+            if let Some(code) = self.poll_exit_code() {
                 if self.connected {
                     // It has said its last word, or one that we cannot understand.
                     let _ = self.socket.shutdown(Shutdown::Both);
-                    self.daemon.see_off(DAEMON_EXIT);
+                    self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
                 }
                 if self.state.ended_by_interrupt() {
-                    signals::die_of(Signal::SIGINT);
+                    signals::reraise(Signal::SIGINT);
                 }
                 return Ok(code);
             }
-            let timeout =
-                self.last_output.map(|until| until.saturating_duration_since(Instant::now()));
+            let timeout = self
+                .output_deadline
+                .map(|deadline| deadline.saturating_duration_since(Instant::now()));
             match poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 other => other?,
             }
             self.readable |= events.iter().any(|event| event.token() == SOCKET);
-            self.take_signals();
-            self.take_output_reports();
-            self.take_input();
+            self.read_signals();
+            self.check_outputs();
+            self.forward_input();
             self.receive();
             // What was kept counts at once.
-            self.take_output_reports();
+            self.check_outputs();
         }
     }
 
     /// The exit code, when nothing is left to do.
-    fn over(&mut self) -> Option<u8> {
-        if let Some(code) = self.abandon {
+    fn poll_exit_code(&mut self) -> Option<u8> {
+        if let Some(code) = self.abandon_code {
             // Closing the socket makes the daemon end the job, if there is still one.
             self.connected = false;
             return Some(code);
         }
-        let code = self.finish?;
-        if self.outputs.iter().all(Output::is_drained) {
+        let code = self.finish_code?;
+        if self.outputs.iter().all(OutputWriter::is_drained) {
             // A failure of the very last write changes the code and has its line to write.
-            self.take_output_reports();
+            self.check_outputs();
         }
-        let drained = self.outputs.iter().all(Output::is_drained);
-        let late = self.last_output.is_some_and(|until| Instant::now() >= until);
-        (drained || late).then(|| self.finish.unwrap_or(code))
+        let drained = self.outputs.iter().all(OutputWriter::is_drained);
+        let is_late = self.output_deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        (drained || is_late).then(|| self.finish_code.unwrap_or(code))
     }
 
-    fn on(&mut self, event: Event) {
+    fn on_event(&mut self, event: Event) {
         let mut actions = Vec::new();
-        self.state.on(event, Instant::now(), &mut actions);
+        self.state.on_event(event, Instant::now(), &mut actions);
         for action in actions {
-            self.act(action);
+            self.apply(action);
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn apply(&mut self, action: Action) {
         match action {
             Action::Send(message) => {
                 // Every message is far below the limit of a frame.
-                let _ = login::encode(JOB, &message, &mut self.unsent);
+                let _ = client_session::encode(JOB_ID, &message, &mut self.unsent);
             }
-            Action::Write(host, stream, bytes) => self.write(host, stream, bytes),
+            Action::Write(host, stream, bytes) => self.write_output(host, stream, bytes),
             Action::Notice(level, text) => {
                 if let Some(line) = self.reporter.line(level, &text) {
                     self.print(line.into_bytes(), 0);
                 }
             }
             Action::Print(text) => self.print(text.into_bytes(), 0),
-            Action::Read(bytes) => self.input.grant(bytes),
+            Action::GrantInput(bytes) => self.input.grant(bytes),
             Action::StopReading => self.input.stop(),
             Action::StopSelf => self.stop_self(),
-            Action::Continued => self.input.look_again(),
-            Action::Provide(hash, offset, length) => self.provide(hash, offset, length),
-            Action::Finish(code) => self.finish = Some(code),
-            Action::Abandon(code) => self.abandon = Some(code),
+            Action::RecheckForeground => self.input.wake_reader(),
+            Action::SendFileChunks(hash, offset, length) => {
+                self.send_file_chunks(hash, offset, length)
+            }
+            Action::Finish(code) => self.finish_code = Some(code),
+            Action::Abandon(code) => self.abandon_code = Some(code),
             Action::RemoveDirectory(path) => self.remove_directory(&path),
         }
     }
 
     /// Sends pieces of a program.
-    fn provide(&mut self, hash: ContentHash, offset: u64, length: u64) {
-        for (offset, length) in Contents::pieces(offset, length) {
-            let bytes = self.contents.read(&hash, offset, length);
-            let message = Down::Content { hash, offset, bytes };
+    fn send_file_chunks(&mut self, hash: ContentHash, offset: u64, length: u64) {
+        for (offset, length) in ProgramStore::chunk_ranges(offset, length) {
+            let bytes = self.program_store.read(&hash, offset, length);
+            let message = ClientMessage::FileChunk { hash, offset, bytes };
             // A piece is far below the limit of a frame.
-            let _ = login::encode(JOB, &message, &mut self.unsent);
+            let _ = client_session::encode(JOB_ID, &message, &mut self.unsent);
         }
     }
 
-    fn write(&mut self, host: u32, stream: Stream, bytes: Vec<u8>) {
-        let programs_read = self.show.as_ref().is_some_and(Show::is_for_programs);
-        let index = usize::from(stream == Stream::Stderr && !programs_read);
+    fn write_output(&mut self, host: u32, stream: Stream, bytes: Vec<u8>) {
+        let is_for_programs = self.merger.as_ref().is_some_and(OutputMerger::is_for_programs);
+        let index = usize::from(stream == Stream::Stderr && !is_for_programs);
         let count = bytes.len() as u64;
-        let piece = match &mut self.show {
-            Some(show) => show.take(host, stream, bytes),
+        let output = match &mut self.merger {
+            Some(merger) => merger.push_output(host, stream, bytes),
             None => Some(bytes),
         };
-        match piece {
-            Some(piece) if index == 1 => self.print(piece, count),
-            Some(piece) => self.outputs[index].push(piece, count),
-            None => self.kept[index] += count,
+        match output {
+            Some(output) if index == 1 => self.print(output, count),
+            Some(output) => self.outputs[index].push(output, count),
+            None => self.buffered_by_merger[index] += count,
         }
     }
 
     /// Writes to standard error, or where the picture shows it: there it counts as written.
     fn print(&mut self, bytes: Vec<u8>, count: u64) {
-        if self.monitor.as_mut().is_some_and(|monitor| monitor.say(&bytes)) {
-            self.kept[1] += count;
+        if self.monitor.as_mut().is_some_and(|monitor| monitor.send_stderr(&bytes)) {
+            self.buffered_by_merger[1] += count;
         } else {
             self.outputs[1].push(bytes, count);
         }
     }
 
     /// What concerns the picture of the job.
-    fn picture(&mut self, up: &Up) {
-        match up {
-            Up::Accepted { job, .. } => {
-                let Some(plan) = self.plan.take() else { return };
-                match Monitor::start(&plan, *job) {
+    fn update_monitor(&mut self, message: &ServerMessage) {
+        match message {
+            ServerMessage::Accepted { job, .. } => {
+                let Some(request) = self.monitor_request.take() else { return };
+                match Monitor::start(&request, *job) {
                     Ok(monitor) => self.monitor = Some(monitor),
-                    Err(why) => return self.act(Action::Notice(Level::Warning, why)),
+                    Err(reason) => return self.apply(Action::Notice(Level::Warning, reason)),
                 }
-                self.act(Action::Send(Down::Watch(PERIOD_MS)));
+                self.apply(Action::Send(ClientMessage::SubscribeMetrics(PERIOD_MS)));
             }
-            Up::Figures(_) if self.monitor.as_mut().is_some_and(|one| !one.show(up)) => {
-                self.close_picture();
-                self.act(Action::Send(Down::Watch(0)));
+            ServerMessage::Metrics(_)
+                if self.monitor.as_mut().is_some_and(|monitor| !monitor.send_metrics(message)) =>
+            {
+                self.close_monitor();
+                self.apply(Action::Send(ClientMessage::SubscribeMetrics(0)));
             }
-            Up::Finished(_) | Up::Refused { .. } => self.close_picture(),
+            ServerMessage::Finished(_) | ServerMessage::Refused { .. } => self.close_monitor(),
             _ => {}
         }
     }
 
-    fn close_picture(&mut self) {
+    fn close_monitor(&mut self) {
         if let Some(monitor) = self.monitor.take() {
             self.outputs[1].push(monitor.close(), 0);
         }
     }
 
     /// Writes what was kept until the end, which is there; the exit code may be another then.
-    fn show_the_rest(&mut self, end: Option<&mut JobEnd>) {
-        let Some(show) = &mut self.show else { return };
-        let reader_gone = self.outputs[0].failed() == Some(libc::EPIPE);
-        let pieces = show.finish(end, reader_gone);
-        for (output, piece) in self.outputs.iter_mut().zip(pieces) {
-            if !piece.is_empty() {
-                output.push(piece, 0);
+    fn flush_merged_output(&mut self, end: Option<&mut JobEnd>) {
+        let Some(merger) = &mut self.merger else { return };
+        let reader_closed = self.outputs[0].first_errno() == Some(libc::EPIPE);
+        let flushed = merger.finish(end, reader_closed);
+        for (output, bytes) in self.outputs.iter_mut().zip(flushed) {
+            if !bytes.is_empty() {
+                output.push(bytes, 0);
             }
         }
     }
@@ -339,32 +354,33 @@ impl Loop {
     }
 
     fn remove_directory(&mut self, path: &str) {
-        if let Err(why) = daemon::remove_directory(Path::new(path)) {
-            self.act(Action::Notice(Level::Error, format!("left behind: {why}")));
+        if let Err(reason) = daemon::remove_directory(Path::new(path)) {
+            self.apply(Action::Notice(Level::Error, format!("left behind: {reason}")));
         }
     }
 
-    fn take_signals(&mut self) {
+    fn read_signals(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
-            self.on(Event::Signal(info.ssi_signo as i32));
+            self.on_event(Event::Signal(info.ssi_signo as i32));
         }
     }
 
-    fn take_output_reports(&mut self) {
+    fn check_outputs(&mut self) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            if let Some(errno) = self.outputs[usize::from(stream == Stream::Stderr)].failed() {
-                self.on(Event::OutputFailed(stream, errno));
+            if let Some(errno) = self.outputs[usize::from(stream == Stream::Stderr)].first_errno() {
+                self.on_event(Event::OutputFailed(stream, errno));
             }
         }
-        let taken = |index: usize| self.outputs[index].taken() + self.kept[index];
-        self.on(Event::Taken([taken(0), taken(1)]));
+        let written =
+            |index: usize| self.outputs[index].written_len() + self.buffered_by_merger[index];
+        self.on_event(Event::OutputWritten([written(0), written(1)]));
     }
 
-    fn take_input(&mut self) {
-        while let Some(piece) = self.input.pop() {
-            self.on(match piece {
-                Piece::Bytes(bytes) => Event::Stdin(bytes),
-                Piece::End(why) => Event::StdinEnd(why),
+    fn forward_input(&mut self) {
+        while let Some(chunk) = self.input.pop() {
+            self.on_event(match chunk {
+                StdinChunk::Bytes(bytes) => Event::Stdin(bytes),
+                StdinChunk::End(reason) => Event::StdinEnd(reason),
             });
         }
     }
@@ -386,44 +402,50 @@ impl Loop {
     /// Reads and does what the daemon says, as long as there is room for its output.
     fn receive(&mut self) {
         loop {
-            while self.outputs.iter().all(Output::has_room) {
-                let heard = self.decoder.next().map(|heard| heard.map(|heard| heard.message));
-                if let Ok(Some(up)) = &heard {
-                    self.picture(up);
+            while self.outputs.iter().all(OutputWriter::has_capacity) {
+                let decoded = self
+                    .decoder
+                    .next()
+                    .map(|received| received.map(|job_message| job_message.message));
+                if let Ok(Some(message)) = &decoded {
+                    self.update_monitor(message);
                 }
-                match heard {
-                    Ok(Some(Up::Finished(mut end))) => {
-                        self.show_the_rest(Some(&mut end));
-                        self.on(Event::Up(Up::Finished(end)));
+                match decoded {
+                    Ok(Some(ServerMessage::Finished(mut end))) => {
+                        self.flush_merged_output(Some(&mut end));
+                        self.on_event(Event::Message(ServerMessage::Finished(end)));
                     }
-                    Ok(Some(up)) => self.on(Event::Up(up)),
+                    Ok(Some(message)) => self.on_event(Event::Message(message)),
                     Ok(None) => break,
-                    Err(error) => return self.daemon_gone(Some(error.to_string())),
+                    Err(error) => return self.on_daemon_lost(Some(error.to_string())),
                 }
             }
-            if !self.readable || !self.connected || !self.outputs.iter().all(Output::has_room) {
+            if !self.readable
+                || !self.connected
+                || !self.outputs.iter().all(OutputWriter::has_capacity)
+            {
                 return;
             }
             match self.socket.read(&mut self.chunk) {
-                Ok(0) => return self.daemon_gone(None),
+                Ok(0) => return self.on_daemon_lost(None),
                 Ok(n) => self.decoder.push(&self.chunk[..n]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-                Err(_) => return self.daemon_gone(None),
+                Err(_) => return self.on_daemon_lost(None),
             }
         }
     }
 
-    fn daemon_gone(&mut self, why: Option<String>) {
+    fn on_daemon_lost(&mut self, reason: Option<String>) {
         self.connected = false;
-        self.close_picture();
-        let over = self.state.has_ended();
-        let patience = if over { DAEMON_EXIT } else { Duration::from_millis(100) };
-        let how = self.daemon.see_off(patience);
-        if !over {
-            self.show_the_rest(None);
-            self.last_output = Some(Instant::now() + LAST_OUTPUT);
-            self.on(Event::DaemonGone(why.unwrap_or(how)));
+        self.close_monitor();
+        let has_ended = self.state.has_ended();
+        let timeout = if has_ended { DAEMON_EXIT_TIMEOUT } else { Duration::from_millis(100) };
+        let exit_description = self.daemon.wait_for_exit(timeout);
+        if !has_ended {
+            self.flush_merged_output(None);
+            self.output_deadline = Some(Instant::now() + OUTPUT_DRAIN_TIMEOUT);
+            self.on_event(Event::DaemonLost(reason.unwrap_or(exit_description)));
         }
     }
 }

@@ -19,96 +19,96 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::{Builder, Thread};
 
 /// Pieces that may wait to be written. Their bytes are bounded by the window of the protocol.
-const PIECES: usize = 1024;
+const QUEUE_CAPACITY: usize = 1024;
 /// Pieces are put together up to about this size for one write.
-const TOGETHER: usize = 64 * 1024;
+const COALESCE_LEN: usize = 64 * 1024;
 
 /// A wait for room looks again after so many milliseconds.
-const LOOK_AGAIN_MS: u16 = 100;
+const WRITABLE_POLL_INTERVAL_MS: u16 = 100;
 
 /// Bytes to write.
-struct Piece {
+struct OutputChunk {
     bytes: Vec<u8>,
     /// Bytes of the job in it, of which the daemon wants to hear; nothing of scrun's own counts.
-    counted: u64,
+    job_len: u64,
 }
 
 /// What both sides see.
-struct Shared {
-    pieces: ArrayQueue<Piece>,
+struct WriterState {
+    chunks: ArrayQueue<OutputChunk>,
     /// Counted bytes written or dropped so far.
-    taken: AtomicU64,
+    written_len: AtomicU64,
     /// Pieces done with so far.
-    done: AtomicU64,
+    done_count: AtomicU64,
     /// errno of the first failure, or 0.
-    failed: AtomicI32,
+    first_errno: AtomicI32,
 }
 
 /// One output stream.
-pub struct Output {
+pub struct OutputWriter {
     stream: Stream,
-    shared: Arc<Shared>,
+    state: Arc<WriterState>,
     waker: Arc<Waker>,
     thread: Option<Thread>,
-    pushed: u64,
+    pushed_count: u64,
 }
 
-impl Output {
+impl OutputWriter {
     /// A stream whose thread starts with the first bytes.
     pub fn new(stream: Stream, waker: Arc<Waker>) -> Self {
-        let shared = Arc::new(Shared {
-            pieces: ArrayQueue::new(PIECES),
-            taken: AtomicU64::new(0),
-            done: AtomicU64::new(0),
-            failed: AtomicI32::new(0),
+        let state = Arc::new(WriterState {
+            chunks: ArrayQueue::new(QUEUE_CAPACITY),
+            written_len: AtomicU64::new(0),
+            done_count: AtomicU64::new(0),
+            first_errno: AtomicI32::new(0),
         });
-        Self { stream, shared, waker, thread: None, pushed: 0 }
+        Self { stream, state, waker, thread: None, pushed_count: 0 }
     }
 
     /// Room for one more message's worth of pieces.
-    pub fn has_room(&self) -> bool {
-        self.shared.pieces.len() + 8 <= PIECES
+    pub fn has_capacity(&self) -> bool {
+        self.state.chunks.len() + 8 <= QUEUE_CAPACITY
     }
 
     /// Queues bytes, so many of which are the job's; the caller has looked at [`Self::has_room`].
-    pub fn push(&mut self, bytes: Vec<u8>, counted: u64) {
-        let piece = Piece { bytes, counted };
-        if self.shared.pieces.push(piece).is_err() {
+    pub fn push(&mut self, bytes: Vec<u8>, job_len: u64) {
+        let chunk = OutputChunk { bytes, job_len };
+        if self.state.chunks.push(chunk).is_err() {
             return; // only lines of scrun's own can get here, never bytes of the job
         }
-        self.pushed += 1;
+        self.pushed_count += 1;
         if self.thread.is_none() {
-            let (stream, shared, waker) = (self.stream, self.shared.clone(), self.waker.clone());
-            let body = move || write_out(stream, &shared, &waker);
+            let (stream, state, waker) = (self.stream, self.state.clone(), self.waker.clone());
+            let body = move || run_writer(stream, &state, &waker);
             self.thread = Builder::new().spawn(body).ok().map(|handle| handle.thread().clone());
         }
         match &self.thread {
             Some(thread) => thread.unpark(),
             // No thread is to be had: better to wait for the reader here than to lose anything.
-            None => drop(write_some(self.stream, None, &self.shared, &self.waker)),
+            None => drop(write_chunks(self.stream, None, &self.state, &self.waker)),
         }
     }
 
     /// Counted bytes written or dropped so far.
-    pub fn taken(&self) -> u64 {
-        self.shared.taken.load(Ordering::Acquire)
+    pub fn written_len(&self) -> u64 {
+        self.state.written_len.load(Ordering::Acquire)
     }
 
     /// errno of the first failure.
-    pub fn failed(&self) -> Option<i32> {
-        Some(self.shared.failed.load(Ordering::Acquire)).filter(|errno| *errno != 0)
+    pub fn first_errno(&self) -> Option<i32> {
+        Some(self.state.first_errno.load(Ordering::Acquire)).filter(|errno| *errno != 0)
     }
 
     /// Whether everything pushed has been written or dropped.
     pub fn is_drained(&self) -> bool {
-        self.shared.done.load(Ordering::Acquire) == self.pushed
+        self.state.done_count.load(Ordering::Acquire) == self.pushed_count
     }
 }
 
-fn write_out(stream: Stream, shared: &Shared, waker: &Waker) {
-    let terminal = own_terminal(stream);
+fn run_writer(stream: Stream, state: &WriterState, waker: &Waker) {
+    let terminal = open_terminal(stream);
     loop {
-        if !write_some(stream, terminal.as_ref(), shared, waker) {
+        if !write_chunks(stream, terminal.as_ref(), state, waker) {
             std::thread::park();
         }
     }
@@ -116,7 +116,7 @@ fn write_out(stream: Stream, shared: &Shared, waker: &Waker) {
 
 /// The terminal behind a stream, opened for us alone and non-blocking; `None` if there is none or
 /// we may not open it.
-fn own_terminal(stream: Stream) -> Option<File> {
+fn open_terminal(stream: Stream) -> Option<File> {
     let (is_terminal, path) = match stream {
         Stream::Stdout => (std::io::stdout().is_terminal(), "/proc/self/fd/1"),
         Stream::Stderr => (std::io::stderr().is_terminal(), "/proc/self/fd/2"),
@@ -127,30 +127,35 @@ fn own_terminal(stream: Stream) -> Option<File> {
 }
 
 /// Writes the pieces that wait, put together; false when there are none.
-fn write_some(stream: Stream, terminal: Option<&File>, shared: &Shared, waker: &Waker) -> bool {
+fn write_chunks(
+    stream: Stream,
+    terminal: Option<&File>,
+    state: &WriterState,
+    waker: &Waker,
+) -> bool {
     let mut buffer = Vec::new();
-    let (mut counted, mut pieces) = (0, 0);
-    while buffer.len() < TOGETHER
-        && let Some(piece) = shared.pieces.pop()
+    let (mut job_len, mut chunk_count) = (0, 0);
+    while buffer.len() < COALESCE_LEN
+        && let Some(chunk) = state.chunks.pop()
     {
-        counted += piece.counted;
-        pieces += 1;
+        job_len += chunk.job_len;
+        chunk_count += 1;
         if buffer.is_empty() {
-            buffer = piece.bytes;
+            buffer = chunk.bytes;
         } else {
-            buffer.extend_from_slice(&piece.bytes);
+            buffer.extend_from_slice(&chunk.bytes);
         }
     }
-    if pieces == 0 {
+    if chunk_count == 0 {
         return false;
     }
-    if shared.failed.load(Ordering::Relaxed) == 0
+    if state.first_errno.load(Ordering::Relaxed) == 0
         && let Err(errno) = write_all(stream, terminal, &buffer)
     {
-        shared.failed.store(errno as i32, Ordering::Release);
+        state.first_errno.store(errno as i32, Ordering::Release);
     }
-    shared.taken.fetch_add(counted, Ordering::Release);
-    shared.done.fetch_add(pieces, Ordering::Release);
+    state.written_len.fetch_add(job_len, Ordering::Release);
+    state.done_count.fetch_add(chunk_count, Ordering::Release);
     // A wake that is lost would only come from a full counter, and then one is under way.
     let _ = waker.wake();
     true
@@ -170,8 +175,8 @@ fn write_all(stream: Stream, terminal: Option<&File>, mut bytes: &[u8]) -> Resul
             Err(Errno::EINTR) => {}
             // Our own terminal, or somebody else made the shared description non-blocking.
             Err(Errno::EAGAIN) => {
-                let mut wanted = [PollFd::new(fd, PollFlags::POLLOUT)];
-                match poll(&mut wanted, LOOK_AGAIN_MS) {
+                let mut poll_fds = [PollFd::new(fd, PollFlags::POLLOUT)];
+                match poll(&mut poll_fds, WRITABLE_POLL_INTERVAL_MS) {
                     Ok(_) | Err(Errno::EINTR) => {}
                     Err(errno) => return Err(errno),
                 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 
 /// Signals that scrun forwards, obeys or answers.
-const TAKEN: [Signal; 11] = [
+const HANDLED_SIGNALS: [Signal; 11] = [
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -22,7 +22,7 @@ const TAKEN: [Signal; 11] = [
 
 /// Of these, the ones that stay ignored when scrun was started with them ignored, as by nohup or
 /// in the background of a shell without job control.
-const MAY_BE_IGNORED: [Signal; 4] =
+const KEEP_IF_IGNORED: [Signal; 4] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP];
 
 /// Blocks the signals for this and all later threads and gives a descriptor to read them from.
@@ -32,22 +32,22 @@ const MAY_BE_IGNORED: [Signal; 4] =
 ///
 /// # Errors
 /// What the system said.
-pub fn take() -> nix::Result<SignalFd> {
+pub fn open_signalfd() -> nix::Result<SignalFd> {
     let ignored = ignored();
-    let mut wanted = SigSet::empty();
-    for signal in TAKEN {
-        if !(MAY_BE_IGNORED.contains(&signal) && ignored >> (signal as i32 - 1) & 1 == 1) {
-            wanted.add(signal);
+    let mut handled = SigSet::empty();
+    for signal in HANDLED_SIGNALS {
+        if !(KEEP_IF_IGNORED.contains(&signal) && ignored >> (signal as i32 - 1) & 1 == 1) {
+            handled.add(signal);
         }
     }
-    let mut blocked = wanted;
+    let mut blocked = handled;
     blocked.add(Signal::SIGTTIN);
     blocked.thread_block()?;
-    SignalFd::with_flags(&wanted, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+    SignalFd::with_flags(&handled, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
 }
 
 /// Lets this process die of a blocked signal, as its default action has it.
-pub fn die_of(signal: Signal) {
+pub fn reraise(signal: Signal) {
     // It is pending until it is unblocked; if either fails the exit code says the same.
     let _ = raise(signal);
     let _ = SigSet::from(signal).thread_unblock();

@@ -5,26 +5,26 @@ use crate::options::Statistics;
 use crate::statistics;
 use nix::libc;
 use score_proto::PROTOCOL_VERSION;
-use score_proto::message::{ContentHash, Down, JobEnd, Level, Stream, Up};
+use score_proto::message::{ClientMessage, ContentHash, JobEnd, Level, ServerMessage, Stream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Exit code when the daemon is lost or cannot be understood (EX_SOFTWARE).
-pub const DAEMON_LOST: u8 = 70;
+pub const EXIT_DAEMON_LOST: u8 = 70;
 /// Exit code when standard output or error cannot be written (EX_IOERR).
-pub const OUTPUT_FAILED: u8 = 74;
+pub const EXIT_OUTPUT_FAILED: u8 = 74;
 /// The third SIGINT within this time kills the job.
-pub const INTERRUPTS_WITHIN: Duration = Duration::from_secs(2);
+pub const TRIPLE_INTERRUPT_WINDOW: Duration = Duration::from_secs(2);
 
 /// What has happened.
 #[derive(Debug)]
 pub enum Event {
     /// The daemon said something.
-    Up(Up),
+    Message(ServerMessage),
     /// scrun got this signal.
     Signal(i32),
     /// So many bytes of the daemon's have been written to (or dropped at) each stream so far.
-    Taken([u64; 2]),
+    OutputWritten([u64; 2]),
     /// A stream cannot be written any more.
     OutputFailed(Stream, i32),
     /// Bytes of standard input.
@@ -32,14 +32,14 @@ pub enum Event {
     /// Standard input has ended; with a reason if it was not its end.
     StdinEnd(Option<String>),
     /// The daemon is gone before it said that the job has ended.
-    DaemonGone(String),
+    DaemonLost(String),
 }
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// Tell the daemon.
-    Send(Down),
+    Send(ClientMessage),
     /// Write bytes of the job, from this host.
     Write(u32, Stream, Vec<u8>),
     /// Show a line of scrun's own.
@@ -47,15 +47,15 @@ pub enum Action {
     /// Write to standard error whatever `message` says.
     Print(String),
     /// So many more bytes of standard input may be read.
-    Read(u64),
+    GrantInput(u64),
     /// No more standard input is wanted.
     StopReading,
     /// Send pieces of this program: from here, so many bytes.
-    Provide(ContentHash, u64, u64),
+    SendFileChunks(ContentHash, u64, u64),
     /// Stop this process (the job is being stopped), as the shell expects after ^Z.
     StopSelf,
     /// This process runs again: look at the terminal again.
-    Continued,
+    RecheckForeground,
     /// End once everything has been written, with this code.
     Finish(u8),
     /// End now, whatever is unwritten.
@@ -66,23 +66,23 @@ pub enum Action {
 
 /// The state of one session.
 #[derive(Debug)]
-pub struct Session {
+pub struct SessionState {
     statistics: Statistics,
-    names: Vec<Vec<String>>,
+    program_names: Vec<Vec<String>>,
     job: Option<u32>,
     /// The job's directory, to be removed should scored die.
     directory: Option<String>,
-    queued: [u64; 2],
-    taken: [u64; 2],
-    flushes: VecDeque<(u64, [u64; 2])>,
-    failed: [bool; 2],
+    queued_len: [u64; 2],
+    written_len: [u64; 2],
+    pending_flushes: VecDeque<(u64, [u64; 2])>,
+    has_failed: [bool; 2],
     interrupts: VecDeque<Instant>,
     interrupted: bool,
     terminated: bool,
     /// Exit code that overrides that of the job.
-    forced: Option<u8>,
+    forced_code: Option<u8>,
     /// Exit code, once the job has ended.
-    ended: Option<u8>,
+    exit_code: Option<u8>,
 }
 
 fn index(stream: Stream) -> usize {
@@ -92,93 +92,102 @@ fn index(stream: Stream) -> usize {
     }
 }
 
-impl Session {
+impl SessionState {
     /// A session; `names` are the programs of its job by stage.
-    pub fn new(statistics: Statistics, names: Vec<Vec<String>>) -> Self {
+    pub fn new(statistics: Statistics, program_names: Vec<Vec<String>>) -> Self {
         Self {
             statistics,
-            names,
+            program_names,
             job: None,
             directory: None,
-            queued: [0; 2],
-            taken: [0; 2],
-            flushes: VecDeque::new(),
-            failed: [false; 2],
+            queued_len: [0; 2],
+            written_len: [0; 2],
+            pending_flushes: VecDeque::new(),
+            has_failed: [false; 2],
             interrupts: VecDeque::new(),
             interrupted: false,
             terminated: false,
-            forced: None,
-            ended: None,
+            forced_code: None,
+            exit_code: None,
         }
     }
 
     /// Whether the job has ended and only output is left to be written.
     pub fn has_ended(&self) -> bool {
-        self.ended.is_some()
+        self.exit_code.is_some()
     }
 
     /// The next step.
-    pub fn on(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
+    pub fn on_event(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
         match event {
-            Event::Up(up) => self.up(up, out),
-            Event::Signal(signal) => self.signal(signal, now, out),
-            Event::Taken(taken) => self.acknowledge(taken, out),
-            Event::OutputFailed(stream, errno) => self.output_failed(stream, errno, out),
-            Event::Stdin(bytes) => out.push(Action::Send(Down::Stdin(bytes))),
-            Event::StdinEnd(why) => {
-                if let Some(why) = why {
-                    out.push(Action::Notice(Level::Warning, format!("standard input: {why}")));
+            Event::Message(up) => self.on_message(up, out),
+            Event::Signal(signal) => self.on_signal(signal, now, out),
+            Event::OutputWritten(written) => self.on_output_written(written, out),
+            Event::OutputFailed(stream, errno) => self.on_output_failed(stream, errno, out),
+            Event::Stdin(bytes) => out.push(Action::Send(ClientMessage::Stdin(bytes))),
+            Event::StdinEnd(reason) => {
+                if let Some(reason) = reason {
+                    out.push(Action::Notice(Level::Warning, format!("standard input: {reason}")));
                 }
-                out.push(Action::Send(Down::StdinEof));
+                out.push(Action::Send(ClientMessage::StdinEof));
             }
-            Event::DaemonGone(how) => self.lost(&how, out),
+            Event::DaemonLost(description) => self.on_daemon_lost(&description, out),
         }
     }
 
-    fn up(&mut self, up: Up, out: &mut Vec<Action>) {
-        match up {
-            Up::Hello { version } if version == PROTOCOL_VERSION => {}
-            Up::Hello { version } => {
+    fn on_message(&mut self, message: ServerMessage, out: &mut Vec<Action>) {
+        match message {
+            ServerMessage::Hello { version } if version == PROTOCOL_VERSION => {}
+            ServerMessage::Hello { version } => {
                 let ours = PROTOCOL_VERSION;
-                self.lost(&format!("scored speaks protocol {version}, scrun {ours}"), out);
+                self.on_daemon_lost(
+                    &format!("scored speaks protocol {version}, scrun {ours}"),
+                    out,
+                );
             }
-            Up::Accepted { job, nodes, hosts } => {
+            ServerMessage::Accepted { job, nodes, hosts } => {
                 self.job = Some(job);
-                let s = |count| if count == 1 { "" } else { "s" };
-                let line =
-                    format!("job {job}: {nodes} node{} on {hosts} host{}", s(nodes), s(hosts));
+                let plural = |count| if count == 1 { "" } else { "s" };
+                let line = format!(
+                    "job {job}: {nodes} node{} on {hosts} host{}",
+                    plural(nodes),
+                    plural(hosts)
+                );
                 out.push(Action::Notice(Level::Info, line));
             }
-            Up::Refused { reason, code } => {
+            ServerMessage::Refused { reason, code } => {
                 out.push(Action::Notice(Level::Error, reason));
                 self.finish(code, out);
             }
-            Up::StdinWindow(bytes) => out.push(Action::Read(bytes)),
-            Up::StdinClosed => out.push(Action::StopReading),
-            Up::Output { host, stream, bytes } => {
-                self.queued[index(stream)] += bytes.len() as u64;
+            ServerMessage::StdinWindow(bytes) => out.push(Action::GrantInput(bytes)),
+            ServerMessage::StdinClosed => out.push(Action::StopReading),
+            ServerMessage::Output { host, stream, bytes } => {
+                self.queued_len[index(stream)] += bytes.len() as u64;
                 out.push(Action::Write(host, stream, bytes));
             }
-            Up::Flush(token) => {
-                self.flushes.push_back((token, self.queued));
-                self.answer_flushes(out);
+            ServerMessage::Flush(token) => {
+                self.pending_flushes.push_back((token, self.queued_len));
+                self.send_due_flushes(out);
             }
-            Up::Notice { level, text } => out.push(Action::Notice(level, text)),
-            Up::Finished(end) => self.finished(&end, out),
-            Up::Directory(dir) => self.directory = Some(dir),
-            Up::Want { hash, offset, length } => {
-                out.push(Action::Provide(hash, offset, length));
+            ServerMessage::Notice { level, text } => out.push(Action::Notice(level, text)),
+            ServerMessage::Finished(end) => self.on_finished(&end, out),
+            ServerMessage::Directory(dir) => self.directory = Some(dir),
+            ServerMessage::FileRequest { hash, offset, length } => {
+                out.push(Action::SendFileChunks(hash, offset, length));
             }
             // Those of a session that is being opened, or entered.
-            Up::Hosts(_) | Up::Opened { .. } => {}
+            ServerMessage::Hosts(_) | ServerMessage::ScoutSessionOpened { .. } => {}
             // What crossed the job's last word.
-            Up::Figures(_) | Up::Jobs(_) | Up::Page { .. } | Up::NoJob => {}
+            ServerMessage::Metrics(_)
+            | ServerMessage::Jobs(_)
+            | ServerMessage::Page { .. }
+            | ServerMessage::UnknownJob => {}
         }
     }
 
-    fn finished(&mut self, end: &JobEnd, out: &mut Vec<Action>) {
+    fn on_finished(&mut self, end: &JobEnd, out: &mut Vec<Action>) {
         let job = self.job.unwrap_or(0);
-        let report = statistics::report(self.statistics, job, &self.names, end);
+        let report = statistics::report(self.statistics, job, &self.program_names, end);
         if !report.is_empty() {
             out.push(Action::Print(report));
         }
@@ -186,121 +195,123 @@ impl Session {
     }
 
     fn finish(&mut self, code: u8, out: &mut Vec<Action>) {
-        let code = self.forced.unwrap_or(code);
-        self.ended = Some(code);
+        let code = self.forced_code.unwrap_or(code);
+        self.exit_code = Some(code);
         out.push(Action::Finish(code));
     }
 
-    fn lost(&mut self, how: &str, out: &mut Vec<Action>) {
-        if self.ended.is_some() {
+    fn on_daemon_lost(&mut self, description: &str, out: &mut Vec<Action>) {
+        if self.exit_code.is_some() {
             return;
         }
         let line = match self.job {
-            Some(job) => format!("job {job} is lost: {how}"),
-            None => format!("no job was started: {how}"),
+            Some(job) => format!("job {job} is lost: {description}"),
+            None => format!("no job was started: {description}"),
         };
         out.push(Action::Notice(Level::Error, line));
         if let Some(dir) = self.directory.take() {
             out.push(Action::RemoveDirectory(dir));
         }
-        self.finish(DAEMON_LOST, out);
+        self.finish(EXIT_DAEMON_LOST, out);
     }
 
-    fn acknowledge(&mut self, taken: [u64; 2], out: &mut Vec<Action>) {
-        let more: u64 = (0..2).map(|stream| taken[stream] - self.taken[stream]).sum();
-        self.taken = taken;
-        if more > 0 {
-            out.push(Action::Send(Down::OutputTaken(more)));
+    fn on_output_written(&mut self, written: [u64; 2], out: &mut Vec<Action>) {
+        let new_len: u64 = (0..2).map(|stream| written[stream] - self.written_len[stream]).sum();
+        self.written_len = written;
+        if new_len > 0 {
+            out.push(Action::Send(ClientMessage::OutputAck(new_len)));
         }
-        self.answer_flushes(out);
+        self.send_due_flushes(out);
     }
 
-    fn answer_flushes(&mut self, out: &mut Vec<Action>) {
-        while let Some((token, until)) = self.flushes.front()
-            && (0..2).all(|stream| self.taken[stream] >= until[stream])
+    fn send_due_flushes(&mut self, out: &mut Vec<Action>) {
+        while let Some((token, target)) = self.pending_flushes.front()
+            && (0..2).all(|stream| self.written_len[stream] >= target[stream])
         {
-            out.push(Action::Send(Down::Flushed(*token)));
-            self.flushes.pop_front();
+            out.push(Action::Send(ClientMessage::Flushed(*token)));
+            self.pending_flushes.pop_front();
         }
     }
 
     /// A reader that has gone is what a pipeline knows: the writers get SIGPIPE. Anything else
     /// (disk full, I/O error) ends the job.
-    fn output_failed(&mut self, stream: Stream, errno: i32, out: &mut Vec<Action>) {
-        if std::mem::replace(&mut self.failed[index(stream)], true) {
+    fn on_output_failed(&mut self, stream: Stream, errno: i32, out: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.has_failed[index(stream)], true) {
             return;
         }
         if errno == libc::EPIPE {
-            out.push(Action::Send(Down::OutputClosed(stream)));
+            out.push(Action::Send(ClientMessage::OutputClosed(stream)));
             return;
         }
         let name = match stream {
             Stream::Stdout => "standard output",
             Stream::Stderr => "standard error",
         };
-        let why = std::io::Error::from_raw_os_error(errno);
-        let line = format!("{name} cannot be written, the job is ended: {why}");
+        let reason = std::io::Error::from_raw_os_error(errno);
+        let line = format!("{name} cannot be written, the job is ended: {reason}");
         out.push(Action::Notice(Level::Error, line));
-        self.forced = Some(OUTPUT_FAILED);
-        match self.ended {
-            None => out.push(Action::Send(Down::Kill)),
-            Some(_) => self.finish(OUTPUT_FAILED, out),
+        self.forced_code = Some(EXIT_OUTPUT_FAILED);
+        match self.exit_code {
+            None => out.push(Action::Send(ClientMessage::Kill)),
+            Some(_) => self.finish(EXIT_OUTPUT_FAILED, out),
         }
     }
 
     /// Manual, table 3.1, with the rulings on SIGTERM, SIGHUP and SIGQUIT.
-    fn signal(&mut self, signal: i32, now: Instant, out: &mut Vec<Action>) {
-        if self.ended.is_some() {
-            return self.signal_after_the_end(signal, out);
+    fn on_signal(&mut self, signal: i32, now: Instant, out: &mut Vec<Action>) {
+        if self.exit_code.is_some() {
+            return self.on_signal_after_end(signal, out);
         }
         match signal {
             libc::SIGTERM if self.terminated => out.push(Action::Abandon(128 + signal as u8)),
             libc::SIGTERM => {
                 self.terminated = true;
-                out.push(Action::Send(Down::Kill));
+                out.push(Action::Send(ClientMessage::Kill));
             }
-            libc::SIGINT => self.interrupt(now, out),
-            libc::SIGTSTP => out.extend([Action::Send(Down::Suspend), Action::StopSelf]),
-            libc::SIGCONT => out.extend([Action::Continued, Action::Send(Down::Resume)]),
+            libc::SIGINT => self.on_interrupt(now, out),
+            libc::SIGTSTP => out.extend([Action::Send(ClientMessage::Suspend), Action::StopSelf]),
+            libc::SIGCONT => {
+                out.extend([Action::RecheckForeground, Action::Send(ClientMessage::Resume)])
+            }
             libc::SIGQUIT => {
                 let line = "SIGQUIT: checkpoints are not built yet, nothing is done";
                 out.push(Action::Notice(Level::Warning, line.into()));
             }
-            other => out.push(Action::Send(Down::Signal(other))),
+            other => out.push(Action::Send(ClientMessage::Signal(other))),
         }
     }
 
     /// Whether SIGINT came and the job ended of it. scrun then dies of SIGINT, too: a shell that
     /// runs a loop or script goes on after any exit code, 130 included.
     pub fn ended_by_interrupt(&self) -> bool {
-        self.interrupted && self.ended == Some(128 + libc::SIGINT as u8)
+        self.interrupted && self.exit_code == Some(128 + libc::SIGINT as u8)
     }
 
-    fn interrupt(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn on_interrupt(&mut self, now: Instant, out: &mut Vec<Action>) {
         while let Some(first) = self.interrupts.front()
-            && now.saturating_duration_since(*first) > INTERRUPTS_WITHIN
+            && now.saturating_duration_since(*first) > TRIPLE_INTERRUPT_WINDOW
         {
             self.interrupts.pop_front();
         }
         self.interrupts.push_back(now);
         self.interrupted = true;
         match self.interrupts.len() {
-            1 => out.push(Action::Send(Down::Signal(libc::SIGINT))),
+            1 => out.push(Action::Send(ClientMessage::Signal(libc::SIGINT))),
             2 => {
-                out.push(Action::Send(Down::Signal(libc::SIGINT)));
+                out.push(Action::Send(ClientMessage::Signal(libc::SIGINT)));
                 let line = "interrupt once more to kill the job";
                 out.push(Action::Notice(Level::Info, line.into()));
             }
             _ => {
                 self.interrupts.clear();
                 out.push(Action::Notice(Level::Warning, "the job is being killed".into()));
-                out.push(Action::Send(Down::Kill));
+                out.push(Action::Send(ClientMessage::Kill));
             }
         }
     }
 
     /// The job is over and only a reader that does not read keeps scrun: let the user out.
-    fn signal_after_the_end(&mut self, signal: i32, out: &mut Vec<Action>) {
+    fn on_signal_after_end(&mut self, signal: i32, out: &mut Vec<Action>) {
         match signal {
             libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGABRT => {
                 out.push(Action::Abandon(128 + signal as u8));

@@ -8,12 +8,12 @@
 //! | responder | magic and version (8), ephemeral key and tag (48) |
 //! | initiator | one empty record (19) |
 //!
-//! Until then the responder holds at most [`FIRST`] bytes of what came.
+//! Until then the responder holds at most [`FIRST_FLIGHT_LEN`] bytes of what came.
 
 use score_proto::PROTOCOL_VERSION;
 use snow::{Builder, HandshakeState, TransportState};
 
-use super::fault::Fault;
+use super::error::LinkError;
 use super::record;
 use crate::key::Key;
 
@@ -21,18 +21,18 @@ use crate::key::Key;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const MAGIC: [u8; 4] = *b"SCOD";
 /// Magic and version.
-const PREFACE: usize = 8;
+const PREFACE_LEN: usize = 8;
 /// A public key and a tag.
-const NOISE: usize = 32 + 16;
+const NOISE_MESSAGE_LEN: usize = 32 + 16;
 /// Bytes of either side's first flight.
-pub const FIRST: usize = PREFACE + NOISE;
+pub const FIRST_FLIGHT_LEN: usize = PREFACE_LEN + NOISE_MESSAGE_LEN;
 
 /// A handshake under way.
 #[derive(Debug)]
 pub struct Handshake {
     stage: Stage,
-    came: [u8; FIRST],
-    filled: usize,
+    received: [u8; FIRST_FLIGHT_LEN],
+    received_len: usize,
 }
 
 /// Whose turn it is.
@@ -45,33 +45,33 @@ enum Stage {
     /// The responder has answered and waits for the proof that the initiator could read it.
     Confirming(Box<TransportState>),
     /// Over, one way or the other.
-    Over,
+    Done,
 }
 
-fn preface(version: u32) -> [u8; PREFACE] {
-    let mut bytes = [0; PREFACE];
+fn preface(version: u32) -> [u8; PREFACE_LEN] {
+    let mut bytes = [0; PREFACE_LEN];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..].copy_from_slice(&version.to_le_bytes());
     bytes
 }
 
-fn noise(key: &Key, initiator: bool) -> Result<Box<HandshakeState>, Fault> {
+fn noise(key: &Key, initiator: bool) -> Result<Box<HandshakeState>, LinkError> {
     let prologue = preface(PROTOCOL_VERSION);
-    let builder = Builder::new(PATTERN.parse().map_err(failed)?);
-    let builder = builder.psk(0, key.bytes()).map_err(failed)?;
-    let builder = builder.prologue(&prologue).map_err(failed)?;
+    let builder = Builder::new(PATTERN.parse().map_err(noise_error)?);
+    let builder = builder.psk(0, key.bytes()).map_err(noise_error)?;
+    let builder = builder.prologue(&prologue).map_err(noise_error)?;
     let built = if initiator { builder.build_initiator() } else { builder.build_responder() };
-    built.map(Box::new).map_err(failed)
+    built.map(Box::new).map_err(noise_error)
 }
 
-pub(super) fn failed(error: snow::Error) -> Fault {
-    Fault::Noise(error.to_string())
+pub(super) fn noise_error(error: snow::Error) -> LinkError {
+    LinkError::Noise(error.to_string())
 }
 
-fn write(noise: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), Fault> {
-    let mut message = [0; NOISE];
-    let length = noise.write_message(&[], &mut message).map_err(failed)?;
-    debug_assert_eq!(length, NOISE);
+fn write_flight(noise: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), LinkError> {
+    let mut message = [0; NOISE_MESSAGE_LEN];
+    let length = noise.write_message(&[], &mut message).map_err(noise_error)?;
+    debug_assert_eq!(length, NOISE_MESSAGE_LEN);
     out.extend_from_slice(&preface(PROTOCOL_VERSION));
     out.extend_from_slice(&message);
     Ok(())
@@ -79,13 +79,13 @@ fn write(noise: &mut HandshakeState, out: &mut Vec<u8>) -> Result<(), Fault> {
 
 impl Handshake {
     fn new(stage: Stage) -> Self {
-        Self { stage, came: [0; FIRST], filled: 0 }
+        Self { stage, received: [0; FIRST_FLIGHT_LEN], received_len: 0 }
     }
 
     /// The side that dialled; its first flight goes to `out`.
-    pub fn dial(key: &Key, out: &mut Vec<u8>) -> Result<Self, Fault> {
+    pub fn dial(key: &Key, out: &mut Vec<u8>) -> Result<Self, LinkError> {
         let mut noise = noise(key, true)?;
-        write(&mut noise, out)?;
+        write_flight(&mut noise, out)?;
         Ok(Self::new(Stage::Dialled(noise)))
     }
 
@@ -95,7 +95,7 @@ impl Handshake {
     }
 
     /// Whether we have dialled.
-    pub fn dialled(&self) -> bool {
+    pub fn is_initiator(&self) -> bool {
         matches!(self.stage, Stage::Dialled(_))
     }
 
@@ -104,77 +104,79 @@ impl Handshake {
         &mut self,
         bytes: &mut &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Box<TransportState>>, Fault> {
+    ) -> Result<Option<Box<TransportState>>, LinkError> {
         while !bytes.is_empty() {
-            let wanted = match self.stage {
-                Stage::Over => return Err(Fault::Closed),
-                Stage::Confirming(_) => record::EMPTY,
-                _ if self.filled < PREFACE => PREFACE,
-                _ => FIRST,
+            let needed = match self.stage {
+                Stage::Done => return Err(LinkError::Closed),
+                Stage::Confirming(_) => record::EMPTY_RECORD_LEN,
+                _ if self.received_len < PREFACE_LEN => PREFACE_LEN,
+                _ => FIRST_FLIGHT_LEN,
             };
-            let (taken, rest) = bytes.split_at(bytes.len().min(wanted - self.filled));
-            self.came[self.filled..self.filled + taken.len()].copy_from_slice(taken);
-            self.filled += taken.len();
+            let (chunk, rest) = bytes.split_at(bytes.len().min(needed - self.received_len));
+            self.received[self.received_len..self.received_len + chunk.len()]
+                .copy_from_slice(chunk);
+            self.received_len += chunk.len();
             *bytes = rest;
-            if self.filled < wanted {
+            if self.received_len < needed {
                 break;
-            } else if wanted == PREFACE {
+            } else if needed == PREFACE_LEN {
                 self.check_preface(out)?;
-            } else if let Some(open) = self.step(out)? {
-                return Ok(Some(open));
+            } else if let Some(transport) = self.on_flight(out)? {
+                return Ok(Some(transport));
             }
         }
         Ok(None)
     }
 
-    fn check_preface(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn check_preface(&mut self, out: &mut Vec<u8>) -> Result<(), LinkError> {
         let ours = preface(PROTOCOL_VERSION);
-        let theirs = &self.came[..PREFACE];
+        let theirs = &self.received[..PREFACE_LEN];
         if theirs == ours {
             return Ok(());
         }
         let (magic, version) = theirs.split_at(MAGIC.len());
-        let was_dialled = !self.dialled();
+        let is_responder = !self.is_initiator();
         if magic != MAGIC {
-            return Err(Fault::Stranger);
+            return Err(LinkError::BadPreface);
         }
-        if was_dialled {
+        if is_responder {
             // So that the other side can name both versions too.
             out.extend_from_slice(&ours);
         }
         let theirs = u32::from_le_bytes(version.try_into().expect("half of a preface"));
-        Err(Fault::Version { theirs, ours: PROTOCOL_VERSION })
+        Err(LinkError::Version { theirs, ours: PROTOCOL_VERSION })
     }
 
     /// The bytes that were awaited are here.
-    fn step(&mut self, out: &mut Vec<u8>) -> Result<Option<Box<TransportState>>, Fault> {
-        let message = &self.came[PREFACE..FIRST];
-        self.filled = 0;
-        match std::mem::replace(&mut self.stage, Stage::Over) {
+    fn on_flight(&mut self, out: &mut Vec<u8>) -> Result<Option<Box<TransportState>>, LinkError> {
+        let message = &self.received[PREFACE_LEN..FIRST_FLIGHT_LEN];
+        self.received_len = 0;
+        match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Dialled(mut noise) => {
-                noise.read_message(message, &mut []).map_err(|_| Fault::Key)?;
-                let mut open = noise.into_transport_mode().map(Box::new).map_err(failed)?;
-                record::seal(&mut open, record::ALIVE, &[], out)?;
-                Ok(Some(open))
+                noise.read_message(message, &mut []).map_err(|_| LinkError::WrongKey)?;
+                let mut transport =
+                    noise.into_transport_mode().map(Box::new).map_err(noise_error)?;
+                record::seal(&mut transport, record::KEEPALIVE, &[], out)?;
+                Ok(Some(transport))
             }
             Stage::Accepting(key) => {
                 let mut noise = noise(&key, false)?;
-                noise.read_message(message, &mut []).map_err(|_| Fault::Key)?;
-                write(&mut noise, out)?;
-                let open = noise.into_transport_mode().map(Box::new).map_err(failed)?;
-                self.stage = Stage::Confirming(open);
+                noise.read_message(message, &mut []).map_err(|_| LinkError::WrongKey)?;
+                write_flight(&mut noise, out)?;
+                let transport = noise.into_transport_mode().map(Box::new).map_err(noise_error)?;
+                self.stage = Stage::Confirming(transport);
                 Ok(None)
             }
-            Stage::Confirming(mut open) => {
-                let (length, sealed) = self.came[..record::EMPTY].split_at(2);
+            Stage::Confirming(mut transport) => {
+                let (length, sealed) = self.received[..record::EMPTY_RECORD_LEN].split_at(2);
                 let fits = usize::from(u16::from_le_bytes([length[0], length[1]])) == sealed.len();
-                let proof = fits.then(|| record::open(&mut open, sealed).ok()).flatten();
+                let proof = fits.then(|| record::open(&mut transport, sealed).ok()).flatten();
                 match proof.as_deref() {
-                    Some([record::ALIVE]) => Ok(Some(open)),
-                    _ => Err(Fault::Key),
+                    Some([record::KEEPALIVE]) => Ok(Some(transport)),
+                    _ => Err(LinkError::WrongKey),
                 }
             }
-            Stage::Over => Err(Fault::Closed),
+            Stage::Done => Err(LinkError::Closed),
         }
     }
 }

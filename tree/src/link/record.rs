@@ -3,29 +3,29 @@
 
 use snow::TransportState;
 
-use super::fault::Fault;
-use super::handshake::failed;
+use super::error::LinkError;
+use super::handshake::noise_error;
 
 /// Says only that the sender lives.
-pub const ALIVE: u8 = 0;
+pub const KEEPALIVE: u8 = 0;
 /// A piece of a message, with more to come.
-pub const PIECE: u8 = 1;
+pub const FRAGMENT: u8 = 1;
 /// The last or only piece of a message.
-pub const LAST: u8 = 2;
+pub const LAST_FRAGMENT: u8 = 2;
 /// The sender goes; the content says why.
-pub const LEAVE: u8 = 3;
+pub const CLOSE: u8 = 3;
 
 /// Bytes of the authentication tag.
-const TAG: usize = 16;
+const TAG_LEN: usize = 16;
 /// The least ciphertext: a kind and the tag.
-pub const SHORTEST: usize = 1 + TAG;
+pub const MIN_CIPHERTEXT_LEN: usize = 1 + TAG_LEN;
 /// A record without content, with its length.
-pub const EMPTY: usize = 2 + SHORTEST;
+pub const EMPTY_RECORD_LEN: usize = 2 + MIN_CIPHERTEXT_LEN;
 /// Content of one record at most: the length has 16 bits.
-pub const CONTENT: usize = u16::MAX as usize - SHORTEST;
+pub const MAX_CONTENT_LEN: usize = u16::MAX as usize - MIN_CIPHERTEXT_LEN;
 
 /// Records after which a direction changes its key. Both sides count the same records.
-pub const REKEY: u64 = 1 << 10;
+pub const REKEY_INTERVAL: u64 = 1 << 10;
 
 /// Appends one record to `out`.
 pub fn seal(
@@ -33,28 +33,28 @@ pub fn seal(
     kind: u8,
     content: &[u8],
     out: &mut Vec<u8>,
-) -> Result<(), Fault> {
-    debug_assert!(content.len() <= CONTENT);
+) -> Result<(), LinkError> {
+    debug_assert!(content.len() <= MAX_CONTENT_LEN);
     let mut plain = Vec::with_capacity(1 + content.len());
     plain.push(kind);
     plain.extend_from_slice(content);
     let start = out.len();
-    out.resize(start + 2 + plain.len() + TAG, 0);
-    let length = keys.write_message(&plain, &mut out[start + 2..]).map_err(failed)?;
-    debug_assert_eq!(length, plain.len() + TAG);
+    out.resize(start + 2 + plain.len() + TAG_LEN, 0);
+    let length = keys.write_message(&plain, &mut out[start + 2..]).map_err(noise_error)?;
+    debug_assert_eq!(length, plain.len() + TAG_LEN);
     out[start..start + 2].copy_from_slice(&(length as u16).to_le_bytes());
-    if keys.sending_nonce().is_multiple_of(REKEY) {
+    if keys.sending_nonce().is_multiple_of(REKEY_INTERVAL) {
         keys.rekey_outgoing();
     }
     Ok(())
 }
 
 /// Opens one record: its kind and content.
-pub fn open(keys: &mut TransportState, sealed: &[u8]) -> Result<Vec<u8>, Fault> {
+pub fn open(keys: &mut TransportState, sealed: &[u8]) -> Result<Vec<u8>, LinkError> {
     let mut plain = vec![0; sealed.len()];
-    let length = keys.read_message(sealed, &mut plain).map_err(|_| Fault::Record)?;
+    let length = keys.read_message(sealed, &mut plain).map_err(|_| LinkError::BadRecord)?;
     plain.truncate(length);
-    if keys.receiving_nonce().is_multiple_of(REKEY) {
+    if keys.receiving_nonce().is_multiple_of(REKEY_INTERVAL) {
         keys.rekey_incoming();
     }
     Ok(plain)

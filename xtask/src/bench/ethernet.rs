@@ -3,12 +3,12 @@
 
 use serde_json::Value;
 
-use crate::bench::calls::output;
-use crate::bench::figures::{Better, Comparison, Row};
-use crate::bench::{Bench, Rows};
+use crate::bench::command::command_stdout;
+use crate::bench::report::{BenchResult, Comparison, Direction};
+use crate::bench::{Bench, BenchOutcome};
 
-const NS: (&str, Better) = ("ns one way", Better::Less);
-const RATE: (&str, Better) = ("Gbit/s", Better::More);
+const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
+const GBIT_PER_S: (&str, Direction) = ("Gbit/s", Direction::HigherIsBetter);
 /// The contenders as `score-wires` names them, with what they are aimed at by TCP (issue 3, "How
 /// fast").
 const WIRES: [(&str, &str, Option<f64>); 7] = [
@@ -24,14 +24,14 @@ const MTUS: [u32; 2] = [1500, 9000];
 /// One packet in a hundred.
 const LOSS: &str = "drop=0.01,seed=1";
 /// Mbit/s of a limited link.
-const LIMIT: &str = "500";
+const LINK_RATE_MBIT: &str = "500";
 
 /// 8 bytes one way, bandwidth, what loss costs, what a second link brings, what composite adds.
 ///
 /// # Errors
 /// A command failed.
-pub fn ethernet(bench: &Bench) -> Rows {
-    if !run_as_root()? {
+pub fn ethernet(bench: &Bench) -> BenchOutcome {
+    if !is_root()? {
         println!("  ethernet: makes network namespaces, so it needs root");
         return Ok(Vec::new());
     }
@@ -40,130 +40,131 @@ pub fn ethernet(bench: &Bench) -> Rows {
         rows.extend(bandwidth(bench, mtu)?);
     }
     rows.extend(raw_bandwidth(bench)?);
-    rows.extend(remote(bench)?);
+    rows.extend(remote_memory(bench)?);
     rows.extend(trunk(bench)?);
     rows.extend(composite(bench)?);
     Ok(rows)
 }
 
-fn run_as_root() -> Result<bool, String> {
-    let id = output(&["id".to_owned(), "-u".to_owned()])?;
+fn is_root() -> Result<bool, String> {
+    let id = command_stdout(&["id".to_owned(), "-u".to_owned()])?;
     Ok(id.trim() == "0")
 }
 
 /// `score-wires` with these words.
-fn wires(bench: &Bench, words: &[&str]) -> Result<String, String> {
-    let program = bench.programs.join("score-wires").to_string_lossy().into_owned();
-    let mut line = vec![program];
-    line.extend(words.iter().map(|word| (*word).to_owned()));
-    output(&line)
+fn score_wires(bench: &Bench, words: &[&str]) -> Result<String, String> {
+    let program = bench.program_dir.join("score-wires").to_string_lossy().into_owned();
+    let mut args = vec![program];
+    args.extend(words.iter().map(|word| (*word).to_owned()));
+    command_stdout(&args)
 }
 
-fn cores(bench: &Bench) -> String {
+fn cores_arg(bench: &Bench) -> String {
     format!("{},{}", bench.cores[0], bench.cores[1])
 }
 
-fn latency(bench: &Bench) -> Rows {
-    let cores = cores(bench);
+fn latency(bench: &Bench) -> BenchOutcome {
+    let cores = cores_arg(bench);
     let words = ["latency", "-cores", &cores, "-seconds", "0.5"];
-    let mut rounds = vec![Vec::new(); WIRES.len()];
-    for round in 0..bench.rounds {
+    let mut all_samples = vec![Vec::new(); WIRES.len()];
+    for round in 0..bench.round_count {
         bench.progress("8 bytes on each wire", round);
-        let told = wires(bench, &words)?;
-        for ((name, _, _), figures) in WIRES.iter().zip(&mut rounds) {
-            let line = told.lines().find_map(|line| line.strip_prefix(*name));
+        let output = score_wires(bench, &words)?;
+        for ((name, _, _), samples) in WIRES.iter().zip(&mut all_samples) {
+            let line = output.lines().find_map(|line| line.strip_prefix(*name));
             let median = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-            figures.push(median.ok_or_else(|| format!("score-wires latency says no {name}"))?);
+            samples.push(median.ok_or_else(|| format!("score-wires latency says no {name}"))?);
         }
     }
     let command = format!("score-wires {}", words.join(" "));
-    let row = |((_, who, _), figures): (&(&str, &str, Option<f64>), Vec<f64>)| {
-        Row::new("ethernet latency", "8 B", who, NS, figures, &command)
+    let row = |((_, contender, _), samples): (&(&str, &str, Option<f64>), Vec<f64>)| {
+        BenchResult::new("ethernet latency", "8 B", contender, NS_ONE_WAY, samples, &command)
     };
-    let mut rows: Vec<Row> = WIRES.iter().zip(rounds).map(row).collect();
+    let mut rows: Vec<BenchResult> = WIRES.iter().zip(all_samples).map(row).collect();
     let tcp = rows[0].clone();
-    for (row, (_, _, aim)) in rows.iter_mut().zip(WIRES).skip(1) {
-        row.beside = vec![Comparison::of(row, &tcp, aim)];
+    for (row, (_, _, target)) in rows.iter_mut().zip(WIRES).skip(1) {
+        row.comparisons = vec![Comparison::new(row, &tcp, target)];
     }
     Ok(rows)
 }
 
 /// One figure of `score-wires bandwidth`.
-fn gigabits(bench: &Bench, words: &[&str]) -> Result<f64, String> {
-    let told = wires(bench, words)?;
-    let figure = told.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-    figure.ok_or_else(|| format!("score-wires {} says {told:?}", words.join(" ")))
+fn gbit_per_s(bench: &Bench, words: &[&str]) -> Result<f64, String> {
+    let output = score_wires(bench, words)?;
+    let value = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+    value.ok_or_else(|| format!("score-wires {} says {output:?}", words.join(" ")))
 }
 
 /// Rounds of several bandwidths, interleaved: who, and by which words.
-fn contest(
+fn run_interleaved(
     bench: &Bench,
     name: &'static str,
-    what: &str,
+    case: &str,
     contenders: &[(&str, Vec<&str>)],
-) -> Rows {
-    let mut rounds = vec![Vec::new(); contenders.len()];
-    for round in 0..bench.rounds {
-        bench.progress(&format!("{name}, {what}"), round);
-        for ((_, words), figures) in contenders.iter().zip(&mut rounds) {
-            figures.push(if words[0] == "hosts" {
-                let told: Value = serde_json::from_str(&wires(bench, words)?)
+) -> BenchOutcome {
+    let mut all_samples = vec![Vec::new(); contenders.len()];
+    for round in 0..bench.round_count {
+        bench.progress(&format!("{name}, {case}"), round);
+        for ((_, words), samples) in contenders.iter().zip(&mut all_samples) {
+            samples.push(if words[0] == "hosts" {
+                let report: Value = serde_json::from_str(&score_wires(bench, words)?)
                     .map_err(|error| format!("iperf3 -J: {error}"))?;
-                let bits = told["end"]["sum_received"]["bits_per_second"].as_f64();
+                let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
                 bits.ok_or("iperf3 -J tells no bits_per_second")? / 1e9
             } else {
-                gigabits(bench, words)?
+                gbit_per_s(bench, words)?
             });
         }
     }
-    let row = |((who, words), figures): (&(&str, Vec<&str>), Vec<f64>)| {
+    let row = |((contender, words), samples): (&(&str, Vec<&str>), Vec<f64>)| {
         let command = format!("score-wires {}", words.join(" "));
-        Row::new(name, what, who, RATE, figures, &command)
+        BenchResult::new(name, case, contender, GBIT_PER_S, samples, &command)
     };
-    Ok(contenders.iter().zip(rounds).map(row).collect())
+    Ok(contenders.iter().zip(all_samples).map(row).collect())
 }
 
-fn bandwidth(bench: &Bench, mtu: u32) -> Rows {
-    let (cores, link) = (cores(bench), mtu.to_string());
+fn bandwidth(bench: &Bench, mtu: u32) -> BenchOutcome {
+    let (cores, mtu_text) = (cores_arg(bench), mtu.to_string());
     let (server, client) = ("-s -1", "-c 10.9.0.1 -t 1 -J");
-    let common = ["bandwidth", "-mtu", &link, "-cores", &cores];
-    let ours = |more: &[&'static str]| [&common[..], more].concat();
+    let common = ["bandwidth", "-mtu", &mtu_text, "-cores", &cores];
+    let with_options = |more: &[&'static str]| [&common[..], more].concat();
     let mut contenders = vec![
-        ("UDP wire", ours(&["udp"])),
-        ("device, UDP", ours(&["pm-udp"])),
-        ("device, 1 % lost", ours(&["-loss", LOSS, "pm-udp"])),
+        ("UDP wire", with_options(&["udp"])),
+        ("device, UDP", with_options(&["pm-udp"])),
+        ("device, 1 % lost", with_options(&["-loss", LOSS, "pm-udp"])),
     ];
-    if bench.peers.iperf3 {
-        let words = vec!["hosts", "-mtu", &link, "-cores", &cores, "iperf3", server, client];
+    if bench.competitors.has_iperf3 {
+        let words = vec!["hosts", "-mtu", &mtu_text, "-cores", &cores, "iperf3", server, client];
         contenders.push(("iperf3, TCP", words));
     }
-    let mut rows = contest(bench, "ethernet bandwidth", &format!("MTU {mtu}"), &contenders)?;
+    let mut rows =
+        run_interleaved(bench, "ethernet bandwidth", &format!("MTU {mtu}"), &contenders)?;
     if let [wire, device, lossy, others @ ..] = &mut rows[..] {
         for tcp in others {
-            let aim = (mtu == 1500).then_some(1.5);
-            wire.beside.push(Comparison::of(wire, tcp, aim));
-            device.beside.push(Comparison::of(device, tcp, None));
+            let target = (mtu == 1500).then_some(1.5);
+            wire.comparisons.push(Comparison::new(wire, tcp, target));
+            device.comparisons.push(Comparison::new(device, tcp, None));
         }
-        device.beside.push(Comparison::of(device, wire, None));
-        lossy.beside.push(Comparison::of(lossy, device, Some(0.9)));
+        device.comparisons.push(Comparison::new(device, wire, None));
+        lossy.comparisons.push(Comparison::new(lossy, device, Some(0.9)));
     }
     Ok(rows)
 }
 
 /// The wires that have no offload.
-fn raw_bandwidth(bench: &Bench) -> Rows {
-    let cores = cores(bench);
-    let ours = |wire| vec!["bandwidth", "-cores", &cores, wire];
+fn raw_bandwidth(bench: &Bench) -> BenchOutcome {
+    let cores = cores_arg(bench);
+    let bandwidth_args = |wire| vec!["bandwidth", "-cores", &cores, wire];
     let contenders = [
-        ("AF_PACKET wire", ours("packet")),
-        ("device, AF_PACKET", ours("pm-packet")),
-        ("AF_XDP wire", ours("xdp")),
-        ("device, AF_XDP", ours("pm-xdp")),
+        ("AF_PACKET wire", bandwidth_args("packet")),
+        ("device, AF_PACKET", bandwidth_args("pm-packet")),
+        ("AF_XDP wire", bandwidth_args("xdp")),
+        ("device, AF_XDP", bandwidth_args("pm-xdp")),
     ];
-    let mut rows = contest(bench, "ethernet bandwidth", "MTU 1500", &contenders)?;
+    let mut rows = run_interleaved(bench, "ethernet bandwidth", "MTU 1500", &contenders)?;
     for pair in rows.chunks_mut(2) {
         if let [wire, device] = pair {
-            device.beside.push(Comparison::of(device, wire, None));
+            device.comparisons.push(Comparison::new(device, wire, None));
         }
     }
     Ok(rows)
@@ -172,10 +173,10 @@ fn raw_bandwidth(bench: &Bench) -> Rows {
 /// Remote memory beside messages of the same device (issue 5, "How fast"), in turns of
 /// milliseconds: where the host places two virtual processors, near to one another or far apart,
 /// changes within seconds, and makes a factor of 2.6.
-fn remote(bench: &Bench) -> Rows {
-    const AIM: f64 = 0.97;
-    let cores = cores(bench);
-    let mut all = Vec::new();
+fn remote_memory(bench: &Bench) -> BenchOutcome {
+    const TARGET_VS_MESSAGES: f64 = 0.97;
+    let cores = cores_arg(bench);
+    let mut results = Vec::new();
     for (mtu, wire, name) in [
         ("1500", "pm-udp", "MTU 1500, UDP"),
         ("9000", "pm-udp", "MTU 9000, UDP"),
@@ -189,76 +190,107 @@ fn remote(bench: &Bench) -> Rows {
             ("pmWrite, other memory", "beside-write-other"),
             ("pmRead, other memory", "beside-read-other"),
         ];
-        let mut rounds = vec![[Vec::new(), Vec::new()]; contenders.len()];
-        for round in 0..bench.rounds {
+        let mut all_samples = vec![[Vec::new(), Vec::new()]; contenders.len()];
+        for round in 0..bench.round_count {
             bench.progress(&format!("ethernet remote memory, {name}"), round);
-            for ((_, what), rates) in contenders.iter().zip(&mut rounds) {
-                let told = wires(bench, &[what, "-mtu", mtu, "-cores", &cores, wire])?;
-                let words = told.split_whitespace().skip(4).map(str::parse);
-                let Ok([messages, moved]) = <[_; 2]>::try_from(words.collect::<Vec<_>>()) else {
-                    return Err(format!("score-wires {what} says {told:?}"));
+            for ((_, command_word), rates) in contenders.iter().zip(&mut all_samples) {
+                let output =
+                    score_wires(bench, &[command_word, "-mtu", mtu, "-cores", &cores, wire])?;
+                let words = output.split_whitespace().skip(4).map(str::parse);
+                let Ok([message_rate, rma_rate]) = <[_; 2]>::try_from(words.collect::<Vec<_>>())
+                else {
+                    return Err(format!("score-wires {command_word} says {output:?}"));
                 };
-                let bad = |_| format!("score-wires {what} says {told:?}");
-                rates[0].push(messages.map_err(bad)?);
-                rates[1].push(moved.map_err(bad)?);
+                let parse_error = |_| format!("score-wires {command_word} says {output:?}");
+                rates[0].push(message_rate.map_err(parse_error)?);
+                rates[1].push(rma_rate.map_err(parse_error)?);
             }
         }
-        for ((who, what), [messages, moved]) in contenders.into_iter().zip(rounds) {
-            let command = format!("score-wires {what} -mtu {mtu} -cores {cores} {wire}");
-            let row =
-                |who, rates| Row::new("ethernet remote memory", name, who, RATE, rates, &command);
-            let (messages, mut moved) = (row("messages", messages), row(who, moved));
-            moved.beside.push(Comparison::of(&moved, &messages, Some(AIM)));
-            all.extend([messages, moved]);
+        for ((contender, command_word), [message_rates, rma_rates]) in
+            contenders.into_iter().zip(all_samples)
+        {
+            let command = format!("score-wires {command_word} -mtu {mtu} -cores {cores} {wire}");
+            let row = |contender, rates| {
+                BenchResult::new(
+                    "ethernet remote memory",
+                    name,
+                    contender,
+                    GBIT_PER_S,
+                    rates,
+                    &command,
+                )
+            };
+            let (message_row, mut rma_row) =
+                (row("messages", message_rates), row(contender, rma_rates));
+            rma_row.comparisons.push(Comparison::new(
+                &rma_row,
+                &message_row,
+                Some(TARGET_VS_MESSAGES),
+            ));
+            results.extend([message_row, rma_row]);
         }
     }
-    Ok(all)
+    Ok(results)
 }
 
 /// Two links beside one, each limited.
-fn trunk(bench: &Bench) -> Rows {
-    let cores = cores(bench);
-    let ours =
-        |links| vec!["bandwidth", "-cores", &cores, "-rate", LIMIT, "-links", links, "pm-udp"];
-    let contenders = [("device, 1 link", ours("1")), ("device, 2 links", ours("2"))];
-    let mut rows = contest(bench, "ethernet trunk", &format!("{LIMIT} Mbit/s each"), &contenders)?;
-    if let [one, two] = &mut rows[..] {
-        two.beside.push(Comparison::of(two, one, Some(1.9)));
+fn trunk(bench: &Bench) -> BenchOutcome {
+    let cores = cores_arg(bench);
+    let bandwidth_args = |links| {
+        vec!["bandwidth", "-cores", &cores, "-rate", LINK_RATE_MBIT, "-links", links, "pm-udp"]
+    };
+    let contenders =
+        [("device, 1 link", bandwidth_args("1")), ("device, 2 links", bandwidth_args("2"))];
+    let mut rows = run_interleaved(
+        bench,
+        "ethernet trunk",
+        &format!("{LINK_RATE_MBIT} Mbit/s each"),
+        &contenders,
+    )?;
+    if let [one_link, two_links] = &mut rows[..] {
+        two_links.comparisons.push(Comparison::new(two_links, one_link, Some(1.9)));
     }
     Ok(rows)
 }
 
 /// What composite adds to a message over shared memory.
-fn composite(bench: &Bench) -> Rows {
-    let cores = cores(bench);
+fn composite(bench: &Bench) -> BenchOutcome {
+    let cores = cores_arg(bench);
     let words = ["composite", "-cores", &cores];
-    let ways = ["one way", "one thread, send and receive"];
-    let mut rounds = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
-    for round in 0..bench.rounds {
+    let cases = ["one way", "one thread, send and receive"];
+    let mut all_samples = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
+    for round in 0..bench.round_count {
         bench.progress("what composite adds", round);
-        let told = wires(bench, &words)?;
-        for (who, rounds) in ["plain ", "composite "].into_iter().zip(&mut rounds) {
-            let line = told.lines().find_map(|line| line.strip_prefix(who));
-            let figures: Vec<f64> = line
+        let output = score_wires(bench, &words)?;
+        for (prefix, samples) in ["plain ", "composite "].into_iter().zip(&mut all_samples) {
+            let line = output.lines().find_map(|line| line.strip_prefix(prefix));
+            let values: Vec<f64> = line
                 .map(|line| line.split_whitespace().filter_map(|word| word.parse().ok()).collect())
                 .unwrap_or_default();
-            let [median, _, alone] = figures[..] else {
-                return Err(format!("score-wires composite says {told:?}"));
+            let [median, _, single_thread] = values[..] else {
+                return Err(format!("score-wires composite says {output:?}"));
             };
-            rounds[0].push(median);
-            rounds[1].push(alone);
+            samples[0].push(median);
+            samples[1].push(single_thread);
         }
     }
     let command = format!("score-wires {}", words.join(" "));
-    let [plain, composite] = rounds;
+    let [plain, composite] = all_samples;
     let mut rows = Vec::new();
-    for ((what, plain), composite) in ways.into_iter().zip(plain).zip(composite) {
-        let adds = composite.iter().zip(&plain).map(|(with, without)| with - without).collect();
-        let row = |who, figures| {
-            Row::new("composite over shmem", what, who, ("ns", Better::Less), figures, &command)
+    for ((case, plain), composite) in cases.into_iter().zip(plain).zip(composite) {
+        let added = composite.iter().zip(&plain).map(|(with, without)| with - without).collect();
+        let row = |contender, samples| {
+            BenchResult::new(
+                "composite over shmem",
+                case,
+                contender,
+                ("ns", Direction::LowerIsBetter),
+                samples,
+                &command,
+            )
         };
         rows.extend([row("plain", plain), row("composite", composite)]);
-        rows.push(Row { aim: Some(5.0), ..row("composite adds", adds) });
+        rows.push(BenchResult { target: Some(5.0), ..row("composite adds", added) });
     }
     Ok(rows)
 }

@@ -8,53 +8,53 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::bench::calls::{milliseconds, words};
-use crate::bench::figures::{Better, Comparison, Row};
+use crate::bench::command::{run_time_ms, split_words};
 use crate::bench::processes::{self, Process};
-use crate::bench::{Bench, Rows};
+use crate::bench::report::{BenchResult, Comparison, Direction};
+use crate::bench::{Bench, BenchOutcome};
 
-const MS: (&str, Better) = ("ms", Better::Less);
-const SECONDS: (&str, Better) = ("s", Better::Less);
-const PERCENT: (&str, Better) = ("% of a core", Better::Less);
-const SLEEPS: (&str, Better) = ("wakeups/s", Better::Less);
+const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
+const SECONDS: (&str, Direction) = ("s", Direction::LowerIsBetter);
+const PERCENT_OF_CORE: (&str, Direction) = ("% of a core", Direction::LowerIsBetter);
+const WAKEUPS_PER_S: (&str, Direction) = ("wakeups/s", Direction::LowerIsBetter);
 
 /// The program that is launched.
-const ARRIVE: &str = "score-arrive";
+const STARTUP_PROGRAM: &str = "score-arrive";
 const HOSTS: [u32; 4] = [2, 8, 16, 64];
 /// Milliseconds for 64 hosts.
-const LAUNCH_AIM: f64 = 1000.0;
+const TARGET_LAUNCH_LATENCY_MS: f64 = 1000.0;
 /// Hosts that are idle, and what all their daemons may take of one core.
-const IDLE: u32 = 64;
-const IDLE_AIM: f64 = 0.5;
+const IDLE_HOST_COUNT: u32 = 64;
+const TARGET_IDLE_PERCENT: f64 = 0.5;
 /// The limit of each link, in bits per second, and what 8 hosts may take of the time of 2.
-const RATE: f64 = 200e6;
-const SCATTER_AIM: f64 = 1.15;
+const LINK_BITS_PER_S: f64 = 200e6;
+const TARGET_SCATTER_RATIO: f64 = 1.15;
 
 /// No launch takes longer unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const JOB_TIMEOUT: Duration = Duration::from_secs(60);
 /// The kernel takes namespaces apart after their end; the next launch shall not wait for that.
-const TIDYING: Duration = Duration::from_secs(1);
+const NAMESPACE_CLEANUP_GRACE: Duration = Duration::from_secs(1);
 
 /// A job that stays until its standard input ends.
 struct Job {
     child: Child,
     stdin: Option<ChildStdin>,
-    lines: mpsc::Receiver<String>,
-    shown: String,
+    stdout_lines: mpsc::Receiver<String>,
+    command_line: String,
 }
 
 impl Job {
-    fn start(bench: &Bench, shown: &str) -> Result<Self, String> {
-        let words = bench.ours(shown);
+    fn start(bench: &Bench, command_line: &str) -> Result<Self, String> {
+        let words = bench.command_words(command_line);
         let mut command = Command::new(&words[0]);
         // It is none of the commands that scrun finds beside itself.
-        let full = |word: &String| match word == ARRIVE {
-            true => bench.programs.join(word).into_os_string(),
+        let full_path = |word: &String| match word == STARTUP_PROGRAM {
+            true => bench.program_dir.join(word).into_os_string(),
             false => word.into(),
         };
-        command.args(words[1..].iter().map(full)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(words[1..].iter().map(full_path)).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", words[0]))?;
-        let (sender, lines) = mpsc::channel();
+        let (sender, stdout_lines) = mpsc::channel();
         if let Some(stdout) = child.stdout.take() {
             // It ends with the job's output.
             thread::spawn(move || {
@@ -63,32 +63,34 @@ impl Job {
             });
         }
         let stdin = child.stdin.take();
-        Ok(Self { child, stdin, lines, shown: shown.to_owned() })
+        Ok(Self { child, stdin, stdout_lines, command_line: command_line.to_owned() })
     }
 
-    fn line(&self) -> Result<String, String> {
-        self.lines.recv_timeout(PATIENCE).map_err(|_| format!("{}: says nothing more", self.shown))
+    fn next_line(&self) -> Result<String, String> {
+        self.stdout_lines
+            .recv_timeout(JOB_TIMEOUT)
+            .map_err(|_| format!("{}: says nothing more", self.command_line))
     }
 
     /// The daemons of its hosts and their shepherds.
     fn daemons(&self) -> Vec<Process> {
-        let mut found = processes::below(self.child.id());
-        found.retain(|process| process.is("scored"));
+        let mut found = processes::descendants(self.child.id());
+        found.retain(|process| process.runs_program("scored"));
         found
     }
 
-    fn end(mut self) -> Result<(), String> {
+    fn finish(mut self) -> Result<(), String> {
         drop(self.stdin.take());
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
+        let deadline = Instant::now() + JOB_TIMEOUT;
+        while Instant::now() < deadline {
             match self.child.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(format!("{}: {status}", self.shown)),
+                Ok(Some(status)) => return Err(format!("{}: {status}", self.command_line)),
                 Ok(None) => thread::sleep(Duration::from_millis(5)),
-                Err(error) => return Err(format!("{}: {error}", self.shown)),
+                Err(error) => return Err(format!("{}: {error}", self.command_line)),
             }
         }
-        Err(format!("{}: does not end", self.shown))
+        Err(format!("{}: does not end", self.command_line))
     }
 }
 
@@ -100,28 +102,28 @@ impl Drop for Job {
     }
 }
 
-fn arrival(hosts: u32) -> String {
-    format!("scrun -group=local:{hosts},nodes={hosts}x1,message=quiet {ARRIVE}")
+fn startup_command(hosts: u32) -> String {
+    format!("scrun -group=local:{hosts},nodes={hosts}x1,message=quiet {STARTUP_PROGRAM}")
 }
 
 /// Milliseconds from the last namespace, and from scrun's start, to the last process past the start
 /// barrier. The first daemon of another host is started when the last namespace is there; its start
 /// time is rounded to 10 ms, downwards.
 fn launch_once(bench: &Bench, hosts: u32) -> Result<[f64; 2], String> {
-    let job = Job::start(bench, &arrival(hosts))?;
+    let job = Job::start(bench, &startup_command(hosts))?;
     let mut last = 0;
     for _ in 0..hosts {
-        let line = job.line()?;
-        let stamp: u64 = line.parse().map_err(|_| format!("score-arrive says {line:?}"))?;
-        last = last.max(stamp);
+        let line = job.next_line()?;
+        let timestamp_ns: u64 = line.parse().map_err(|_| format!("score-arrive says {line:?}"))?;
+        last = last.max(timestamp_ns);
     }
     let daemons = job.daemons();
-    let others = daemons.iter().filter(|process| process.has("-daemon"));
-    let first = others.map(|process| process.started).min();
+    let others = daemons.iter().filter(|process| process.has_arg("-daemon"));
+    let first = others.map(|process| process.started_ns).min();
     let first = first.ok_or("no daemon of another host is to be seen")?;
-    let server = daemons.iter().filter(|process| process.has("-single"));
-    let server = server.map(|process| process.started).min().unwrap_or(first);
-    job.end()?;
+    let server = daemons.iter().filter(|process| process.has_arg("-single"));
+    let server = server.map(|process| process.started_ns).min().unwrap_or(first);
+    job.finish()?;
     Ok([first, server].map(|since| last.saturating_sub(since) as f64 / 1e6))
 }
 
@@ -129,39 +131,45 @@ fn launch_once(bench: &Bench, hosts: u32) -> Result<[f64; 2], String> {
 ///
 /// # Errors
 /// A command failed.
-pub fn launch(bench: &Bench) -> Rows {
-    let itself = std::env::current_exe().map_err(|error| format!("xtask's own path: {error}"))?;
+pub fn launch(bench: &Bench) -> BenchOutcome {
+    let xtask_path =
+        std::env::current_exe().map_err(|error| format!("xtask's own path: {error}"))?;
     // With less no program can be started: daemon, shepherd and program for each host.
-    let floor = |hosts: u32| {
-        let shown = format!("cargo xtask bench -spawn-and-wait {}", 3 * hosts);
-        let mut line = words(&shown)[1..].to_vec();
-        line[0] = itself.to_string_lossy().into_owned();
-        (shown, line)
+    let bare_command = |hosts: u32| {
+        let command_line = format!("cargo xtask bench -spawn-and-wait {}", 3 * hosts);
+        let mut args = split_words(&command_line)[1..].to_vec();
+        args[0] = xtask_path.to_string_lossy().into_owned();
+        (command_line, args)
     };
-    let mut figures = vec![[const { Vec::new() }; 3]; HOSTS.len()];
-    for round in 0..=bench.rounds {
+    let mut all_samples = vec![[const { Vec::new() }; 3]; HOSTS.len()];
+    for round in 0..=bench.round_count {
         bench.progress("launch on hosts", round);
-        for (hosts, figures) in HOSTS.into_iter().zip(&mut figures) {
-            let [launched, whole] = launch_once(bench, hosts)?;
-            let spawned = milliseconds(&floor(hosts).1)?;
+        for (hosts, samples) in HOSTS.into_iter().zip(&mut all_samples) {
+            let [from_namespaces, from_scored] = launch_once(bench, hosts)?;
+            let bare_spawn = run_time_ms(&bare_command(hosts).1)?;
             // The first of each finds cold caches.
             if round > 0 {
-                let now = [launched, whole, spawned];
-                figures.iter_mut().zip(now).for_each(|(all, one)| all.push(one));
+                let measured = [from_namespaces, from_scored, bare_spawn];
+                samples.iter_mut().zip(measured).for_each(|(series, sample)| series.push(sample));
             }
-            thread::sleep(TIDYING);
+            thread::sleep(NAMESPACE_CLEANUP_GRACE);
         }
     }
     let mut rows = Vec::new();
-    for (hosts, [launched, whole, spawned]) in HOSTS.into_iter().zip(figures) {
-        let what = format!("{hosts} hosts");
-        let row =
-            |who, figures, shown: &str| Row::new("hosts-launch", &what, who, MS, figures, shown);
-        let mut own = row("from namespaces", launched, &arrival(hosts));
-        own.aim = (hosts == 64).then_some(LAUNCH_AIM);
-        let bare = row("bare spawns", spawned, &floor(hosts).0);
-        own.beside = vec![Comparison::of(&own, &bare, None)];
-        rows.extend([own, row("from scored", whole, &arrival(hosts)), bare]);
+    for (hosts, [from_namespaces, from_scored, bare_spawn]) in HOSTS.into_iter().zip(all_samples) {
+        let case = format!("{hosts} hosts");
+        let row = |contender, samples, command_line: &str| {
+            BenchResult::new("hosts-launch", &case, contender, MS, samples, command_line)
+        };
+        let mut launch_row = row("from namespaces", from_namespaces, &startup_command(hosts));
+        launch_row.target = (hosts == 64).then_some(TARGET_LAUNCH_LATENCY_MS);
+        let bare_row = row("bare spawns", bare_spawn, &bare_command(hosts).0);
+        launch_row.comparisons = vec![Comparison::new(&launch_row, &bare_row, None)];
+        rows.extend([
+            launch_row,
+            row("from scored", from_scored, &startup_command(hosts)),
+            bare_row,
+        ]);
     }
     Ok(rows)
 }
@@ -170,109 +178,117 @@ pub fn launch(bench: &Bench) -> Rows {
 ///
 /// # Errors
 /// A command failed.
-pub fn idle(bench: &Bench) -> Rows {
+pub fn idle(bench: &Bench) -> BenchOutcome {
     let window = bench.window;
-    let stay = window.as_secs() + 3600;
-    let line = |hosts: u32| {
-        let on = format!("-group=local:{hosts},nodes={hosts}x1");
-        format!("scrun {on},message=quiet system sleep {stay}")
+    let sleep_s = window.as_secs() + 3600;
+    let command_line = |hosts: u32| {
+        let group_option = format!("-group=local:{hosts},nodes={hosts}x1");
+        format!("scrun {group_option},message=quiet system sleep {sleep_s}")
     };
-    let mut figures = [const { Vec::new() }; 3];
-    for round in 0..bench.rounds.min(3) {
+    let mut all_samples = [const { Vec::new() }; 3];
+    for round in 0..bench.round_count.min(3) {
         bench.progress("idle hosts", round);
-        let job = Job::start(bench, &line(IDLE))?;
-        let now = watch(&job, window)?;
-        figures.iter_mut().zip(now).for_each(|(all, one)| all.push(one));
+        let job = Job::start(bench, &command_line(IDLE_HOST_COUNT))?;
+        let measured = measure_idle_cost(&job, window)?;
+        all_samples.iter_mut().zip(measured).for_each(|(series, sample)| series.push(sample));
         drop(job);
-        thread::sleep(TIDYING);
+        thread::sleep(NAMESPACE_CLEANUP_GRACE);
     }
-    let [all, shepherds, sleeps] = figures;
-    let what = format!("{IDLE} hosts");
-    let row = |who, unit, figures| Row::new("idle", &what, who, unit, figures, &line(IDLE));
-    let mut own = row("all daemons", PERCENT, all);
-    own.aim = Some(IDLE_AIM);
-    let of_them = row("of it, shepherds", PERCENT, shepherds);
-    let mut sleeps = row("all daemons", SLEEPS, sleeps);
-    sleeps.bench = "idle, wakeups";
-    Ok(vec![own, of_them, sleeps])
+    let [all_daemons, shepherds, wakeups] = all_samples;
+    let case = format!("{IDLE_HOST_COUNT} hosts");
+    let row = |contender, unit, samples| {
+        BenchResult::new("idle", &case, contender, unit, samples, &command_line(IDLE_HOST_COUNT))
+    };
+    let mut total_row = row("all daemons", PERCENT_OF_CORE, all_daemons);
+    total_row.target = Some(TARGET_IDLE_PERCENT);
+    let shepherd_row = row("of it, shepherds", PERCENT_OF_CORE, shepherds);
+    let mut wakeup_row = row("all daemons", WAKEUPS_PER_S, wakeups);
+    wakeup_row.bench = "idle, wakeups";
+    Ok(vec![total_row, shepherd_row, wakeup_row])
 }
 
 /// Percent of a core that all daemons take, percent of shepherds alone, and wakeups per second.
-fn watch(job: &Job, window: Duration) -> Result<[f64; 3], String> {
-    let until = Instant::now() + PATIENCE;
-    let sleepers = || {
-        let found = processes::below(job.child.id());
-        found.iter().filter(|process| process.is("sleep")).count()
+fn measure_idle_cost(job: &Job, window: Duration) -> Result<[f64; 3], String> {
+    let deadline = Instant::now() + JOB_TIMEOUT;
+    let sleeping_count = || {
+        let found = processes::descendants(job.child.id());
+        found.iter().filter(|process| process.runs_program("sleep")).count()
     };
-    while sleepers() < IDLE as usize {
-        if Instant::now() > until {
-            return Err(format!("{}: not all processes come up", job.shown));
+    while sleeping_count() < IDLE_HOST_COUNT as usize {
+        if Instant::now() > deadline {
+            return Err(format!("{}: not all processes come up", job.command_line));
         }
         thread::sleep(Duration::from_millis(100));
     }
     // What follows the launch is not idleness.
     thread::sleep(Duration::from_secs(3));
-    let (before, began) = (job.daemons(), Instant::now());
+    let (before, start) = (job.daemons(), Instant::now());
     thread::sleep(window);
-    let (after, elapsed) = (job.daemons(), began.elapsed().as_secs_f64());
-    let [mut busy, mut of_shepherds, mut sleeps] = [0; 3];
-    for one in &before {
-        let then = after.iter().find(|other| other.pid == one.pid);
-        let then = then.ok_or_else(|| format!("scored {} has ended meanwhile", one.pid))?;
-        let more = then.busy.saturating_sub(one.busy);
-        busy += more;
-        of_shepherds += if one.name == "scored-shepherd" { more } else { 0 };
-        sleeps += then.sleeps.saturating_sub(one.sleeps);
+    let (after, elapsed) = (job.daemons(), start.elapsed().as_secs_f64());
+    let [mut busy_ns, mut shepherd_ns, mut wakeups] = [0; 3];
+    for earlier in &before {
+        let later = after.iter().find(|other| other.pid == earlier.pid);
+        let later = later.ok_or_else(|| format!("scored {} has ended meanwhile", earlier.pid))?;
+        let delta_ns = later.busy_ns.saturating_sub(earlier.busy_ns);
+        busy_ns += delta_ns;
+        shepherd_ns += if earlier.name == "scored-shepherd" { delta_ns } else { 0 };
+        wakeups += later.sleep_count.saturating_sub(earlier.sleep_count);
     }
     let percent = |nanoseconds: u64| nanoseconds as f64 / 1e9 / elapsed * 100.0;
-    Ok([percent(busy), percent(of_shepherds), sleeps as f64 / elapsed])
+    Ok([percent(busy_ns), percent(shepherd_ns), wakeups as f64 / elapsed])
 }
 
 /// A broadcast over links of 200 Mbit/s.
 ///
 /// # Errors
 /// A command failed.
-pub fn scatter(bench: &Bench) -> Rows {
-    let bytes = u64::from(bench.mebibytes) << 20;
-    let input = bench.folder.join("scattered");
+pub fn scatter(bench: &Bench) -> BenchOutcome {
+    let input_len = u64::from(bench.scatter_mib) << 20;
+    let input = bench.work_dir.join("scattered");
     File::create(&input)
-        .and_then(|file| file.set_len(bytes))
+        .and_then(|file| file.set_len(input_len))
         .map_err(|error| format!("{}: {error}", input.display()))?;
-    let line = |hosts: u32| {
-        let on = format!("-group=local:{hosts},nodes={hosts}x1,rate=200mbit");
-        format!("scrun {on},message=quiet scatter -file /dev/null")
+    let command_line = |hosts: u32| {
+        let group_option = format!("-group=local:{hosts},nodes={hosts}x1,rate=200mbit");
+        format!("scrun {group_option},message=quiet scatter -file /dev/null")
     };
-    let counts = [2, 8];
-    let mut figures = [const { Vec::new() }; 2];
-    for round in 0..bench.rounds.min(3) {
+    let host_counts = [2, 8];
+    let mut all_samples = [const { Vec::new() }; 2];
+    for round in 0..bench.round_count.min(3) {
         bench.progress("scatter over slow links", round);
-        for (hosts, figures) in counts.into_iter().zip(&mut figures) {
-            figures.push(copied(bench, &line(hosts), &input)?);
-            thread::sleep(TIDYING);
+        for (hosts, samples) in host_counts.into_iter().zip(&mut all_samples) {
+            samples.push(scatter_seconds(bench, &command_line(hosts), &input)?);
+            thread::sleep(NAMESPACE_CLEANUP_GRACE);
         }
     }
-    let shown = |hosts| format!("{} < {}", line(hosts), input.display());
-    let what = format!("{} MiB", bench.mebibytes);
-    let row =
-        |who: &str, figures, shown: &str| Row::new("scatter", &what, who, SECONDS, figures, shown);
-    let [two, eight] = figures;
-    let floor = row("the link alone", vec![bytes as f64 * 8.0 / RATE; two.len()], "");
-    let mut two = row("2 hosts", two, &shown(2));
-    let mut eight = row("8 hosts", eight, &shown(8));
-    two.beside = vec![Comparison::of(&two, &floor, None)];
-    eight.beside = vec![Comparison::of(&eight, &two, Some(SCATTER_AIM))];
+    let shell_command = |hosts| format!("{} < {}", command_line(hosts), input.display());
+    let case = format!("{} MiB", bench.scatter_mib);
+    let row = |contender: &str, samples, command: &str| {
+        BenchResult::new("scatter", &case, contender, SECONDS, samples, command)
+    };
+    let [two, eight] = all_samples;
+    let floor =
+        row("the link alone", vec![input_len as f64 * 8.0 / LINK_BITS_PER_S; two.len()], "");
+    let mut two = row("2 hosts", two, &shell_command(2));
+    let mut eight = row("8 hosts", eight, &shell_command(8));
+    two.comparisons = vec![Comparison::new(&two, &floor, None)];
+    eight.comparisons = vec![Comparison::new(&eight, &two, Some(TARGET_SCATTER_RATIO))];
     Ok(vec![eight, two, floor])
 }
 
 /// Seconds that a command takes with this file as its standard input.
-fn copied(bench: &Bench, line: &str, input: &std::path::Path) -> Result<f64, String> {
+fn scatter_seconds(
+    bench: &Bench,
+    command_line: &str,
+    input: &std::path::Path,
+) -> Result<f64, String> {
     let file = File::open(input).map_err(|error| format!("{}: {error}", input.display()))?;
-    let began = Instant::now();
+    let start = Instant::now();
     let mut command = Command::new("timeout");
-    command.arg("200").args(bench.ours(line)).stdin(file).stdout(Stdio::null());
+    command.arg("200").args(bench.command_words(command_line)).stdin(file).stdout(Stdio::null());
     match command.status() {
-        Ok(status) if status.success() => Ok(began.elapsed().as_secs_f64()),
-        Ok(status) => Err(format!("{line}: {status}")),
+        Ok(status) if status.success() => Ok(start.elapsed().as_secs_f64()),
+        Ok(status) => Err(format!("{command_line}: {status}")),
         Err(error) => Err(format!("timeout: {error}")),
     }
 }

@@ -1,48 +1,48 @@
 //! How many jobs per second: a client of scrun's protocol, one scrun for each, and a bare loop.
 
-use crate::bench::calls::{output, words};
-use crate::bench::figures::{Better, Comparison, Row};
-use crate::bench::{Bench, Rows};
+use crate::bench::command::{command_stdout, split_words};
+use crate::bench::report::{BenchResult, Comparison, Direction};
+use crate::bench::{Bench, BenchOutcome};
 
-const RATE: (&str, Better) = ("jobs/s", Better::More);
+const JOBS_PER_S: (&str, Direction) = ("jobs/s", Direction::HigherIsBetter);
 /// Jobs of the client in flight.
-const FLIGHT: u32 = 4;
+const JOBS_IN_FLIGHT: u32 = 4;
 /// By the rate of the bare loop.
-const AIM: f64 = 0.5;
+const TARGET_VS_BARE_LOOP: f64 = 0.5;
 
 /// Jobs of `true` per second.
 ///
 /// # Errors
 /// A command failed.
-pub fn jobs(bench: &Bench) -> Rows {
-    let scrun = bench.programs.join("scrun");
+pub fn jobs(bench: &Bench) -> BenchOutcome {
+    let scrun = bench.program_dir.join("scrun");
     let scrun = scrun.to_string_lossy();
     let contenders = [
-        ("4 in flight", format!("score-jobs flight {FLIGHT} 200")),
+        ("4 in flight", format!("score-jobs flight {JOBS_IN_FLIGHT} 200")),
         ("bare loop", "score-jobs loop 400 true".to_owned()),
         ("1 in flight", "score-jobs flight 1 100".to_owned()),
         ("one scrun each", format!("score-jobs loop 50 {scrun} -message=quiet system true")),
     ];
-    let mut figures = [const { Vec::new() }; 4];
-    for round in 0..=bench.rounds {
+    let mut all_samples = [const { Vec::new() }; 4];
+    for round in 0..=bench.round_count {
         bench.progress("jobs", round);
-        for ((_, line), figures) in contenders.iter().zip(&mut figures) {
-            let told = output(&bench.ours(line))?;
-            let rate = words(&told).first().and_then(|word| word.parse().ok());
-            let rate: f64 = rate.ok_or_else(|| format!("{line} says {told:?}"))?;
+        for ((_, line), samples) in contenders.iter().zip(&mut all_samples) {
+            let output = command_stdout(&bench.command_words(line))?;
+            let rate = split_words(&output).first().and_then(|word| word.parse().ok());
+            let rate: f64 = rate.ok_or_else(|| format!("{line} says {output:?}"))?;
             // The first of each finds cold caches.
             if round > 0 {
-                figures.push(rate);
+                samples.push(rate);
             }
         }
     }
-    let row = |((who, line), figures): (&(&str, String), Vec<f64>)| {
-        Row::new("jobs", "true", who, RATE, figures, line)
+    let row = |((contender, line), samples): (&(&str, String), Vec<f64>)| {
+        BenchResult::new("jobs", "true", contender, JOBS_PER_S, samples, line)
     };
-    let mut rows: Vec<Row> = contenders.iter().zip(figures).map(row).collect();
-    let bare = rows[1].clone();
-    for (at, aim) in [(0, Some(AIM)), (2, None), (3, None)] {
-        rows[at].beside = vec![Comparison::of(&rows[at], &bare, aim)];
+    let mut rows: Vec<BenchResult> = contenders.iter().zip(all_samples).map(row).collect();
+    let baseline = rows[1].clone();
+    for (index, target) in [(0, Some(TARGET_VS_BARE_LOOP)), (2, None), (3, None)] {
+        rows[index].comparisons = vec![Comparison::new(&rows[index], &baseline, target)];
     }
     Ok(rows)
 }

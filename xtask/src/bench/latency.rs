@@ -4,42 +4,47 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::bench::calls::{output, words};
-use crate::bench::figures::{Better, Comparison, Row};
-use crate::bench::peers::{ucx, ucx_line};
-use crate::bench::{Bench, Rows};
+use crate::bench::command::{command_stdout, split_words};
+use crate::bench::competitors::{run_ucx_test, ucx_command_line};
+use crate::bench::report::{BenchResult, Comparison, Direction};
+use crate::bench::{Bench, BenchOutcome};
 
-const NS: (&str, Better) = ("ns one way", Better::Less);
-const RATE: (&str, Better) = ("messages/s", Better::More);
+const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
+const MESSAGES_PER_S: (&str, Direction) = ("messages/s", Direction::HigherIsBetter);
 const SIZES: [u32; 4] = [8, 64, 1024, 4096];
 /// Issue 2, "How fast": by the floor of the same run.
-const AIMS: [Option<f64>; 4] = [Some(1.4), None, None, Some(8.0)];
+const TARGETS_VS_BASELINE: [Option<f64>; 4] = [Some(1.4), None, None, Some(8.0)];
 
 /// Figures by who and size, in the order in which they were first seen.
 #[derive(Default)]
 struct Collected {
     order: Vec<(String, u32)>,
-    figures: BTreeMap<(String, u32), (Vec<f64>, String)>,
+    samples: BTreeMap<(String, u32), (Vec<f64>, String)>,
 }
 
 impl Collected {
-    fn add(&mut self, who: &str, size: u32, figure: f64, command: &str) {
-        let key = (who.to_owned(), size);
-        if !self.figures.contains_key(&key) {
+    fn add(&mut self, contender: &str, size: u32, value: f64, command: &str) {
+        let key = (contender.to_owned(), size);
+        if !self.samples.contains_key(&key) {
             self.order.push(key.clone());
         }
-        let entry = self.figures.entry(key).or_insert((Vec::new(), command.to_owned()));
-        entry.0.push(figure);
+        let entry = self.samples.entry(key).or_insert((Vec::new(), command.to_owned()));
+        entry.0.push(value);
     }
 
-    fn rows(&self, bench: &'static str, unit: (&'static str, Better), size: u32) -> Vec<Row> {
-        let own = self.order.iter().filter(|(_, own)| *own == size);
+    fn rows(
+        &self,
+        bench: &'static str,
+        unit: (&'static str, Direction),
+        size: u32,
+    ) -> Vec<BenchResult> {
+        let keys = self.order.iter().filter(|(_, key_size)| *key_size == size);
         let row = |key: &(String, u32)| {
-            let (figures, command) = &self.figures[key];
+            let (samples, command) = &self.samples[key];
             let what = format!("{size} B");
-            Row::new(bench, &what, &key.0, unit, figures.clone(), command)
+            BenchResult::new(bench, &what, &key.0, unit, samples.clone(), command)
         };
-        own.map(row).collect()
+        keys.map(row).collect()
     }
 }
 
@@ -47,8 +52,8 @@ impl Collected {
 ///
 /// # Errors
 /// It failed, or printed something else.
-pub fn pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
-    let text = output(&bench.ours(line))?;
+pub fn run_pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
+    let text = command_stdout(&bench.command_words(line))?;
     serde_json::from_str(&text).map_err(|error| format!("{line}: {error}"))
 }
 
@@ -56,7 +61,7 @@ pub fn pmtest(bench: &Bench, line: &str) -> Result<Vec<Value>, String> {
 ///
 /// # Errors
 /// It is not there, or no number.
-pub fn number(value: &Value, name: &str) -> Result<f64, String> {
+pub fn number_field(value: &Value, name: &str) -> Result<f64, String> {
     value[name].as_f64().ok_or_else(|| format!("pmtest -json has no {name}"))
 }
 
@@ -64,67 +69,78 @@ pub fn number(value: &Value, name: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// A command failed.
-pub fn latency(bench: &Bench) -> Rows {
+pub fn latency(bench: &Bench) -> BenchOutcome {
     let sizes = SIZES.map(|size| size.to_string());
-    let own = format!(
+    let libpm_command = format!(
         "scrun -nodes=2,message=quiet pmtest -latency -size {} -rounds 10 -json",
         sizes.join(",")
     );
-    let bare = own.replace("-latency", "-latency -bare");
-    let mut all = Collected::default();
-    for round in 0..bench.rounds {
+    let bare_command = libpm_command.replace("-latency", "-latency -bare");
+    let mut collected = Collected::default();
+    for round in 0..bench.round_count {
         bench.progress("latency", round);
-        for line in pmtest(bench, &own)? {
-            let size = number(&line, "size")? as u32;
-            all.add("floor", size, number(&line, "floor_ns")?, &own);
-            all.add("libpm", size, number(&line, "one_way_ns_min")?, &own);
+        for line in run_pmtest(bench, &libpm_command)? {
+            let size = number_field(&line, "size")? as u32;
+            collected.add("floor", size, number_field(&line, "floor_ns")?, &libpm_command);
+            collected.add("libpm", size, number_field(&line, "one_way_ns_min")?, &libpm_command);
         }
-        for line in pmtest(bench, &bare)? {
-            let size = number(&line, "size")? as u32;
-            all.add("bare ring", size, number(&line, "one_way_ns_min")?, &bare);
+        for line in run_pmtest(bench, &bare_command)? {
+            let size = number_field(&line, "size")? as u32;
+            collected.add("bare ring", size, number_field(&line, "one_way_ns_min")?, &bare_command);
         }
-        for mpi in &bench.peers.mpis {
-            let Some(line) = mpi.pingpong(&format!("latency {}", sizes.join(" "))) else {
+        for mpi in &bench.competitors.mpis {
+            let Some(line) = mpi.pingpong_command(&format!("latency {}", sizes.join(" "))) else {
                 continue;
             };
-            for told in output(&words(&line))?.lines() {
-                let figures: Vec<f64> =
-                    told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-                if let [size, best, _] = figures[..] {
-                    all.add(mpi.name, size as u32, best, &line);
+            for output_line in command_stdout(&split_words(&line))?.lines() {
+                let values: Vec<f64> =
+                    output_line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                if let [size, best_ns, _] = values[..] {
+                    collected.add(mpi.name, size as u32, best_ns, &line);
                 }
             }
         }
-        for size in SIZES.into_iter().filter(|_| bench.peers.ucx) {
+        for size in SIZES.into_iter().filter(|_| bench.competitors.has_ucx) {
             // Beyond short messages am_lat neither writes nor reads its payload.
             let am = if size <= 64 { "UCX am" } else { "UCX am (payload untouched)" };
-            for (who, test) in [(am, "am_lat"), ("UCX tag", "tag_lat")] {
-                let line = ucx_line(test, size);
-                all.add(who, size, ucx(&line, bench.cores)?, &line);
+            for (contender, test) in [(am, "am_lat"), ("UCX tag", "tag_lat")] {
+                let line = ucx_command_line(test, size);
+                collected.add(contender, size, run_ucx_test(&line, bench.cores)?, &line);
             }
             if size == 8 {
-                let line = ucx_line("put_lat", size);
-                let put = ucx(&line, bench.cores)?;
-                all.add("UCX put (one-sided, no message)", size, put, &line);
+                let line = ucx_command_line("put_lat", size);
+                let put_ns = run_ucx_test(&line, bench.cores)?;
+                collected.add("UCX put (one-sided, no message)", size, put_ns, &line);
             }
         }
     }
-    let sizes = SIZES.iter().zip(AIMS);
-    Ok(sizes.flat_map(|(size, aim)| beside(all.rows("latency", NS, *size), aim)).collect())
+    let sizes = SIZES.iter().zip(TARGETS_VS_BASELINE);
+    Ok(sizes
+        .flat_map(|(size, target)| {
+            compare_with_others(collected.rows("latency", NS_ONE_WAY, *size), target)
+        })
+        .collect())
 }
 
 /// libpm's row compares itself with the floor and with every message-passing peer.
-fn beside(mut rows: Vec<Row>, aim: Option<f64>) -> Vec<Row> {
-    let Some(own) = rows.iter().position(|row| row.who == "libpm") else { return rows };
-    let compared = rows.iter().filter(|row| row.who != "libpm" && !row.who.contains("put"));
+fn compare_with_others(mut rows: Vec<BenchResult>, target: Option<f64>) -> Vec<BenchResult> {
+    let Some(libpm_index) = rows.iter().position(|row| row.contender == "libpm") else {
+        return rows;
+    };
+    let compared =
+        rows.iter().filter(|row| row.contender != "libpm" && !row.contender.contains("put"));
     let comparisons = compared.map(|row| {
-        let floor = row.who == "floor";
+        let is_baseline = row.contender == "floor";
         // Ahead of every peer at 8 bytes; elsewhere it is told and not promised.
-        let peer = row.who != "bare ring";
-        let ahead = (peer && row.what == "8 B").then_some(1.0);
-        Comparison::of(&rows[own], row, if floor { aim } else { ahead })
+        let is_competitor = row.contender != "bare ring";
+        let competitor_target = (is_competitor && row.case == "8 B").then_some(1.0);
+        Comparison::new(
+            &rows[libpm_index],
+            row,
+            if is_baseline { target } else { competitor_target },
+        )
     });
-    rows[own].beside = comparisons.collect();
+    rows[libpm_index].comparisons = comparisons.collect();
     rows
 }
 
@@ -132,29 +148,29 @@ fn beside(mut rows: Vec<Row>, aim: Option<f64>) -> Vec<Row> {
 ///
 /// # Errors
 /// A command failed.
-pub fn rate(bench: &Bench) -> Rows {
-    let own = "scrun -nodes=2,message=quiet pmtest -rate -size 8 -json";
-    let mut all = Collected::default();
-    for round in 0..bench.rounds {
+pub fn rate(bench: &Bench) -> BenchOutcome {
+    let libpm_command = "scrun -nodes=2,message=quiet pmtest -rate -size 8 -json";
+    let mut collected = Collected::default();
+    for round in 0..bench.round_count {
         bench.progress("message rate", round);
-        for line in pmtest(bench, own)? {
-            all.add("libpm", 8, number(&line, "messages_per_s")?, own);
+        for line in run_pmtest(bench, libpm_command)? {
+            collected.add("libpm", 8, number_field(&line, "messages_per_s")?, libpm_command);
         }
-        for mpi in &bench.peers.mpis {
-            let Some(line) = mpi.pingpong("rate 8") else { continue };
-            let told = output(&words(&line))?;
-            let figure = told.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-            let figure = figure.ok_or_else(|| format!("{line}: no figure"))?;
-            all.add(mpi.name, 8, figure, &line);
+        for mpi in &bench.competitors.mpis {
+            let Some(line) = mpi.pingpong_command("rate 8") else { continue };
+            let output = command_stdout(&split_words(&line))?;
+            let value = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+            let value = value.ok_or_else(|| format!("{line}: no figure"))?;
+            collected.add(mpi.name, 8, value, &line);
         }
-        if bench.peers.ucx {
-            let line = ucx_line("am_bw", 8);
-            all.add("UCX am", 8, 1e9 / ucx(&line, bench.cores)?, &line);
+        if bench.competitors.has_ucx {
+            let line = ucx_command_line("am_bw", 8);
+            collected.add("UCX am", 8, 1e9 / run_ucx_test(&line, bench.cores)?, &line);
         }
     }
-    let mut rows = beside(all.rows("message rate", RATE, 8), None);
-    if let Some(own) = rows.iter_mut().find(|row| row.who == "libpm") {
-        own.aim = Some(40e6);
+    let mut rows = compare_with_others(collected.rows("message rate", MESSAGES_PER_S, 8), None);
+    if let Some(libpm_row) = rows.iter_mut().find(|row| row.contender == "libpm") {
+        libpm_row.target = Some(40e6);
     }
     Ok(rows)
 }
@@ -163,32 +179,34 @@ pub fn rate(bench: &Bench) -> Rows {
 ///
 /// # Errors
 /// A command failed.
-pub fn silent(bench: &Bench) -> Rows {
-    let line = |nodes: u32, how: &str| {
-        format!("scrun -nodes={nodes},message=quiet pmtest -latency -size 8 -rounds 10{how} -json")
+pub fn silent(bench: &Bench) -> BenchOutcome {
+    let line = |nodes: u32, options: &str| {
+        format!(
+            "scrun -nodes={nodes},message=quiet pmtest -latency -size 8 -rounds 10{options} -json"
+        )
     };
-    let ways = [
+    let cases = [
         ("2 processes", line(2, "")),
         ("64, 62 asleep", line(64, " -silent receive")),
         ("64, 62 never sent", line(64, " -silent never")),
     ];
-    let mut figures = vec![Vec::new(); ways.len()];
-    for round in 0..bench.rounds {
+    let mut all_samples = vec![Vec::new(); cases.len()];
+    for round in 0..bench.round_count {
         bench.progress("silent neighbours", round);
-        for ((_, line), figures) in ways.iter().zip(&mut figures) {
-            for told in pmtest(bench, line)? {
-                figures.push(number(&told, "one_way_ns_min")?);
+        for ((_, line), samples) in cases.iter().zip(&mut all_samples) {
+            for report in run_pmtest(bench, line)? {
+                samples.push(number_field(&report, "one_way_ns_min")?);
             }
         }
     }
-    let row = |((what, line), figures): (&(&str, String), Vec<f64>)| {
-        Row::new("silent neighbours", what, "libpm", NS, figures, line)
+    let row = |((case, line), samples): (&(&str, String), Vec<f64>)| {
+        BenchResult::new("silent neighbours", case, "libpm", NS_ONE_WAY, samples, line)
     };
-    let mut rows: Vec<Row> = ways.iter().zip(figures).map(row).collect();
-    let mut alone = rows[0].clone();
-    alone.who = "2 processes".into();
+    let mut rows: Vec<BenchResult> = cases.iter().zip(all_samples).map(row).collect();
+    let mut baseline = rows[0].clone();
+    baseline.contender = "2 processes".into();
     for row in &mut rows[1..] {
-        row.beside = vec![Comparison::of(row, &alone, Some(1.3))];
+        row.comparisons = vec![Comparison::new(row, &baseline, Some(1.3))];
     }
     Ok(rows)
 }
@@ -197,33 +215,40 @@ pub fn silent(bench: &Bench) -> Rows {
 ///
 /// # Errors
 /// A command failed.
-pub fn oversubscribed(bench: &Bench) -> Rows {
+pub fn oversubscribed(bench: &Bench) -> BenchOutcome {
     let [first, second] = bench.cores;
-    let own = "scrun -nodes=8,message=quiet pmtest -pairs -json";
-    let mut words = bench.ours(own);
-    let pin = ["taskset".to_owned(), "-c".to_owned(), format!("{first},{second}")];
-    words.splice(0..0, pin);
-    let command = format!("taskset -c {first},{second} {own}");
-    let (mut least, mut share) = (Vec::new(), Vec::new());
-    for round in 0..bench.rounds.min(5) {
+    let pmtest_command = "scrun -nodes=8,message=quiet pmtest -pairs -json";
+    let mut words = bench.command_words(pmtest_command);
+    let taskset_args = ["taskset".to_owned(), "-c".to_owned(), format!("{first},{second}")];
+    words.splice(0..0, taskset_args);
+    let command = format!("taskset -c {first},{second} {pmtest_command}");
+    let (mut slowest_rates, mut slowest_shares) = (Vec::new(), Vec::new());
+    for round in 0..bench.round_count.min(5) {
         bench.progress("oversubscribed", round);
-        let pairs: Vec<Value> = serde_json::from_str(&output(&words)?)
+        let pairs: Vec<Value> = serde_json::from_str(&command_stdout(&words)?)
             .map_err(|error| format!("{command}: {error}"))?;
         let rates: Result<Vec<f64>, String> =
-            pairs.iter().map(|pair| number(pair, "round_trips_per_s")).collect();
+            pairs.iter().map(|pair| number_field(pair, "round_trips_per_s")).collect();
         let rates = rates?;
         let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
         let slowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
-        least.push(slowest);
-        share.push(slowest / mean);
+        slowest_rates.push(slowest);
+        slowest_shares.push(slowest / mean);
     }
     let bench = "oversubscribed: 4 pairs on 2 cores";
-    let row = |what, unit, rounds, aim| Row {
-        aim: Some(aim),
-        ..Row::new(bench, what, "libpm", (unit, Better::More), rounds, &command)
+    let row = |case, unit, samples, target| BenchResult {
+        target: Some(target),
+        ..BenchResult::new(
+            bench,
+            case,
+            "libpm",
+            (unit, Direction::HigherIsBetter),
+            samples,
+            &command,
+        )
     };
     Ok(vec![
-        row("slowest pair", "round trips/s", least, 20_000.0),
-        row("slowest by mean", "share", share, 0.5),
+        row("slowest pair", "round trips/s", slowest_rates, 20_000.0),
+        row("slowest by mean", "share", slowest_shares, 0.5),
     ])
 }

@@ -2,23 +2,23 @@
 
 use std::process::{Command, Stdio};
 
-use crate::bench::calls::{milliseconds, words};
-use crate::bench::figures::{Better, Comparison, Row};
-use crate::bench::{Bench, Rows};
+use crate::bench::command::{run_time_ms, split_words};
+use crate::bench::report::{BenchResult, Comparison, Direction};
+use crate::bench::{Bench, BenchOutcome};
 
-const MS: (&str, Better) = ("ms", Better::Less);
+const MS: (&str, Direction) = ("ms", Direction::LowerIsBetter);
 
 /// One contender.
-struct Contender {
-    who: &'static str,
-    shown: String,
-    words: Vec<String>,
-    times: Vec<f64>,
+struct Launcher {
+    name: &'static str,
+    command_line: String,
+    args: Vec<String>,
+    times_ms: Vec<f64>,
 }
 
-impl Contender {
-    fn new(who: &'static str, shown: String, words: Vec<String>) -> Self {
-        Self { who, shown, words, times: Vec::new() }
+impl Launcher {
+    fn new(name: &'static str, command_line: String, args: Vec<String>) -> Self {
+        Self { name, command_line, args, times_ms: Vec::new() }
     }
 }
 
@@ -26,52 +26,61 @@ impl Contender {
 ///
 /// # Errors
 /// A command failed.
-pub fn launch(bench: &Bench) -> Rows {
+pub fn launch(bench: &Bench) -> BenchOutcome {
     let mut rows = Vec::new();
-    for (processes, rounds) in [(4, 3 * bench.rounds), (256, bench.rounds)] {
-        rows.extend(contest(bench, processes, rounds)?);
+    for (processes, rounds) in [(4, 3 * bench.round_count), (256, bench.round_count)] {
+        rows.extend(compare_launchers(bench, processes, rounds)?);
     }
     Ok(rows)
 }
 
-fn contest(bench: &Bench, processes: u32, rounds: u32) -> Rows {
-    let own = format!("scrun -nodes={processes},message=quiet system true");
-    let bare = format!("cargo xtask bench -spawn-and-wait {processes}");
-    let itself = std::env::current_exe().map_err(|error| format!("xtask's own path: {error}"))?;
-    let mut bare_words = words(&format!("bench -spawn-and-wait {processes}"));
-    bare_words.insert(0, itself.to_string_lossy().into_owned());
-    let mut contenders = vec![
-        Contender::new("scrun", own.clone(), bench.ours(&own)),
-        Contender::new("spawn and wait", bare, bare_words),
+fn compare_launchers(bench: &Bench, processes: u32, rounds: u32) -> BenchOutcome {
+    let scrun_command = format!("scrun -nodes={processes},message=quiet system true");
+    let bare_command = format!("cargo xtask bench -spawn-and-wait {processes}");
+    let xtask_path =
+        std::env::current_exe().map_err(|error| format!("xtask's own path: {error}"))?;
+    let mut bare_args = split_words(&format!("bench -spawn-and-wait {processes}"));
+    bare_args.insert(0, xtask_path.to_string_lossy().into_owned());
+    let mut launchers = vec![
+        Launcher::new("scrun", scrun_command.clone(), bench.command_words(&scrun_command)),
+        Launcher::new("spawn and wait", bare_command, bare_args),
     ];
     // Open MPI makes a session per process; at 256 it takes minutes on a small machine.
-    for mpi in bench.peers.mpis.iter().filter(|mpi| processes <= 16 || mpi.name == "MPICH") {
-        let line = mpi.line(processes, "true");
-        contenders.push(Contender::new(mpi.name, line.clone(), words(&line)));
+    for mpi in bench.competitors.mpis.iter().filter(|mpi| processes <= 16 || mpi.name == "MPICH") {
+        let line = mpi.command_line(processes, "true");
+        launchers.push(Launcher::new(mpi.name, line.clone(), split_words(&line)));
     }
     for round in 0..rounds {
         bench.progress(&format!("launch of {processes}"), round);
-        for contender in &mut contenders {
-            let time = milliseconds(&contender.words)?;
+        for launcher in &mut launchers {
+            let time_ms = run_time_ms(&launcher.args)?;
             // The first of each finds cold caches.
             if round > 0 {
-                contender.times.push(time);
+                launcher.times_ms.push(time_ms);
             }
         }
     }
-    let what = format!("{processes} x true");
-    let row =
-        |one: &Contender| Row::new("launch", &what, one.who, MS, one.times.clone(), &one.shown);
-    let mut rows: Vec<Row> = contenders.iter().map(row).collect();
+    let case = format!("{processes} x true");
+    let row = |launcher: &Launcher| {
+        BenchResult::new(
+            "launch",
+            &case,
+            launcher.name,
+            MS,
+            launcher.times_ms.clone(),
+            &launcher.command_line,
+        )
+    };
+    let mut rows: Vec<BenchResult> = launchers.iter().map(row).collect();
     let others = rows[1..].iter().map(|other| {
-        let aim = match (other.who.as_str(), processes) {
+        let target = match (other.contender.as_str(), processes) {
             ("MPICH", _) => Some(1.0),
             ("spawn and wait", 256) => Some(1.7),
             _ => None,
         };
-        Comparison::of(&rows[0], other, aim)
+        Comparison::new(&rows[0], other, target)
     });
-    rows[0].beside = others.collect();
+    rows[0].comparisons = others.collect();
     Ok(rows)
 }
 

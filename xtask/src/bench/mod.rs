@@ -2,27 +2,27 @@
 //! figures swing from hour to hour on a shared machine, so everything is interleaved and told as a
 //! ratio with its spread.
 
-mod calls;
+mod command;
+mod competitors;
 mod ethernet;
-mod figures;
 mod gang;
 mod hosts;
 mod jobs;
 mod latency;
 mod launch;
-mod peers;
-mod picture;
+mod message_cost;
 mod processes;
-mod proof;
 mod remote;
+mod report;
+mod svg_chart;
 mod verbs;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::bench::calls::words;
-use crate::bench::figures::{Row, csv, table};
-use crate::bench::peers::Peers;
+use crate::bench::command::split_words;
+use crate::bench::competitors::Competitors;
+use crate::bench::report::{BenchResult, format_csv, format_table};
 use crate::run;
 
 const USAGE: &str = "\
@@ -51,13 +51,13 @@ machine.
 ";
 
 /// Where peers' programs and traces go, from the top of the tree.
-const WORK: &str = "bench-results/work";
+const WORK_DIR: &str = "bench-results/work";
 
 /// The rows of one measurement.
-type Rows = Result<Vec<Row>, String>;
-type Measurement = fn(&Bench) -> Rows;
+type BenchOutcome = Result<Vec<BenchResult>, String>;
+type Measurement = fn(&Bench) -> BenchOutcome;
 
-const ALL: [(&str, Measurement); 14] = [
+const BENCHMARKS: [(&str, Measurement); 14] = [
     ("latency", latency::latency),
     ("rate", latency::rate),
     ("silent", latency::silent),
@@ -71,34 +71,34 @@ const ALL: [(&str, Measurement); 14] = [
     ("gang", gang::gang),
     ("remote", remote::remote),
     ("verbs", verbs::verbs),
-    ("proof", proof::proof),
+    ("proof", message_cost::proof),
 ];
 
 /// What every measurement needs.
 pub struct Bench {
-    programs: PathBuf,
-    folder: PathBuf,
-    peers: Peers,
-    rounds: u32,
+    program_dir: PathBuf,
+    work_dir: PathBuf,
+    competitors: Competitors,
+    round_count: u32,
     /// How long idle hosts are watched.
     window: Duration,
     /// What is scattered.
-    mebibytes: u32,
+    scatter_mib: u32,
     cores: [u32; 2],
 }
 
 impl Bench {
     /// One of our commands with the full path of this build's program.
-    fn ours(&self, line: &str) -> Vec<String> {
-        let mut words = words(line);
+    fn command_words(&self, line: &str) -> Vec<String> {
+        let mut words = split_words(line);
         if let Some(program) = words.first_mut() {
-            *program = self.programs.join(&*program).to_string_lossy().into_owned();
+            *program = self.program_dir.join(&*program).to_string_lossy().into_owned();
         }
         words
     }
 
-    fn progress(&self, what: &str, round: u32) {
-        println!("  {what}: round {}", round + 1);
+    fn progress(&self, label: &str, round: u32) {
+        println!("  {label}: round {}", round + 1);
     }
 }
 
@@ -107,16 +107,18 @@ impl Bench {
 /// # Errors
 /// One line that says what failed.
 pub fn run(args: &[String]) -> Result<(), String> {
-    let mut amounts = Amounts { rounds: 7, seconds: 60, mebibytes: 256 };
-    let mut chosen = Vec::new();
+    let mut parameters = BenchParameters { round_count: 7, window_s: 60, scatter_mib: 256 };
+    let mut selected = Vec::new();
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "-quick" | "--quick" => amounts = Amounts { rounds: 2, seconds: 20, mebibytes: 64 },
+            "-quick" | "--quick" => {
+                parameters = BenchParameters { round_count: 2, window_s: 20, scatter_mib: 64 }
+            }
             // One more than none: the first launch only warms caches.
-            "-rounds" => amounts.rounds = number(word, words.next(), 2)?,
-            "-seconds" => amounts.seconds = number(word, words.next(), 1)?,
-            "-mib" => amounts.mebibytes = number(word, words.next(), 1)?,
+            "-rounds" => parameters.round_count = number(word, words.next(), 2)?,
+            "-seconds" => parameters.window_s = number(word, words.next(), 1)?,
+            "-mib" => parameters.scatter_mib = number(word, words.next(), 1)?,
             "-help" | "--help" | "-h" => {
                 print!("{USAGE}");
                 return Ok(());
@@ -127,75 +129,79 @@ pub fn run(args: &[String]) -> Result<(), String> {
                 );
             }
             name => {
-                let known = ALL.iter().find(|(known, _)| *known == name);
-                let (_, bench) = known.ok_or_else(|| {
-                    let names = ALL.map(|(name, _)| name).join(", ");
+                let entry = BENCHMARKS.iter().find(|(known, _)| *known == name);
+                let (_, bench) = entry.ok_or_else(|| {
+                    let names = BENCHMARKS.map(|(name, _)| name).join(", ");
                     format!("there is no measurement {name:?}; there are {names}")
                 })?;
-                chosen.push((name, *bench));
+                selected.push((name, *bench));
             }
         }
     }
-    if chosen.is_empty() {
-        chosen = ALL.to_vec();
+    if selected.is_empty() {
+        selected = BENCHMARKS.to_vec();
     }
-    measure(&amounts, &chosen)
+    measure(&parameters, &selected)
 }
 
 /// How much is measured.
-struct Amounts {
-    rounds: u32,
-    seconds: u32,
-    mebibytes: u32,
+struct BenchParameters {
+    round_count: u32,
+    window_s: u32,
+    scatter_mib: u32,
 }
 
-fn number(option: &str, word: Option<&String>, least: u32) -> Result<u32, String> {
-    let count = word.and_then(|count| count.parse().ok()).filter(|count| *count >= least);
-    count.ok_or_else(|| format!("{option} needs a number from {least} on"))
+fn number(option: &str, word: Option<&String>, min: u32) -> Result<u32, String> {
+    let count = word.and_then(|count| count.parse().ok()).filter(|count| *count >= min);
+    count.ok_or_else(|| format!("{option} needs a number from {min} on"))
 }
 
-fn measure(amounts: &Amounts, chosen: &[(&str, Measurement)]) -> Result<(), String> {
-    let programs = match std::env::var_os("HARNESS_BIN_DIR") {
+fn measure(parameters: &BenchParameters, selected: &[(&str, Measurement)]) -> Result<(), String> {
+    let program_dir = match std::env::var_os("HARNESS_BIN_DIR") {
         Some(folder) => PathBuf::from(folder),
         None => {
             println!("building (cargo build --release)");
             run::build_release()?
         }
     };
-    let folder = run::root().join("bench-results");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let work = run::root().join(WORK);
-    std::fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
-    let peers = Peers::find(&work);
-    let Amounts { rounds, seconds, mebibytes } = *amounts;
-    let window = Duration::from_secs(u64::from(seconds));
-    let cores = cores()?;
-    let bench = Bench { programs, folder: work, peers, rounds, window, mebibytes, cores };
-    let head = head(&bench);
-    println!("{head}");
-    let (mut rows, mut faults) = (Vec::new(), Vec::new());
-    for (name, measurement) in chosen {
+    let results_dir = run::source_root().join("bench-results");
+    std::fs::create_dir_all(&results_dir)
+        .map_err(|error| format!("{}: {error}", results_dir.display()))?;
+    let work_dir = run::source_root().join(WORK_DIR);
+    std::fs::create_dir_all(&work_dir)
+        .map_err(|error| format!("{}: {error}", work_dir.display()))?;
+    let competitors = Competitors::find(&work_dir);
+    let BenchParameters { round_count, window_s, scatter_mib } = *parameters;
+    let window = Duration::from_secs(u64::from(window_s));
+    let cores = first_two_cores()?;
+    let bench =
+        Bench { program_dir, work_dir, competitors, round_count, window, scatter_mib, cores };
+    let header = report_header(&bench);
+    println!("{header}");
+    let (mut rows, mut errors) = (Vec::new(), Vec::new());
+    for (name, measurement) in selected {
         match measurement(&bench) {
-            Ok(more) => rows.extend(more),
+            Ok(results) => rows.extend(results),
             // One that fails does not take the others with it, but is not passed over either.
-            Err(fault) => faults.push(format!("{name}: {fault}")),
+            Err(error) => errors.push(format!("{name}: {error}")),
         }
     }
-    let text = format!("{head}\n{}", table(&rows));
-    println!("{}", table(&rows));
+    let text = format!("{header}\n{}", format_table(&rows));
+    println!("{}", format_table(&rows));
     #[expect(clippy::disallowed_methods, reason = "the date of the report")]
-    let stamp = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    for (name, content) in [("txt", text), ("csv", csv(&rows)), ("svg", picture::svg(&rows, &head))]
+    let timestamp_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    for (extension, content) in
+        [("txt", text), ("csv", format_csv(&rows)), ("svg", svg_chart::bar_chart(&rows, &header))]
     {
-        let path = folder.join(format!("bench-{stamp}.{name}"));
+        let path = results_dir.join(format!("bench-{timestamp_s}.{extension}"));
         std::fs::write(&path, content).map_err(|error| format!("{}: {error}", path.display()))?;
         println!("written: {}", path.display());
     }
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
 }
 
 /// Where this was measured, and beside whom.
-fn head(bench: &Bench) -> String {
+fn report_header(bench: &Bench) -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -205,15 +211,15 @@ fn head(bench: &Bench) -> String {
         model.trim_start_matches([' ', '\t', ':']),
         info.matches("model name").count(),
         kernel.trim(),
-        bench.rounds,
+        bench.round_count,
         load.split(' ').next().unwrap_or_default(),
     )];
-    lines.extend(bench.peers.lines.iter().cloned());
+    lines.extend(bench.competitors.version_lines.iter().cloned());
     lines.join("\n")
 }
 
 /// The first two processors that this process may use: where pmtest and the peers are pinned.
-fn cores() -> Result<[u32; 2], String> {
+fn first_two_cores() -> Result<[u32; 2], String> {
     let status = std::fs::read_to_string("/proc/self/status")
         .map_err(|error| format!("/proc/self/status: {error}"))?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));

@@ -14,57 +14,57 @@ pub struct Process {
     /// What it calls itself.
     pub name: String,
     /// Its words, as they were given.
-    pub words: Vec<String>,
+    pub args: Vec<String>,
     /// When it was started, in nanoseconds since boot; counted in steps of 10 ms, downwards.
-    pub started: u64,
+    pub started_ns: u64,
     /// Nanoseconds on a processor; the times in its `stat` are too coarse for one that sleeps.
-    pub busy: u64,
+    pub busy_ns: u64,
     /// How often it has gone to sleep.
-    pub sleeps: u64,
+    pub sleep_count: u64,
 }
 
 impl Process {
     /// Whether its program has this name.
-    pub fn is(&self, program: &str) -> bool {
-        let path = self.words.first().map_or("", String::as_str);
+    pub fn runs_program(&self, program: &str) -> bool {
+        let path = self.args.first().map_or("", String::as_str);
         path.rsplit('/').next() == Some(program)
     }
 
     /// Whether it was given this word.
-    pub fn has(&self, word: &str) -> bool {
-        self.words.iter().any(|one| one == word)
+    pub fn has_arg(&self, word: &str) -> bool {
+        self.args.iter().any(|arg| arg == word)
     }
 }
 
 /// All processes below `root`, near and far.
-pub fn below(root: u32) -> Vec<Process> {
+pub fn descendants(root: u32) -> Vec<Process> {
     let mut parents = HashMap::new();
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
         // One that has ended meanwhile is no process.
-        if let Some((parent, process)) = pid.and_then(read) {
+        if let Some((parent, process)) = pid.and_then(read_process) {
             parents.insert(process.pid, parent);
             found.push(process);
         }
     }
-    let is_below = |process: &Process| {
-        let mut at = process.pid;
+    let is_descendant = |process: &Process| {
+        let mut ancestor = process.pid;
         // Longer chains than there are processes do not exist.
         for _ in 0..parents.len() {
-            match parents.get(&at) {
+            match parents.get(&ancestor) {
                 Some(parent) if *parent == root => return true,
-                Some(parent) => at = *parent,
+                Some(parent) => ancestor = *parent,
                 None => return false,
             }
         }
         false
     };
-    found.retain(is_below);
+    found.retain(is_descendant);
     found
 }
 
-fn read(pid: u32) -> Option<(u32, Process)> {
+fn read_process(pid: u32) -> Option<(u32, Process)> {
     let text = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
     let stat = text("stat")?;
     // The name in parentheses may hold anything.
@@ -72,15 +72,15 @@ fn read(pid: u32) -> Option<(u32, Process)> {
     let name = name.split_once('(')?.1.to_owned();
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
-    let (parent, started) = (number(1)?, number(19)?);
-    let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into());
-    let busy = text("schedstat")?.split(' ').next()?.parse().ok()?;
+    let (parent, started_ticks) = (number(1)?, number(19)?);
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let args = cmdline.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into());
+    let busy_ns = text("schedstat")?.split(' ').next()?.parse().ok()?;
     let status = text("status")?;
-    let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    let sleeps = sleeps.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
-    let started = started * (1_000_000_000 / TICKS);
-    let process = Process { pid, name, words: words.collect(), started, busy, sleeps };
+    let sleep_count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let sleep_count = sleep_count.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
+    let started_ns = started_ticks * (1_000_000_000 / TICKS);
+    let process = Process { pid, name, args: args.collect(), started_ns, busy_ns, sleep_count };
     Some((parent.try_into().ok()?, process))
 }
 
@@ -90,17 +90,19 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_child_and_its_child_are_below() {
+    fn children_and_grandchildren_are_descendants() {
         let mut shell = Command::new("sh");
         shell.args(["-c", "sleep 30 & read line; kill $!"]).stdin(Stdio::piped());
         let mut child = shell.spawn().unwrap();
-        let own = std::process::id();
+        let self_pid = std::process::id();
         let found = (0..500).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
-            below(own).into_iter().find(|one| one.is("sleep") && one.has("30"))
+            descendants(self_pid)
+                .into_iter()
+                .find(|process| process.runs_program("sleep") && process.has_arg("30"))
         });
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert!(found.is_some_and(|process| process.started > 0 && process.busy > 0));
+        assert!(found.is_some_and(|process| process.started_ns > 0 && process.busy_ns > 0));
     }
 }

@@ -2,21 +2,21 @@
 
 use serde_json::Value;
 
-use crate::bench::calls::{output, words};
-use crate::bench::figures::{Better, Comparison, Row};
-use crate::bench::latency::{number, pmtest};
-use crate::bench::peers::{ucx, ucx_line, ucx_median};
-use crate::bench::{Bench, Rows};
+use crate::bench::command::{command_stdout, split_words};
+use crate::bench::competitors::{run_ucx_test, ucx_command_line, ucx_median_command_line};
+use crate::bench::latency::{number_field, run_pmtest};
+use crate::bench::report::{BenchResult, Comparison, Direction};
+use crate::bench::{Bench, BenchOutcome};
 
 const PUT: &str = "put";
 const MEDIAN: &str = "pmWrite, median";
 const UCX_MEDIAN: &str = "UCX put, median";
-const NS: (&str, Better) = ("ns one way", Better::Less);
-const RATE: (&str, Better) = ("GB/s", Better::More);
+const NS_ONE_WAY: (&str, Direction) = ("ns one way", Direction::LowerIsBetter);
+const GBYTE_PER_S: (&str, Direction) = ("GB/s", Direction::HigherIsBetter);
 /// Issue 5, "How fast": a put by the floor and by UCX's, bytes by what the machine does.
-const BY_FLOOR: f64 = 1.3;
-const BY_UCX: f64 = 1.1;
-const BY_MACHINE: f64 = 0.95;
+const TARGET_VS_BASELINE: f64 = 1.3;
+const TARGET_VS_UCX: f64 = 1.1;
+const TARGET_VS_MEMCPY: f64 = 0.95;
 
 /// Fields of pmtest -json: what, whose, and which of these it is compared with.
 const RATES: [(&str, &str, Option<usize>); 7] = [
@@ -33,84 +33,99 @@ const RATES: [(&str, &str, Option<usize>); 7] = [
 ///
 /// # Errors
 /// A command failed.
-pub fn remote(bench: &Bench) -> Rows {
+pub fn remote(bench: &Bench) -> BenchOutcome {
     let mut rows = puts(bench)?;
     rows.extend(copies(bench)?);
     Ok(rows)
 }
 
 /// Adds a figure to the row of this name.
-fn add(rows: &mut Vec<Row>, who: &str, command: &str, figure: f64) {
-    match rows.iter_mut().find(|row| row.who == who) {
-        Some(row) => row.rounds.0.push(figure),
-        None => rows.push(Row::new("remote memory", PUT, who, NS, vec![figure], command)),
+fn add(rows: &mut Vec<BenchResult>, contender: &str, command: &str, value: f64) {
+    match rows.iter_mut().find(|row| row.contender == contender) {
+        Some(row) => row.samples.0.push(value),
+        None => rows.push(BenchResult::new(
+            "remote memory",
+            PUT,
+            contender,
+            NS_ONE_WAY,
+            vec![value],
+            command,
+        )),
     }
 }
 
-fn puts(bench: &Bench) -> Rows {
-    let own = "scrun -nodes=2,message=quiet pmtest -rma -size 8 -json";
+fn puts(bench: &Bench) -> BenchOutcome {
+    let pmtest_command = "scrun -nodes=2,message=quiet pmtest -rma -size 8 -json";
     let mut rows = Vec::new();
-    for round in 0..bench.rounds {
+    for round in 0..bench.round_count {
         bench.progress("puts of 8 bytes", round);
-        for line in pmtest(bench, own)? {
-            add(&mut rows, "pmWrite", own, number(&line, "put_ns_min")?);
-            add(&mut rows, "floor", own, number(&line, "floor_ns")?);
-            add(&mut rows, MEDIAN, own, number(&line, "put_ns_median")?);
+        for line in run_pmtest(bench, pmtest_command)? {
+            add(&mut rows, "pmWrite", pmtest_command, number_field(&line, "put_ns_min")?);
+            add(&mut rows, "floor", pmtest_command, number_field(&line, "floor_ns")?);
+            add(&mut rows, MEDIAN, pmtest_command, number_field(&line, "put_ns_median")?);
         }
-        if bench.peers.ucx {
-            let line = ucx_line("put_lat", 8);
-            add(&mut rows, "UCX put", &line, ucx(&line, bench.cores)?);
-            let line = ucx_median(&line);
-            add(&mut rows, UCX_MEDIAN, &line, ucx(&line, bench.cores)?);
+        if bench.competitors.has_ucx {
+            let line = ucx_command_line("put_lat", 8);
+            add(&mut rows, "UCX put", &line, run_ucx_test(&line, bench.cores)?);
+            let line = ucx_median_command_line(&line);
+            add(&mut rows, UCX_MEDIAN, &line, run_ucx_test(&line, bench.cores)?);
         }
-        for mpi in &bench.peers.mpis {
-            let Some(line) = mpi.pingpong("put 8") else { continue };
-            let told = output(&words(&line))?;
-            let best = told.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-            let who = format!("{} MPI_Put", mpi.name);
-            add(&mut rows, &who, &line, best.ok_or_else(|| format!("{line}: no figure"))?);
+        for mpi in &bench.competitors.mpis {
+            let Some(line) = mpi.pingpong_command("put 8") else { continue };
+            let output = command_stdout(&split_words(&line))?;
+            let best = output.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+            let contender = format!("{} MPI_Put", mpi.name);
+            add(&mut rows, &contender, &line, best.ok_or_else(|| format!("{line}: no figure"))?);
         }
     }
-    let row = |who: &str| rows.iter().position(|row| row.who == who);
-    let (median, beside) = (row(MEDIAN), row(UCX_MEDIAN));
+    let row_index = |who: &str| rows.iter().position(|row| row.contender == who);
+    let (median, ucx_median_index) = (row_index(MEDIAN), row_index(UCX_MEDIAN));
     // UCX times each trip, pmtest 32 at a time: the first percentile of trips is less than the
     // least mean of many, which medians do not mind.
-    if let (Some(median), Some(beside)) = (median, beside) {
-        rows[median].beside = vec![Comparison::of(&rows[median], &rows[beside], Some(BY_UCX))];
+    if let (Some(median), Some(ucx_median_index)) = (median, ucx_median_index) {
+        rows[median].comparisons =
+            vec![Comparison::new(&rows[median], &rows[ucx_median_index], Some(TARGET_VS_UCX))];
     }
-    if let Some((own, others)) = rows.split_first_mut() {
-        let same = |row: &&Row| ![MEDIAN, UCX_MEDIAN].contains(&row.who.as_str());
-        let aim = |row: &Row| match row.who.as_str() {
-            "floor" => Some(BY_FLOOR),
-            "UCX put" => Some(BY_UCX),
+    if let Some((put_row, others)) = rows.split_first_mut() {
+        let is_comparable =
+            |row: &&BenchResult| ![MEDIAN, UCX_MEDIAN].contains(&row.contender.as_str());
+        let target_for = |row: &BenchResult| match row.contender.as_str() {
+            "floor" => Some(TARGET_VS_BASELINE),
+            "UCX put" => Some(TARGET_VS_UCX),
             _ => None,
         };
-        own.beside =
-            others.iter().filter(same).map(|row| Comparison::of(own, row, aim(row))).collect();
+        put_row.comparisons = others
+            .iter()
+            .filter(is_comparable)
+            .map(|row| Comparison::new(put_row, row, target_for(row)))
+            .collect();
     }
     Ok(rows)
 }
 
-fn copies(bench: &Bench) -> Rows {
-    let own = "scrun -nodes=2,message=quiet pmtest -rma -size 4194304 -json";
-    let mut figures = RATES.map(|_| Vec::new());
-    for round in 0..bench.rounds {
+fn copies(bench: &Bench) -> BenchOutcome {
+    let pmtest_command = "scrun -nodes=2,message=quiet pmtest -rma -size 4194304 -json";
+    let mut all_samples = RATES.map(|_| Vec::new());
+    for round in 0..bench.round_count {
         bench.progress("copies of 4 MiB", round);
-        let lines: Vec<Value> = pmtest(bench, own)?;
-        let line = lines.first().ok_or_else(|| format!("{own}: no figures"))?;
-        for ((_, name, _), figures) in RATES.iter().zip(&mut figures) {
-            figures.push(number(line, &format!("{name}_bytes_per_s"))? / 1e9);
+        let lines: Vec<Value> = run_pmtest(bench, pmtest_command)?;
+        let line = lines.first().ok_or_else(|| format!("{pmtest_command}: no figures"))?;
+        for ((_, name, _), samples) in RATES.iter().zip(&mut all_samples) {
+            samples.push(number_field(line, &format!("{name}_bytes_per_s"))? / 1e9);
         }
     }
-    let mut rows: Vec<Row> = RATES
+    let mut rows: Vec<BenchResult> = RATES
         .iter()
-        .zip(figures)
-        .map(|((what, name, _), figures)| Row::new("remote memory", what, name, RATE, figures, own))
+        .zip(all_samples)
+        .map(|((case, name, _), samples)| {
+            BenchResult::new("remote memory", case, name, GBYTE_PER_S, samples, pmtest_command)
+        })
         .collect();
-    for (at, (_, _, with)) in RATES.iter().enumerate() {
-        if let Some(with) = with {
-            let comparison = Comparison::of(&rows[at], &rows[*with], Some(BY_MACHINE));
-            rows[at].beside.push(comparison);
+    for (index, (_, _, baseline)) in RATES.iter().enumerate() {
+        if let Some(baseline) = baseline {
+            let comparison =
+                Comparison::new(&rows[index], &rows[*baseline], Some(TARGET_VS_MEMCPY));
+            rows[index].comparisons.push(comparison);
         }
     }
     Ok(rows)

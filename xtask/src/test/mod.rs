@@ -1,17 +1,17 @@
 //! `cargo xtask test`: sets up what is missing, then every check in order, each with its time.
 
-pub mod machine;
 mod sanitizers;
-mod tally;
+mod summary;
+pub mod vm_tests;
 
 use std::process::Command;
 use std::time::Instant;
 
 use crate::{run, setup, tidy};
-use tally::Tally;
+use summary::TestSummary;
 
 /// One step: its heading and what it does.
-type Step = (&'static str, fn(&mut Tally) -> Result<(), String>);
+type Step = (&'static str, fn(&mut TestSummary) -> Result<(), String>);
 
 const STEPS: &[Step] = &[
     ("what this machine lacks", set_up),
@@ -22,7 +22,7 @@ const STEPS: &[Step] = &[
     ("tests of every package, C programs, corpora and whole-system scenarios", tests),
     ("loom: every interleaving of ring, doorbell and idle bell", loom),
     ("sanitizers on the unsafe parts", sanitizers::run),
-    ("virtual machine with an RDMA device", machine::run),
+    ("virtual machine with an RDMA device", vm_tests::run),
     ("soak, a short one", soak),
 ];
 
@@ -35,23 +35,24 @@ pub fn run(args: &[String]) -> Result<(), String> {
         return Err(format!("{option}: the only arguments are beginnings of step names"));
     }
     let begin = Instant::now();
-    let mut tally = Tally::new()?;
-    let wanted = |heading: &str| args.is_empty() || args.iter().any(|arg| heading.starts_with(arg));
-    for (heading, step) in STEPS.iter().filter(|(heading, _)| wanted(heading)) {
+    let mut summary = TestSummary::new()?;
+    let is_selected =
+        |heading: &str| args.is_empty() || args.iter().any(|arg| heading.starts_with(arg));
+    for (heading, step) in STEPS.iter().filter(|(heading, _)| is_selected(heading)) {
         println!("\n=== {heading}");
-        tally.begin();
+        summary.begin_step();
         let start = Instant::now();
-        let done = step(&mut tally);
+        let result = step(&mut summary);
         let seconds = start.elapsed().as_secs_f64();
-        match done {
+        match result {
             Ok(()) => println!("=== {heading}: done in {seconds:.1} s"),
             Err(reason) => {
                 println!("=== {heading}: FAILED after {seconds:.1} s: {reason}");
-                tally.fail(heading, &reason);
+                summary.add_failure(heading, &reason);
             }
         }
     }
-    tally.close(begin.elapsed())
+    summary.print_totals(begin.elapsed())
 }
 
 /// `cargo xtask headers`: the header checks of the C ABI alone.
@@ -59,7 +60,7 @@ pub fn run(args: &[String]) -> Result<(), String> {
 /// # Errors
 /// A check failed.
 pub fn headers(_args: &[String]) -> Result<(), String> {
-    run::call(&mut run::cargo(&[
+    run::run_checked(&mut run::cargo(&[
         "test",
         "-p",
         "score-c-tests",
@@ -72,57 +73,64 @@ pub fn headers(_args: &[String]) -> Result<(), String> {
     ]))
 }
 
-fn set_up(_: &mut Tally) -> Result<(), String> {
-    setup::packages();
-    setup::testbeds();
-    setup::wishes();
-    setup::components();
+fn set_up(_: &mut TestSummary) -> Result<(), String> {
+    setup::install_required_packages();
+    setup::unpack_testbeds();
+    setup::install_optional_packages();
+    setup::install_rust_components();
     Ok(())
 }
 
-fn format(_: &mut Tally) -> Result<(), String> {
-    run::call(&mut run::cargo(&["fmt", "--all", "--check"]))
+fn format(_: &mut TestSummary) -> Result<(), String> {
+    run::run_checked(&mut run::cargo(&["fmt", "--all", "--check"]))
 }
 
-fn house_rules(tally: &mut Tally) -> Result<(), String> {
+fn house_rules(summary: &mut TestSummary) -> Result<(), String> {
     tidy::run(&[])?;
-    if !run::have("groff") {
-        tally.skip("man pages render", "groff is not installed");
+    if !run::is_installed("groff") {
+        summary.add_skip("man pages render", "groff is not installed");
     }
     Ok(())
 }
 
-fn clippy(_: &mut Tally) -> Result<(), String> {
-    run::call(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+fn clippy(_: &mut TestSummary) -> Result<(), String> {
+    run::run_checked(&mut run::cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))
 }
 
-fn release_build(_: &mut Tally) -> Result<(), String> {
+fn release_build(_: &mut TestSummary) -> Result<(), String> {
     run::build_release().map(drop)
 }
 
-fn tests(tally: &mut Tally) -> Result<(), String> {
-    let release = run::target()?.join("release");
+fn tests(summary: &mut TestSummary) -> Result<(), String> {
+    let release = run::target_dir()?.join("release");
     let mut command = run::cargo(&["test", "--workspace", "--no-fail-fast"]);
     // The scenarios run the programs that a user gets; they need not be built again.
     command.env("HARNESS_BIN_DIR", release);
-    tally.count(&mut command)
+    summary.run_and_count(&mut command)
 }
 
-fn loom(tally: &mut Tally) -> Result<(), String> {
-    let target = run::target()?.join("loom");
+fn loom(summary: &mut TestSummary) -> Result<(), String> {
+    let target = run::target_dir()?.join("loom");
     let mut command = run::cargo(&["test", "-p", "score-pm", "-p", "score-proto", "--lib"]);
     // What only the real devices use is not compiled in, and the compiler would say so.
     command
         .env("RUSTFLAGS", "--cfg loom -Adead_code -Aunused_imports")
         .env("CARGO_TARGET_DIR", target);
-    tally.count(&mut command)
+    summary.run_and_count(&mut command)
 }
 
-fn soak(tally: &mut Tally) -> Result<(), String> {
-    let program = run::target()?.join("release/score-soak");
+fn soak(summary: &mut TestSummary) -> Result<(), String> {
+    let program = run::target_dir()?.join("release/score-soak");
     for kind in ["kill", "messages", "memory", "gang"] {
-        run::call(Command::new(&program).args([kind, "-quick"]))?;
-        tally.pass(1);
+        run::run_checked(Command::new(&program).args([kind, "-quick"]))?;
+        summary.add_passed(1);
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::tally::Tally;
+use super::summary::TestSummary;
 use crate::run;
 
 const HOST: &str = "x86_64-unknown-linux-gnu";
@@ -12,21 +12,21 @@ const HOST: &str = "x86_64-unknown-linux-gnu";
 ///
 /// # Errors
 /// A test failed, or a sanitizer found something.
-pub fn run(tally: &mut Tally) -> Result<(), String> {
+pub fn run(summary: &mut TestSummary) -> Result<(), String> {
     if !cfg!(target_arch = "x86_64") {
-        tally.skip("sanitizers", "only tried on x86_64");
+        summary.add_skip("sanitizers", "only tried on x86_64");
         return Ok(());
     }
-    if !nightly() {
-        tally.skip("sanitizers", "no nightly toolchain (rustup toolchain install nightly)");
+    if !has_nightly_toolchain() {
+        summary.add_skip("sanitizers", "no nightly toolchain (rustup toolchain install nightly)");
         return Ok(());
     }
-    sanitize(tally, "address", "")?;
+    sanitize(summary, "address", "")?;
     // Without instrumented standard library the compiler asks for an explicit word.
-    sanitize(tally, "thread", " -Cunsafe-allow-abi-mismatch=sanitizer")
+    sanitize(summary, "thread", " -Cunsafe-allow-abi-mismatch=sanitizer")
 }
 
-fn nightly() -> bool {
+fn has_nightly_toolchain() -> bool {
     Command::new("rustup")
         .args(["run", "nightly", "cargo", "--version"])
         .stdout(Stdio::null())
@@ -35,19 +35,22 @@ fn nightly() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn sanitize(tally: &mut Tally, name: &str, more: &str) -> Result<(), String> {
+fn sanitize(summary: &mut TestSummary, name: &str, extra_flags: &str) -> Result<(), String> {
     println!("--- {name}");
-    let target = run::target()?.join(format!("sanitizer-{name}"));
+    let target = run::target_dir()?.join(format!("sanitizer-{name}"));
     let mut command = Command::new("rustup");
     command
         .args(["run", "nightly", "cargo", "test", "-p", "score-pm", "--lib", "--tests"])
         .args(["--target", HOST])
-        .current_dir(run::root())
+        .current_dir(run::source_root())
         .env_remove("CARGO")
         .env_remove("RUSTUP_TOOLCHAIN")
         .env("CARGO_TARGET_DIR", target)
-        .env("RUSTFLAGS", format!("-Zsanitizer={name} --cfg sanitized{more}"))
+        .env("RUSTFLAGS", format!("-Zsanitizer={name} --cfg sanitized{extra_flags}"))
         .env("ASAN_OPTIONS", "detect_leaks=0")
-        .env("TSAN_OPTIONS", format!("suppressions={}", run::root().join(".ci/tsan").display()));
-    tally.count(&mut command)
+        .env(
+            "TSAN_OPTIONS",
+            format!("suppressions={}", run::source_root().join(".ci/tsan").display()),
+        );
+    summary.run_and_count(&mut command)
 }

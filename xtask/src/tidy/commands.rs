@@ -3,12 +3,12 @@
 use super::Tree;
 
 /// Packages whose programs are for developers, not for users.
-const INTERNAL: &[&str] = &["xtask", "score-tests", "score-benches", "score-lan"];
+const DEVELOPER_PACKAGES: &[&str] = &["xtask", "score-tests", "score-benches", "score-lan"];
 
 /// The names of all commands that users get.
-pub fn names(tree: &Tree) -> Vec<String> {
+pub fn command_names(tree: &Tree) -> Vec<String> {
     let bins = tree.targets("bin").into_iter();
-    bins.filter(|(package, _, _)| !INTERNAL.contains(&package.as_str()))
+    bins.filter(|(package, _, _)| !DEVELOPER_PACKAGES.contains(&package.as_str()))
         // Cargo takes no + in a name; commands/build.rs gives this one its own.
         .map(|(_, name, _)| if name == "scorecxx" { "scorec++".into() } else { name })
         .collect()
@@ -17,21 +17,21 @@ pub fn names(tree: &Tree) -> Vec<String> {
 /// Commands without a man page, or that no scenario or test names.
 pub fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
-    for name in names(tree) {
-        let page = |path: &str| {
+    for name in command_names(tree) {
+        let is_man_page = |path: &str| {
             path.rsplit_once('/').is_some_and(|(folder, file)| {
                 folder.starts_with("docs/man")
                     && file.rsplit_once('.').is_some_and(|(stem, _)| stem == name)
             })
         };
-        if !tree.files.iter().any(|file| page(&file.path)) {
+        if !tree.files.iter().any(|file| is_man_page(&file.path)) {
             findings.push(format!("{name}: no man page docs/man/{name}.N"));
         }
-        let named = tree.ending(&["rs"]).any(|file| {
+        let is_tested = tree.files_with_extension(&["rs"]).any(|file| {
             (file.path.starts_with("tests/") || file.path.contains("/tests/"))
                 && file.lines.iter().any(|line| has_word(line, &name))
         });
-        if !named {
+        if !is_tested {
             findings.push(format!("{name}: no test names it"));
         }
     }
@@ -40,11 +40,11 @@ pub fn check(tree: &Tree) -> Vec<String> {
 
 /// Whether `word` stands in `line` on its own.
 fn has_word(line: &str, word: &str) -> bool {
-    let part = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '+';
+    let is_word_char = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '+';
     line.match_indices(word).any(|(start, found)| {
         let before = line[..start].chars().next_back();
         let after = line[start + found.len()..].chars().next();
-        !before.is_some_and(part) && !after.is_some_and(part)
+        !before.is_some_and(is_word_char) && !after.is_some_and(is_word_char)
     })
 }
 

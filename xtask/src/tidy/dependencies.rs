@@ -8,9 +8,9 @@ const DOCUMENT: &str = "docs/DEPENDENCIES.md";
 
 /// Direct dependencies without a line, lines without a dependency, and entries nobody uses.
 pub fn check(tree: &Tree) -> Vec<String> {
-    let used = used(tree);
-    let table = table(tree);
-    let documented = documented(tree);
+    let used = used_dependencies(tree);
+    let table = workspace_dependencies(tree);
+    let documented = documented_dependencies(tree);
     let mut findings = Vec::new();
     for name in used.difference(&documented) {
         findings.push(format!("{name}: no line in {DOCUMENT}"));
@@ -24,26 +24,28 @@ pub fn check(tree: &Tree) -> Vec<String> {
     for name in used.difference(&table) {
         findings.push(format!("{name}: not in the table of Cargo.toml"));
     }
-    findings.extend(idle(tree));
+    findings.extend(unused_dependencies(tree));
     findings
 }
 
 /// Dependencies that a package declares and no source file of it names.
-fn idle(tree: &Tree) -> Vec<String> {
+fn unused_dependencies(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
     for package in tree.metadata["packages"].as_array().into_iter().flatten() {
         let text = |field: &str| package[field].as_str().unwrap_or_default().to_string();
         let manifest = text("manifest_path");
-        let top = format!("{}/", tree.root.display());
-        let folder = manifest.strip_prefix(&top).unwrap_or_default().trim_end_matches("Cargo.toml");
-        for one in package["dependencies"].as_array().into_iter().flatten() {
-            let name = one["name"].as_str().unwrap_or_default();
+        let root_prefix = format!("{}/", tree.root.display());
+        let folder =
+            manifest.strip_prefix(&root_prefix).unwrap_or_default().trim_end_matches("Cargo.toml");
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let name = dependency["name"].as_str().unwrap_or_default();
             // Our own crates stand for the archives and objects that they are linked into.
             let crate_name = name.replace('-', "_");
-            let sources = tree.ending(&["rs"]).filter(|file| file.path.starts_with(folder));
-            let named =
+            let sources =
+                tree.files_with_extension(&["rs"]).filter(|file| file.path.starts_with(folder));
+            let names_crate =
                 |file: &super::Text| file.lines.iter().any(|line| line.contains(&crate_name));
-            if one["path"].is_null() && !sources.into_iter().any(named) {
+            if dependency["path"].is_null() && !sources.into_iter().any(names_crate) {
                 findings.push(format!("{}: {name} is declared and not used", text("name")));
             }
         }
@@ -52,18 +54,18 @@ fn idle(tree: &Tree) -> Vec<String> {
 }
 
 /// What the packages say they use from outside.
-fn used(tree: &Tree) -> BTreeSet<String> {
+fn used_dependencies(tree: &Tree) -> BTreeSet<String> {
     let packages = tree.metadata["packages"].as_array().into_iter().flatten();
     let dependencies =
-        packages.flat_map(|one| one["dependencies"].as_array().into_iter().flatten());
+        packages.flat_map(|package| package["dependencies"].as_array().into_iter().flatten());
     dependencies
-        .filter(|one| one["path"].is_null())
-        .filter_map(|one| one["name"].as_str().map(String::from))
+        .filter(|dependency| dependency["path"].is_null())
+        .filter_map(|dependency| dependency["name"].as_str().map(String::from))
         .collect()
 }
 
 /// The names in `[workspace.dependencies]` that come from outside.
-fn table(tree: &Tree) -> BTreeSet<String> {
+fn workspace_dependencies(tree: &Tree) -> BTreeSet<String> {
     let manifest = tree.files.iter().find(|file| file.path == "Cargo.toml");
     let lines = manifest.into_iter().flat_map(|file| &file.lines);
     let table = lines.skip_while(|line| *line != "[workspace.dependencies]").skip(1);
@@ -75,7 +77,7 @@ fn table(tree: &Tree) -> BTreeSet<String> {
 }
 
 /// The names in the first column of the document's table.
-fn documented(tree: &Tree) -> BTreeSet<String> {
+fn documented_dependencies(tree: &Tree) -> BTreeSet<String> {
     let document = tree.files.iter().find(|file| file.path == DOCUMENT);
     let lines = document.into_iter().flat_map(|file| &file.lines);
     lines

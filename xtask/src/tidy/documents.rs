@@ -9,11 +9,11 @@ use crate::run;
 /// Links of Markdown files to files or headings that are not there.
 pub fn links(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
-    for file in tree.ending(&["md"]) {
+    for file in tree.files_with_extension(&["md"]) {
         for (index, line) in file.lines.iter().enumerate() {
-            for target in targets(line) {
-                if let Some(fault) = fault(tree, file, target) {
-                    findings.push(format!("{}:{}: {target}: {fault}", file.path, index + 1));
+            for target in link_targets(line) {
+                if let Some(reason) = link_error(tree, file, target) {
+                    findings.push(format!("{}:{}: {target}: {reason}", file.path, index + 1));
                 }
             }
         }
@@ -22,11 +22,11 @@ pub fn links(tree: &Tree) -> Vec<String> {
 }
 
 /// The targets of `[text](target)` in a line.
-fn targets(line: &str) -> impl Iterator<Item = &str> {
+fn link_targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
 }
 
-fn fault(tree: &Tree, from: &Text, target: &str) -> Option<&'static str> {
+fn link_error(tree: &Tree, from: &Text, target: &str) -> Option<&'static str> {
     if target.starts_with("http://") || target.starts_with("https://") {
         return None;
     }
@@ -42,8 +42,10 @@ fn fault(tree: &Tree, from: &Text, target: &str) -> Option<&'static str> {
     }
     let text = std::fs::read_to_string(file).ok()?;
     let headings = text.lines().filter(|line| line.starts_with('#'));
-    let known = headings.map(|line| slug(line.trim_start_matches('#'))).any(|one| one == anchor);
-    if known { None } else { Some("no such heading") }
+    let has_heading = headings
+        .map(|line| slug(line.trim_start_matches('#')))
+        .any(|heading_slug| heading_slug == anchor);
+    if has_heading { None } else { Some("no such heading") }
 }
 
 /// A heading as forges make an anchor of it.
@@ -54,18 +56,19 @@ fn slug(heading: &str) -> String {
 }
 
 /// Tests that docs/SPECIFICATION.md names behind a link to their file, and that are not there.
-pub fn promises(tree: &Tree) -> Vec<String> {
+pub fn missing_tests(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
-    let page = tree.files.iter().filter(|file| file.path == "docs/SPECIFICATION.md");
-    for line in page.flat_map(|file| &file.lines) {
+    let specification = tree.files.iter().filter(|file| file.path == "docs/SPECIFICATION.md");
+    for line in specification.flat_map(|file| &file.lines) {
         for part in line.split("](../").skip(1) {
             let Some((path, rest)) = part.split_once(')') else { continue };
             let names = rest.split("; ").next().unwrap_or(rest).split('`').skip(1).step_by(2);
             let source = tree.files.iter().find(|file| file.path == path);
             for name in names {
                 let function = format!("fn {name}(");
-                let there = |file: &&Text| file.lines.iter().any(|line| line.contains(&function));
-                if source.filter(there).is_none() {
+                let defines_test =
+                    |file: &&Text| file.lines.iter().any(|line| line.contains(&function));
+                if source.filter(defines_test).is_none() {
                     findings.push(format!("docs/SPECIFICATION.md: {path} has no test {name}"));
                 }
             }
@@ -76,7 +79,7 @@ pub fn promises(tree: &Tree) -> Vec<String> {
 
 /// What groff says about the man pages; nothing where it is not installed.
 pub fn man_pages(tree: &Tree) -> Vec<String> {
-    if !run::have("groff") {
+    if !run::is_installed("groff") {
         return Vec::new();
     }
     let pages = tree.files.iter().filter(|file| {
@@ -95,8 +98,9 @@ pub fn man_pages(tree: &Tree) -> Vec<String> {
         match output {
             Ok(output) if output.status.success() && output.stderr.is_empty() => {}
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                findings.extend(said.lines().take(3).map(|line| format!("{}: {line}", page.path)));
+                let messages = String::from_utf8_lossy(&output.stderr);
+                findings
+                    .extend(messages.lines().take(3).map(|line| format!("{}: {line}", page.path)));
             }
             Err(error) => findings.push(format!("{}: groff: {error}", page.path)),
         }
@@ -111,7 +115,7 @@ mod tests {
     #[test]
     fn targets_and_slugs_are_as_forges_make_them() {
         let line = "see [a](b.md#c) and [d](https://x/y)";
-        assert_eq!(targets(line).collect::<Vec<_>>(), ["b.md#c", "https://x/y"]);
+        assert_eq!(link_targets(line).collect::<Vec<_>>(), ["b.md#c", "https://x/y"]);
         assert_eq!(slug(" A job's life"), "a-jobs-life");
     }
 }

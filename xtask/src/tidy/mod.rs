@@ -4,10 +4,10 @@
 mod commands;
 mod dependencies;
 mod documents;
+mod forbidden_strings;
 mod modules;
 mod sizes;
 mod unsafety;
-mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +34,10 @@ pub struct Tree {
 
 impl Tree {
     /// The files whose name ends in one of `extensions`.
-    pub fn ending<'a>(&'a self, extensions: &'a [&str]) -> impl Iterator<Item = &'a Text> {
+    pub fn files_with_extension<'a>(
+        &'a self,
+        extensions: &'a [&str],
+    ) -> impl Iterator<Item = &'a Text> {
         self.files.iter().filter(|file| {
             Path::new(&file.path)
                 .extension()
@@ -49,7 +52,7 @@ impl Tree {
         for package in self.metadata["packages"].as_array().into_iter().flatten() {
             for target in package["targets"].as_array().into_iter().flatten() {
                 let kinds = target["kind"].as_array().into_iter().flatten();
-                if kind.is_empty() || kinds.into_iter().any(|one| one == kind) {
+                if kind.is_empty() || kinds.into_iter().any(|target_kind| target_kind == kind) {
                     let source = PathBuf::from(text(&target["src_path"]));
                     found.push((text(&package["name"]), text(&target["name"]), source));
                 }
@@ -63,15 +66,15 @@ impl Tree {
 ///
 /// # Errors
 /// git or cargo do not answer.
-fn read() -> Result<Tree, String> {
-    let root = run::root();
-    let listed = Command::new("git")
+fn read_tree() -> Result<Tree, String> {
+    let root = run::source_root();
+    let git_output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(&root)
         .output()
         .map_err(|error| format!("git ls-files: {error}"))?;
     let mut files = Vec::new();
-    for name in listed.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+    for name in git_output.stdout.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         let path = String::from_utf8_lossy(name).into_owned();
         // Corpora are bytes; a deleted file that is still listed is not there.
         if let Ok(text) = std::fs::read_to_string(root.join(&path)) {
@@ -96,12 +99,12 @@ const RULES: &[Rule] = &[
     ("every source file belongs to a module tree", modules::orphans),
     ("every command has a man page and a test that names it", commands::check),
     ("files, functions and lines fit a screen", sizes::check),
-    ("nothing is left to do, no path of one machine", words::check),
+    ("nothing is left to do, no path of one machine", forbidden_strings::check),
     ("every dependency is used and has its line", dependencies::check),
-    ("unsafe code says why", unsafety::reasons),
-    ("both ends of a SYNC pair are marked", unsafety::pairs),
+    ("unsafe code says why", unsafety::unexplained_unsafe),
+    ("both ends of a SYNC pair are marked", unsafety::unpaired_sync_comments),
     ("links in documents resolve", documents::links),
-    ("every promise names a test that exists", documents::promises),
+    ("every promise names a test that exists", documents::missing_tests),
     ("man pages render without a warning", documents::man_pages),
 ];
 
@@ -110,7 +113,7 @@ const RULES: &[Rule] = &[
 /// # Errors
 /// All findings, one a line.
 pub fn check() -> Result<Vec<String>, String> {
-    let tree = read()?;
+    let tree = read_tree()?;
     let mut findings = Vec::new();
     for (name, rule) in RULES {
         for finding in rule(&tree) {
@@ -131,7 +134,7 @@ pub fn check() -> Result<Vec<String>, String> {
 /// # Errors
 /// The tree cannot be read.
 pub fn command_names() -> Result<Vec<String>, String> {
-    Ok(commands::names(&read()?))
+    Ok(commands::command_names(&read_tree()?))
 }
 
 /// `cargo xtask tidy`.

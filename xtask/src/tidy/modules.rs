@@ -7,35 +7,35 @@ use super::Tree;
 
 /// The `.rs` files that no target reaches.
 pub fn orphans(tree: &Tree) -> Vec<String> {
-    let mut open: Vec<(PathBuf, PathBuf)> = Vec::new();
+    let mut pending: Vec<(PathBuf, PathBuf)> = Vec::new();
     for (_, _, source) in tree.targets("") {
-        let children = source.parent().unwrap_or(Path::new("")).to_path_buf();
-        open.push((source, children));
+        let module_dir = source.parent().unwrap_or(Path::new("")).to_path_buf();
+        pending.push((source, module_dir));
     }
     // fuzz/ is a workspace of its own: each of its targets is a file that its manifest names.
     for file in tree.files.iter().filter(|file| file.path.starts_with("fuzz/fuzz_targets/")) {
-        open.push((tree.root.join(&file.path), tree.root.join("fuzz/fuzz_targets")));
+        pending.push((tree.root.join(&file.path), tree.root.join("fuzz/fuzz_targets")));
     }
     let mut reached = HashSet::new();
-    while let Some((source, children)) = open.pop() {
+    while let Some((source, module_dir)) = pending.pop() {
         let Ok(source) = source.canonicalize() else { continue };
         let Ok(text) = std::fs::read_to_string(&source) else { continue };
-        let beside = source.parent().unwrap_or(Path::new("")).to_path_buf();
+        let source_dir = source.parent().unwrap_or(Path::new("")).to_path_buf();
         if !reached.insert(source) {
             continue;
         }
-        for (name, path) in declared(&text) {
+        for (name, path) in declared_modules(&text) {
             if let Some(path) = path {
-                let file = beside.join(path);
-                open.push((file.clone(), file.parent().unwrap_or(&beside).to_path_buf()));
+                let file = source_dir.join(path);
+                pending.push((file.clone(), file.parent().unwrap_or(&source_dir).to_path_buf()));
             } else {
-                let folder = children.join(&name);
-                open.push((children.join(format!("{name}.rs")), folder.clone()));
-                open.push((folder.join("mod.rs"), folder));
+                let folder = module_dir.join(&name);
+                pending.push((module_dir.join(format!("{name}.rs")), folder.clone()));
+                pending.push((folder.join("mod.rs"), folder));
             }
         }
     }
-    let files = tree.ending(&["rs"]).filter(|file| {
+    let files = tree.files_with_extension(&["rs"]).filter(|file| {
         let path = tree.root.join(&file.path);
         !reached.contains(&path.canonicalize().unwrap_or(path))
             && !compiled_by_name(tree, &file.path)
@@ -47,11 +47,12 @@ pub fn orphans(tree: &Tree) -> Vec<String> {
 fn compiled_by_name(tree: &Tree, path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let quoted = format!("{name}\"");
-    tree.ending(&["rs"]).any(|file| file.lines.iter().any(|line| line.contains(&quoted)))
+    tree.files_with_extension(&["rs"])
+        .any(|file| file.lines.iter().any(|line| line.contains(&quoted)))
 }
 
 /// The modules that a source text declares in files of their own: name, and `#[path]` if given.
-fn declared(text: &str) -> Vec<(String, Option<String>)> {
+fn declared_modules(text: &str) -> Vec<(String, Option<String>)> {
     let mut modules = Vec::new();
     let mut path = None;
     for line in text.lines().map(str::trim) {
@@ -74,9 +75,9 @@ fn module_name(declaration: &str) -> Option<&str> {
         Some((visibility, name)) => (visibility.trim(), name.trim()),
         None => return None,
     };
-    let known = visibility.is_empty() || visibility.starts_with("pub");
-    let word = name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
-    (known && word && !name.is_empty()).then_some(name)
+    let is_visibility = visibility.is_empty() || visibility.starts_with("pub");
+    let is_identifier = name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    (is_visibility && is_identifier && !name.is_empty()).then_some(name)
 }
 
 #[cfg(test)]
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn declarations_are_found_with_their_paths() {
         let text = "mod a;\npub(crate) mod b;\n#[path = \"x/y.rs\"]\nmod c;\nlet mod_d = 1;\n";
-        let found = declared(text);
+        let found = declared_modules(text);
         assert_eq!(found[0], ("a".into(), None));
         assert_eq!(found[1], ("b".into(), None));
         assert_eq!(found[2], ("c".into(), Some("x/y.rs".into())));

@@ -14,15 +14,15 @@ const LITERAL_HARD: usize = 140;
 /// What is beyond a hard limit.
 pub fn check(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
-    for file in tree.ending(&["rs", "c", "h"]) {
+    for file in tree.files_with_extension(&["rs", "c", "h"]) {
         let length = file.lines.len();
         if length > FILE_HARD {
             findings.push(format!("{}: {length} lines, at most {FILE_HARD}", file.path));
         }
         for (index, line) in file.lines.iter().enumerate() {
             let width = line.chars().count();
-            let literal = line.contains('"') && !line.trim_start().starts_with("//");
-            let limit = if literal { LITERAL_HARD } else { LINE_HARD };
+            let has_literal = line.contains('"') && !line.trim_start().starts_with("//");
+            let limit = if has_literal { LITERAL_HARD } else { LINE_HARD };
             if width > limit {
                 let number = index + 1;
                 findings.push(format!("{}:{number}: {width} columns, at most {limit}", file.path));
@@ -35,14 +35,15 @@ pub fn check(tree: &Tree) -> Vec<String> {
 
 /// What is beyond a soft limit.
 pub fn hints(tree: &Tree) -> Vec<String> {
-    let long = tree.ending(&["rs", "c", "h"]).filter(|file| file.lines.len() > FILE_SOFT);
+    let long =
+        tree.files_with_extension(&["rs", "c", "h"]).filter(|file| file.lines.len() > FILE_SOFT);
     let files = long.map(|file| format!("{}: {} lines", file.path, file.lines.len()));
     files.chain(long_functions(tree, FUNCTION_SOFT)).collect()
 }
 
 fn long_functions(tree: &Tree, limit: usize) -> Vec<String> {
     let mut findings = Vec::new();
-    for file in tree.ending(&["rs"]) {
+    for file in tree.files_with_extension(&["rs"]) {
         for (line, name, length) in functions(file) {
             if length > limit {
                 findings.push(format!("{}:{line}: {name} has {length} lines", file.path));
@@ -62,9 +63,9 @@ fn functions(file: &Text) -> Vec<(usize, String, usize)> {
         let end = format!("{indent}}}");
         // A declaration without body ends before any closing brace of its own depth.
         let body = file.lines[start..].iter().position(|line| line.ends_with(['{', ';', '}']));
-        let opens = body.is_some_and(|at| file.lines[start + at].ends_with('{'));
+        let has_body = body.is_some_and(|offset| file.lines[start + offset].ends_with('{'));
         if let Some(length) = file.lines[start..].iter().position(|line| *line == end)
-            && opens
+            && has_body
         {
             found.push((start + 1, name, length + 1));
         }
@@ -76,12 +77,12 @@ fn functions(file: &Text) -> Vec<(usize, String, usize)> {
 fn function_name(code: &str) -> Option<String> {
     let (before, after) = code.split_once("fn ")?;
     let words = ["pub", "const", "unsafe", "extern", "async"];
-    let begins = before.split_whitespace().all(|word| {
+    let is_function = before.split_whitespace().all(|word| {
         words.iter().any(|known| word.starts_with(known)) || word == "\"C\"" || word.ends_with(')')
     });
     let name: String =
         after.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
-    (begins && !name.is_empty()).then_some(name)
+    (is_function && !name.is_empty()).then_some(name)
 }
 
 #[cfg(test)]

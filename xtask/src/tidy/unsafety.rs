@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use super::Tree;
 
 /// Modules that allow unsafe code without saying why.
-pub fn reasons(tree: &Tree) -> Vec<String> {
+pub fn unexplained_unsafe(tree: &Tree) -> Vec<String> {
     let mut findings = Vec::new();
-    for file in tree.ending(&["rs"]).filter(|file| !file.path.starts_with("xtask/src/tidy/")) {
+    for file in
+        tree.files_with_extension(&["rs"]).filter(|file| !file.path.starts_with("xtask/src/tidy/"))
+    {
         for (index, line) in file.lines.iter().enumerate() {
-            let place = format!("{}:{}", file.path, index + 1);
+            let location = format!("{}:{}", file.path, index + 1);
             // `allow` where some configuration (loom) leaves no unsafe code, else `expect`.
             if !line.contains("expect(unsafe_code)") && !line.contains("allow(unsafe_code)") {
                 continue;
@@ -18,7 +20,7 @@ pub fn reasons(tree: &Tree) -> Vec<String> {
             let above = file.lines[..index].iter().rev();
             let mut comment = above.take_while(|line| line.trim_start().starts_with("//"));
             if !comment.any(|line| line.contains("UNSAFETY: ")) {
-                findings.push(format!("{place}: no // UNSAFETY: line above"));
+                findings.push(format!("{location}: no // UNSAFETY: line above"));
             }
         }
     }
@@ -26,9 +28,9 @@ pub fn reasons(tree: &Tree) -> Vec<String> {
 }
 
 /// Names in `SYNC: name` comments that stand only once: the other end of the pair is not marked.
-pub fn pairs(tree: &Tree) -> Vec<String> {
+pub fn unpaired_sync_comments(tree: &Tree) -> Vec<String> {
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for file in tree.ending(&["rs"]).filter(|file| !file.path.starts_with("xtask/")) {
+    for file in tree.files_with_extension(&["rs"]).filter(|file| !file.path.starts_with("xtask/")) {
         for (index, line) in file.lines.iter().enumerate() {
             let Some((before, after)) = line.split_once("SYNC: ") else { continue };
             if !before.contains("//") {
@@ -41,6 +43,8 @@ pub fn pairs(tree: &Tree) -> Vec<String> {
             seen.entry(name).or_default().push(format!("{}:{}", file.path, index + 1));
         }
     }
-    let single = seen.into_iter().filter(|(_, places)| places.len() == 1);
-    single.map(|(name, places)| format!("{}: SYNC: {name} has no other end", places[0])).collect()
+    let single = seen.into_iter().filter(|(_, locations)| locations.len() == 1);
+    single
+        .map(|(name, locations)| format!("{}: SYNC: {name} has no other end", locations[0]))
+        .collect()
 }

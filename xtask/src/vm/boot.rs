@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use super::Options;
 use super::cpio::Archive;
 use super::image;
+use super::links::VmLinks;
 use super::tsc;
-use super::wires::Wires;
 use crate::run;
 
 /// For an emulated machine: nothing that costs time and shows nothing. A kernel that has failed
@@ -19,69 +19,73 @@ use crate::run;
 const KERNEL_OPTIONS: &str = "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off nokaslr \
                               random.trust_cpu=on tsc=reliable no_timer_check audit=0 rdinit=/init";
 /// What a kernel's report of its own fault begins with.
-const FAULTS: [&str; 4] = ["kernel BUG at", "BUG: ", "Oops: ", "Kernel panic"];
+const KERNEL_FAULT_MARKERS: [&str; 4] = ["kernel BUG at", "BUG: ", "Oops: ", "Kernel panic"];
 /// A boot takes 4 s, on a busy machine 15; one in some dozens stops before its first line.
-const BOOT: Duration = Duration::from_secs(60);
-const BOOTS: u32 = 3;
+const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_BOOT_ATTEMPTS: u32 = 3;
 /// Of the console, where a run did not come to its end.
 const LAST_LINES: usize = 20;
 /// Of what a kernel says that has failed: where, and called by whom.
-const LINES_OF_A_FAULT: usize = 50;
+const FAULT_CONTEXT_LINES: usize = 50;
 
 /// Boots, runs, and answers the program's exit code.
 ///
 /// # Errors
 /// A program is not there, qemu does not start, or no exit code came within the time.
-pub fn run(home: &Path, options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
-    let folder = home.join(format!("run-{}", std::process::id()));
+pub fn run(vm_dir: &Path, options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
+    let folder = vm_dir.join(format!("run-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let done = in_folder(home, &folder, options, programs);
+    let result = run_in_folder(vm_dir, &folder, options, programs);
     let _ = fs::remove_dir_all(&folder);
-    done
+    result
 }
 
-fn in_folder(
-    home: &Path,
+fn run_in_folder(
+    vm_dir: &Path,
     folder: &Path,
     options: &Options,
     programs: &[Vec<String>],
 ) -> Result<i32, String> {
-    let disk = folder.join("files.cpio");
-    let told = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
-    let base = home.join("base.cpio");
-    let mut files = fs::read(&base).map_err(|error| told(&base, error))?;
-    files.extend(given(home, options, programs)?);
-    fs::write(&disk, files).map_err(|error| told(&disk, error))?;
-    for _ in 1..BOOTS {
-        match once(home, options, folder)? {
-            Some(texts) => return codes(&texts, options),
+    let initrd_path = folder.join("files.cpio");
+    let io_error = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let base = vm_dir.join("base.cpio");
+    let mut initrd = fs::read(&base).map_err(|error| io_error(&base, error))?;
+    initrd.extend(payload_archive(vm_dir, options, programs)?);
+    fs::write(&initrd_path, initrd).map_err(|error| io_error(&initrd_path, error))?;
+    for _ in 1..MAX_BOOT_ATTEMPTS {
+        match boot_once(vm_dir, options, folder)? {
+            Some(texts) => return overall_exit_code(&texts, options),
             None => println!("vm: it did not boot; once more"),
         }
     }
-    let texts = once(home, options, folder)?;
-    codes(&texts.ok_or("the virtual machine does not boot")?, options)
+    let texts = boot_once(vm_dir, options, folder)?;
+    overall_exit_code(&texts.ok_or("the virtual machine does not boot")?, options)
 }
 
 /// The consoles, after all have ended, one has ended badly, or their time is over. None: one did
 /// not boot.
-fn once(home: &Path, options: &Options, folder: &Path) -> Result<Option<Vec<String>>, String> {
-    let wires = Wires::new(options.machines)?;
+fn boot_once(
+    vm_dir: &Path,
+    options: &Options,
+    folder: &Path,
+) -> Result<Option<Vec<String>>, String> {
+    let links = VmLinks::new(options.machine_count)?;
     let mut machines = Machines(Vec::new());
-    for number in 1..=options.machines {
-        machines.0.push(Machine::start(home, options, folder, &wires, number)?);
+    for number in 1..=options.machine_count {
+        machines.0.push(Machine::start(vm_dir, options, folder, &links, number)?);
     }
-    let (begin, limit) = (Instant::now(), Duration::from_secs(options.seconds));
+    let (begin, timeout) = (Instant::now(), Duration::from_secs(options.timeout_s));
     let mut booted = false;
     loop {
         booted = booted || machines.0.iter().all(Machine::is_ready);
-        let hangs = !booted && begin.elapsed() > BOOT.min(limit);
-        if machines.are_over()? || hangs || begin.elapsed() > limit {
+        let is_hung = !booted && begin.elapsed() > BOOT_TIMEOUT.min(timeout);
+        if machines.have_exited()? || is_hung || begin.elapsed() > timeout {
             break;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
     let booted = booted || machines.0.iter().all(Machine::is_ready);
-    Ok(booted.then(|| machines.0.iter().map(Machine::console).collect()))
+    Ok(booted.then(|| machines.0.iter().map(Machine::console_text).collect()))
 }
 
 /// Those of one run; none outlives it.
@@ -89,46 +93,46 @@ struct Machines(Vec<Machine>);
 
 impl Machines {
     /// All have ended, or one badly: then the other would wait for it.
-    fn are_over(&mut self) -> Result<bool, String> {
-        let mut over = true;
+    fn have_exited(&mut self) -> Result<bool, String> {
+        let mut all_exited = true;
         for machine in &mut self.0 {
-            let ended = machine.child.try_wait().map_err(|error| error.to_string())?.is_some();
-            let code = machine.code();
+            let has_exited = machine.child.try_wait().map_err(|error| error.to_string())?.is_some();
+            let code = machine.exit_code();
             if code.is_some_and(|code| code != 0) {
-                return Ok(ended || self.0.len() > 1);
+                return Ok(has_exited || self.0.len() > 1);
             }
-            over &= ended;
+            all_exited &= has_exited;
         }
-        Ok(over)
+        Ok(all_exited)
     }
 }
 
 struct Machine {
     child: Child,
-    console: PathBuf,
+    console_path: PathBuf,
     /// Copies its output, where there are two.
-    copier: Option<JoinHandle<()>>,
+    output_thread: Option<JoinHandle<()>>,
 }
 
 impl Machine {
     fn start(
-        home: &Path,
+        vm_dir: &Path,
         options: &Options,
         folder: &Path,
-        wires: &Wires,
+        links: &VmLinks,
         number: u32,
     ) -> Result<Machine, String> {
-        let console = folder.join(format!("console{number}"));
-        let _ = fs::remove_file(&console);
-        let mut command = command(home, options, &folder.join("files.cpio"), &console);
-        if options.machines > 1 {
-            command.args(wires.arguments(number)).stdout(Stdio::piped());
+        let console_path = folder.join(format!("console{number}"));
+        let _ = fs::remove_file(&console_path);
+        let mut command = qemu_command(vm_dir, options, &folder.join("files.cpio"), &console_path);
+        if options.machine_count > 1 {
+            command.args(links.qemu_arguments(number)).stdout(Stdio::piped());
         }
         let kernel = format!("{KERNEL_OPTIONS} tsc_early_khz={}", tsc::khz());
-        command.args(["-append", &wires.kernel_options(&kernel, number)]);
+        command.args(["-append", &links.kernel_options(&kernel, number)]);
         let mut child = command.spawn().map_err(|error| format!("qemu: {error}"))?;
         let output = child.stdout.take();
-        let copier = output.map(|output| {
+        let output_thread = output.map(|output| {
             std::thread::spawn(move || {
                 // The first one's tests are counted by whoever reads this.
                 let prefix = if number == 1 { String::new() } else { format!("{number}| ") };
@@ -137,19 +141,19 @@ impl Machine {
                 }
             })
         });
-        Ok(Machine { child, console, copier })
+        Ok(Machine { child, console_path, output_thread })
     }
 
-    fn console(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned()
+    fn console_text(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.console_path).unwrap_or_default()).into_owned()
     }
 
     fn is_ready(&self) -> bool {
-        said(&self.console(), "ready ").is_some()
+        last_report(&self.console_text(), "ready ").is_some()
     }
 
-    fn code(&self) -> Option<i32> {
-        said(&self.console(), "code ")?.parse().ok()
+    fn exit_code(&self) -> Option<i32> {
+        last_report(&self.console_text(), "code ")?.parse().ok()
     }
 }
 
@@ -157,78 +161,82 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if let Some(copier) = self.copier.take() {
-            let _ = copier.join();
+        if let Some(output_thread) = self.output_thread.take() {
+            let _ = output_thread.join();
         }
     }
 }
 
 /// The first exit code that is not 0. A machine may be switched off once it has said one.
-fn codes(consoles: &[String], options: &Options) -> Result<i32, String> {
-    let codes = consoles.iter().map(|console| code(console, options));
-    let codes: Vec<Result<i32, String>> = codes.collect();
-    if let Some(bad) = codes.iter().flatten().find(|code| **code != 0) {
-        return Ok(*bad);
+fn overall_exit_code(consoles: &[String], options: &Options) -> Result<i32, String> {
+    let exit_codes = consoles.iter().map(|console| parse_exit_code(console, options));
+    let exit_codes: Vec<Result<i32, String>> = exit_codes.collect();
+    if let Some(failure) = exit_codes.iter().flatten().find(|code| **code != 0) {
+        return Ok(*failure);
     }
-    codes.into_iter().collect::<Result<Vec<_>, _>>().map(|_| 0)
+    exit_codes.into_iter().collect::<Result<Vec<_>, _>>().map(|_| 0)
 }
 
-fn code(console: &str, options: &Options) -> Result<i32, String> {
-    if let Some(code) = said(console, "code ").and_then(|code| code.parse().ok()) {
+fn parse_exit_code(console: &str, options: &Options) -> Result<i32, String> {
+    if let Some(code) = last_report(console, "code ").and_then(|code| code.parse().ok()) {
         return Ok(code);
     }
     let lines: Vec<&str> = console.lines().collect();
-    let is_fault = |line: &&str| FAULTS.iter().any(|word| line.contains(word));
+    let is_fault = |line: &&str| KERNEL_FAULT_MARKERS.iter().any(|word| line.contains(word));
     if let Some(first) = lines.iter().position(is_fault) {
         // What led to it is in the line before.
-        let shown = lines.iter().skip(first.saturating_sub(1)).take(LINES_OF_A_FAULT);
-        let shown = shown.map(|line| format!("\n{line}")).collect::<String>();
-        return Err(format!("the kernel of the virtual machine has failed:{shown}"));
+        let fault_lines = lines.iter().skip(first.saturating_sub(1)).take(FAULT_CONTEXT_LINES);
+        let fault_text = fault_lines.map(|line| format!("\n{line}")).collect::<String>();
+        return Err(format!("the kernel of the virtual machine has failed:{fault_text}"));
     }
     let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
-    let seconds = options.seconds;
+    let seconds = options.timeout_s;
     Err(format!("no exit code from the virtual machine within {seconds} s; its console:\n{last}"))
 }
 
 /// What the machine's first process last said of this kind.
-fn said<'a>(console: &'a str, kind: &str) -> Option<&'a str> {
-    let of_init = console.lines().filter_map(|line| line.trim().strip_prefix("score-vm "));
-    of_init.filter_map(|line| line.strip_prefix(kind)).next_back()
+fn last_report<'a>(console: &'a str, kind: &str) -> Option<&'a str> {
+    let init_lines = console.lines().filter_map(|line| line.trim().strip_prefix("score-vm "));
+    init_lines.filter_map(|line| line.strip_prefix(kind)).next_back()
 }
 
 /// The programs with their libraries, and how they are called.
-fn given(home: &Path, options: &Options, programs: &[Vec<String>]) -> Result<Vec<u8>, String> {
+fn payload_archive(
+    vm_dir: &Path,
+    options: &Options,
+    programs: &[Vec<String>],
+) -> Result<Vec<u8>, String> {
     let mut archive = Archive::default();
-    archive.folder("given");
-    let (mut files, mut lines) = (Vec::new(), Vec::new());
+    archive.add_directory("given");
+    let (mut files, mut command_lines) = (Vec::new(), Vec::new());
     for words in programs {
         let (program, arguments) = words.split_first().ok_or("no program")?;
         let path = PathBuf::from(program);
-        let mut called = program.clone();
+        let mut command_word = program.clone();
         if path.is_file() {
-            called = inside(&path);
+            command_word = path_in_vm(&path);
             files.push(path);
         } else if program.contains('/') {
             return Err(format!("{program}: no such file"));
         }
         // Else it is one of busybox's own, or rdma.
-        let words = std::iter::once(&called).chain(arguments);
-        lines.push(words.map(|word| quote(word)).collect::<Vec<_>>().join(" "));
+        let words = std::iter::once(&command_word).chain(arguments);
+        command_lines.push(words.map(|word| quote(word)).collect::<Vec<_>>().join(" "));
     }
     files.extend(options.files.iter().cloned());
     files.sort();
     files.dedup();
     for path in &files {
-        archive.copy(inside(path).trim_start_matches('/'), path)?;
+        archive.add_copy_of(path_in_vm(path).trim_start_matches('/'), path)?;
     }
     // The same libibverbs as in the machine, whatever this one has.
-    image::libraries(&mut archive, &home.join("root"), &files, &["libibverbs.so.1"])?;
-    archive.file("command", 0o644, format!("{}\n", lines.join(" && ")).as_bytes());
+    image::add_libraries(&mut archive, &vm_dir.join("root"), &files, &["libibverbs.so.1"])?;
+    archive.add_file("command", 0o644, format!("{}\n", command_lines.join(" && ")).as_bytes());
     Ok(archive.finish())
 }
 
 /// Where a file of this machine is in that one.
-pub fn inside(path: &Path) -> String {
+pub fn path_in_vm(path: &Path) -> String {
     format!("/given/{}", path.file_name().unwrap_or_default().to_string_lossy())
 }
 
@@ -236,29 +244,29 @@ fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-fn command(home: &Path, options: &Options, disk: &Path, console: &Path) -> Command {
-    let mut command = qemu(home);
+fn qemu_command(vm_dir: &Path, options: &Options, initrd_path: &Path, console: &Path) -> Command {
+    let mut command = qemu_program(vm_dir);
     let serial = format!("file:{}", console.display());
     command
         .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
         .args(["-machine", "q35,accel=tcg", "-cpu", "max,la57=off"])
-        .args(["-m", &options.memory.to_string(), "-smp", &options.processors.to_string()])
+        .args(["-m", &options.memory_mib.to_string(), "-smp", &options.processor_count.to_string()])
         .args(["-serial", &serial, "-serial", "stdio"])
         .arg("-kernel")
-        .arg(home.join("kernel"))
+        .arg(vm_dir.join("kernel"))
         .arg("-initrd")
-        .arg(disk)
+        .arg(initrd_path)
         .stdin(Stdio::null());
     command
 }
 
 /// This machine's own qemu, or the unpacked one with its libraries and firmware.
-fn qemu(home: &Path) -> Command {
+fn qemu_program(vm_dir: &Path) -> Command {
     const NAME: &str = "qemu-system-x86_64";
-    if run::have(NAME) {
+    if run::is_installed(NAME) {
         return Command::new(NAME);
     }
-    let root = home.join("root");
+    let root = vm_dir.join("root");
     let mut command = Command::new(root.join("usr/bin").join(NAME));
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
     let libraries = libraries.map(|folder| root.join(folder).display().to_string());
@@ -271,22 +279,25 @@ fn qemu(home: &Path) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::{Options, code, quote, said};
+    use super::{Options, last_report, parse_exit_code, quote};
 
     #[test]
-    fn the_exit_code_is_what_the_first_process_said_last() {
+    fn the_exit_code_is_in_the_last_report_of_init() {
         let console = "[1.0] noise\r\nscore-vm ready 1.6\r\nscore-vm code 3\r\n";
-        assert_eq!((said(console, "code "), said(console, "ready ")), (Some("3"), Some("1.6")));
-        assert_eq!(said("score-vm ready", "code "), None);
+        assert_eq!(
+            (last_report(console, "code "), last_report(console, "ready ")),
+            (Some("3"), Some("1.6"))
+        );
+        assert_eq!(last_report("score-vm ready", "code "), None);
         assert_eq!(quote("it's"), r"'it'\''s'");
     }
     #[test]
-    fn a_kernel_that_has_failed_is_shown_from_its_first_word() {
+    fn a_kernel_fault_is_shown_from_its_first_line() {
         let console =
             "score-vm ready 1.6\nnoise\nlist_del corruption\nkernel BUG at 59!\nRIP: here";
-        let text = code(console, &Options::default()).unwrap_err();
+        let text = parse_exit_code(console, &Options::default()).unwrap_err();
         assert!(text.ends_with("has failed:\nlist_del corruption\nkernel BUG at 59!\nRIP: here"));
-        let text = code("score-vm ready 1.6", &Options::default()).unwrap_err();
+        let text = parse_exit_code("score-vm ready 1.6", &Options::default()).unwrap_err();
         assert!(text.starts_with("no exit code") && text.ends_with("ready 1.6"));
     }
 }

@@ -6,76 +6,76 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-const FOLDER: u32 = 0o040_000;
-const FILE: u32 = 0o100_000;
-const CONSOLE: u32 = 0o020_000;
+const MODE_DIRECTORY: u32 = 0o040_000;
+const MODE_REGULAR: u32 = 0o100_000;
+const MODE_CHAR_DEVICE: u32 = 0o020_000;
 
 /// An archive that grows in memory.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,
-    folders: BTreeSet<String>,
-    entries: u32,
+    directories: BTreeSet<String>,
+    entry_count: u32,
 }
 
 impl Archive {
     /// A folder, and those above it.
-    pub fn folder(&mut self, path: &str) {
-        if let Some((above, _)) = path.rsplit_once('/') {
-            self.folder(above);
+    pub fn add_directory(&mut self, path: &str) {
+        if let Some((parent, _)) = path.rsplit_once('/') {
+            self.add_directory(parent);
         }
-        if !path.is_empty() && self.folders.insert(path.into()) {
-            self.entry(path, FOLDER | 0o755, &[], 0);
+        if !path.is_empty() && self.directories.insert(path.into()) {
+            self.add_entry(path, MODE_DIRECTORY | 0o755, &[], 0);
         }
     }
 
     /// A file with these contents.
-    pub fn file(&mut self, path: &str, mode: u32, contents: &[u8]) {
-        self.above(path);
-        self.entry(path, FILE | mode, contents, 0);
+    pub fn add_file(&mut self, path: &str, mode: u32, contents: &[u8]) {
+        self.add_parent(path);
+        self.add_entry(path, MODE_REGULAR | mode, contents, 0);
     }
 
     /// A copy of a file.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn copy(&mut self, path: &str, from: &Path) -> Result<(), String> {
-        let told = |error: std::io::Error| format!("{}: {error}", from.display());
-        let contents = fs::read(from).map_err(told)?;
-        let mode = fs::metadata(from).map_err(told)?.permissions().mode() & 0o777;
-        self.file(path, mode, &contents);
+    pub fn add_copy_of(&mut self, path: &str, from: &Path) -> Result<(), String> {
+        let io_error = |error: std::io::Error| format!("{}: {error}", from.display());
+        let contents = fs::read(from).map_err(io_error)?;
+        let mode = fs::metadata(from).map_err(io_error)?.permissions().mode() & 0o777;
+        self.add_file(path, mode, &contents);
         Ok(())
     }
 
     /// The console, which the kernel opens before anything is mounted.
-    pub fn console(&mut self) {
-        self.folder("dev");
-        self.entry("dev/console", CONSOLE | 0o600, &[], 5 << 8 | 1);
+    pub fn add_console(&mut self) {
+        self.add_directory("dev");
+        self.add_entry("dev/console", MODE_CHAR_DEVICE | 0o600, &[], 5 << 8 | 1);
     }
 
-    fn above(&mut self, path: &str) {
-        if let Some((above, _)) = path.rsplit_once('/') {
-            self.folder(above);
+    fn add_parent(&mut self, path: &str) {
+        if let Some((parent, _)) = path.rsplit_once('/') {
+            self.add_directory(parent);
         }
     }
 
-    fn entry(&mut self, path: &str, mode: u32, contents: &[u8], device: u32) {
-        self.entries += 1;
+    fn add_entry(&mut self, path: &str, mode: u32, contents: &[u8], device: u32) {
+        self.entry_count += 1;
         let (major, minor) = (device >> 8, device & 0xff);
-        let (size, name) = (contents.len(), path.len() + 1);
+        let (contents_len, name_len) = (contents.len(), path.len() + 1);
         let fields: [usize; 13] = [
-            self.entries as usize,
+            self.entry_count as usize,
             mode as usize,
             0,
             0,
             1,
             0,
-            size,
+            contents_len,
             0,
             0,
             major as usize,
             minor as usize,
-            name,
+            name_len,
             0,
         ];
         self.bytes.extend(b"070701");
@@ -95,7 +95,7 @@ impl Archive {
 
     /// All of it, to be followed by others.
     pub fn finish(mut self) -> Vec<u8> {
-        self.entry("TRAILER!!!", 0, &[], 0);
+        self.add_entry("TRAILER!!!", 0, &[], 0);
         self.bytes.resize(self.bytes.len().next_multiple_of(512), 0);
         self.bytes
     }
@@ -106,15 +106,16 @@ mod tests {
     use super::Archive;
 
     #[test]
-    fn folders_come_before_what_is_in_them_and_all_is_aligned() {
+    fn directories_precede_their_files_and_entries_are_aligned() {
         let mut archive = Archive::default();
-        archive.file("a/b/c", 0o644, b"12345");
+        archive.add_file("a/b/c", 0o644, b"12345");
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 512, 0);
         let text = String::from_utf8_lossy(&bytes);
-        let heads: Vec<usize> = text.match_indices("070701").map(|(at, _)| at).collect();
-        assert_eq!(heads.len(), 4, "a, a/b, a/b/c and the end");
-        assert!(heads.iter().all(|at| at % 4 == 0));
+        let header_offsets: Vec<usize> =
+            text.match_indices("070701").map(|(offset, _)| offset).collect();
+        assert_eq!(header_offsets.len(), 4, "a, a/b, a/b/c and the end");
+        assert!(header_offsets.iter().all(|offset| offset % 4 == 0));
         assert!(text.find("a/b\0").unwrap() < text.find("a/b/c\0").unwrap());
     }
 }

@@ -9,12 +9,12 @@
 mod boot;
 mod cpio;
 mod image;
+mod links;
 mod packages;
 mod siw;
 mod tsc;
-mod wires;
 
-pub use boot::inside;
+pub use boot::path_in_vm;
 
 use std::path::PathBuf;
 
@@ -26,20 +26,26 @@ const USAGE: &str = "usage: cargo xtask vm [-machines 1|2] [-smp N] [-memory MIB
 /// What a run is asked for.
 pub struct Options {
     /// One, or two that are joined by wires; SCORE_VM_MACHINE tells a program which it is on.
-    pub machines: u32,
+    pub machine_count: u32,
     /// Virtual processors: with one, a busy poll costs ticks of the clock.
-    pub processors: u32,
+    pub processor_count: u32,
     /// MiB of memory.
-    pub memory: u32,
+    pub memory_mib: u32,
     /// How long it may take, with the boot.
-    pub seconds: u64,
+    pub timeout_s: u64,
     /// Files that are in /given besides the programs.
     pub files: Vec<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { machines: 1, processors: 2, memory: 512, seconds: 120, files: Vec::new() }
+        Options {
+            machine_count: 1,
+            processor_count: 2,
+            memory_mib: 512,
+            timeout_s: 120,
+            files: Vec::new(),
+        }
     }
 }
 
@@ -47,8 +53,8 @@ impl Default for Options {
 ///
 /// # Errors
 /// There is no target folder.
-fn home() -> Result<PathBuf, String> {
-    Ok(run::target()?.join("vm"))
+fn work_dir() -> Result<PathBuf, String> {
+    Ok(run::target_dir()?.join("vm"))
 }
 
 /// Prepares the machine where that was not done yet. Answers why it has no soft iWARP.
@@ -56,10 +62,10 @@ fn home() -> Result<PathBuf, String> {
 /// # Errors
 /// Why this machine cannot have it.
 pub fn prepare() -> Result<Option<String>, String> {
-    let home = home()?;
-    let unpacked = packages::unpack(&home)?;
-    let siw = siw::build(&home, &unpacked.root);
-    image::build(&home, &unpacked, siw.as_deref().ok())?;
+    let vm_dir = work_dir()?;
+    let unpacked = packages::unpack(&vm_dir)?;
+    let siw = siw::build(&vm_dir, &unpacked.root);
+    image::build(&vm_dir, &unpacked, siw.as_deref().ok())?;
     Ok(siw.err())
 }
 
@@ -68,8 +74,8 @@ pub fn prepare() -> Result<Option<String>, String> {
 ///
 /// # Errors
 /// The machine did not run them to their end.
-pub fn call(options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
-    boot::run(&home()?, options, programs)
+pub fn run_in_vm(options: &Options, programs: &[Vec<String>]) -> Result<i32, String> {
+    boot::run(&work_dir()?, options, programs)
 }
 
 /// `cargo xtask vm`.
@@ -83,10 +89,10 @@ pub fn run(args: &[String]) -> Result<(), String> {
         let number =
             || value.parse::<u32>().map_err(|_| format!("{name} {value}: no number\n{USAGE}"));
         match name.as_str() {
-            "-machines" => options.machines = number()?.clamp(1, 2),
-            "-smp" => options.processors = number()?,
-            "-memory" => options.memory = number()?,
-            "-limit" => options.seconds = number()?.into(),
+            "-machines" => options.machine_count = number()?.clamp(1, 2),
+            "-smp" => options.processor_count = number()?,
+            "-memory" => options.memory_mib = number()?,
+            "-limit" => options.timeout_s = number()?.into(),
             "-give" => options.files.push(value.into()),
             _ => break,
         }
@@ -95,11 +101,11 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let Some(program) = rest.first().filter(|name| !name.starts_with('-')) else {
         return Err(USAGE.into());
     };
-    if let Some(why) = prepare()? {
-        println!("vm: {why}");
+    if let Some(reason) = prepare()? {
+        println!("vm: {reason}");
     }
     let programs: Vec<Vec<String>> = rest.split(|word| word == "--").map(<[_]>::to_vec).collect();
-    match call(&options, &programs)? {
+    match run_in_vm(&options, &programs)? {
         0 => Ok(()),
         code => Err(format!("{program} ended with {code}")),
     }

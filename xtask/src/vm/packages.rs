@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::run;
 
 /// What runs inside, whatever this machine has of it.
-const INSIDE: &[&str] = &[
+const GUEST_PACKAGES: &[&str] = &[
     "busybox-static",
     "iproute2",
     "libibverbs1",
@@ -39,41 +39,42 @@ pub struct Unpacked {
 ///
 /// # Errors
 /// Why it cannot be.
-pub fn unpack(home: &Path) -> Result<Unpacked, String> {
-    let root = home.join("root");
-    let mark = home.join("unpacked");
-    let inside = INSIDE.join(" ");
-    if fs::read_to_string(&mark).is_ok_and(|known| known == inside) {
+pub fn unpack(vm_dir: &Path) -> Result<Unpacked, String> {
+    let root = vm_dir.join("root");
+    let marker_path = vm_dir.join("unpacked");
+    let guest_packages = GUEST_PACKAGES.join(" ");
+    if fs::read_to_string(&marker_path).is_ok_and(|recorded| recorded == guest_packages) {
         return Ok(Unpacked { root });
     }
     if !cfg!(target_arch = "x86_64") {
         return Err("only tried on x86_64".into());
     }
     for tool in ["apt-get", "apt-cache", "dpkg-deb", "ldd"] {
-        if !run::have(tool) {
+        if !run::is_installed(tool) {
             return Err(format!("this is no Debian: there is no {tool}"));
         }
     }
     println!("vm: downloading packages, once");
-    let mut names: Vec<String> = INSIDE.iter().map(|name| (*name).to_string()).collect();
-    names.push(kernel()?);
-    if !run::have("qemu-system-x86_64") {
-        names.extend(missing(QEMU)?);
+    let mut names: Vec<String> = GUEST_PACKAGES.iter().map(|name| (*name).to_string()).collect();
+    names.push(kernel_package()?);
+    if !run::is_installed("qemu-system-x86_64") {
+        names.extend(packages_to_install(QEMU)?);
     }
-    let archives = home.join("archives");
-    let made = fs::create_dir_all(&archives).and_then(|()| fs::create_dir_all(&root));
-    made.map_err(|error| format!("{}: {error}", home.display()))?;
+    let archives = vm_dir.join("archives");
+    let created = fs::create_dir_all(&archives).and_then(|()| fs::create_dir_all(&root));
+    created.map_err(|error| format!("{}: {error}", vm_dir.display()))?;
     download(&archives, &names)?;
     for archive in fs::read_dir(&archives).map_err(|error| error.to_string())? {
         let archive = archive.map_err(|error| error.to_string())?.path();
-        run::call(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&root))?;
+        run::run_checked(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&root))?;
     }
-    let done = fs::remove_dir_all(&archives).and_then(|()| fs::write(&mark, inside));
-    done.map_err(|error| format!("{}: {error}", home.display()))?;
+    let result =
+        fs::remove_dir_all(&archives).and_then(|()| fs::write(&marker_path, guest_packages));
+    result.map_err(|error| format!("{}: {error}", vm_dir.display()))?;
     Ok(Unpacked { root })
 }
 
-fn output(program: &str, args: &[&str]) -> Result<String, String> {
+fn command_output(program: &str, args: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
@@ -81,17 +82,17 @@ fn output(program: &str, args: &[&str]) -> Result<String, String> {
 }
 
 /// The package that the kernel's name stands for.
-fn kernel() -> Result<String, String> {
-    let text = output("apt-cache", &["depends", KERNEL])?;
+fn kernel_package() -> Result<String, String> {
+    let text = command_output("apt-cache", &["depends", KERNEL])?;
     let mut names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     let newest = names.rfind(|name| name.starts_with("linux-image-"));
     newest.map(String::from).ok_or_else(|| format!("apt knows no {KERNEL} (apt-get update)"))
 }
 
 /// A package, and those that it needs and this machine lacks: what apt would install.
-fn missing(package: &str) -> Result<Vec<String>, String> {
+fn packages_to_install(package: &str) -> Result<Vec<String>, String> {
     let args = ["-s", "install", "--no-install-recommends", "-y", package];
-    let text = output("apt-get", &args)?;
+    let text = command_output("apt-get", &args)?;
     let names: Vec<String> = text
         .lines()
         .filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next())
@@ -109,11 +110,13 @@ fn missing(package: &str) -> Result<Vec<String>, String> {
 /// # Errors
 /// They cannot be had.
 pub fn download(folder: &Path, names: &[String]) -> Result<(), String> {
-    let get = || {
+    let try_download = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq"]).args(names).current_dir(folder);
         // It would say that it cannot become another user in this folder.
-        run::call(command.stdin(Stdio::null()).stderr(Stdio::null()))
+        run::run_checked(command.stdin(Stdio::null()).stderr(Stdio::null()))
     };
-    get().or_else(|_| get()).map_err(|_| format!("could not download {}", names.join(" ")))
+    try_download()
+        .or_else(|_| try_download())
+        .map_err(|_| format!("could not download {}", names.join(" ")))
 }

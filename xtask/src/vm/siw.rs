@@ -36,26 +36,26 @@ const IN_SOURCE: &str = "drivers/infiniband/sw/siw";
 ///
 /// # Errors
 /// Why this machine cannot have it.
-pub fn build(home: &Path, root: &Path) -> Result<PathBuf, String> {
-    let kernel = kernel(root)?;
-    let module = home.join(format!("siw-{kernel}.ko"));
+pub fn build(vm_dir: &Path, root: &Path) -> Result<PathBuf, String> {
+    let kernel_version = installed_kernel_version(root)?;
+    let module = vm_dir.join(format!("siw-{kernel_version}.ko"));
     if module.exists() {
         return Ok(module);
     }
-    if let Some(tool) = TOOLS.iter().find(|tool| !run::have(tool)) {
+    if let Some(tool) = TOOLS.iter().find(|tool| !run::is_installed(tool)) {
         return Err(format!("soft iWARP is not built: there is no {tool}"));
     }
-    println!("vm: building soft iWARP for {kernel}, once");
-    let folder = home.join(format!("siw-{}", std::process::id()));
-    let built = in_folder(&folder, &kernel).and_then(|built| {
+    println!("vm: building soft iWARP for {kernel_version}, once");
+    let folder = vm_dir.join(format!("siw-{}", std::process::id()));
+    let built = build_in_folder(&folder, &kernel_version).and_then(|built| {
         fs::rename(&built, &module).map_err(|error| format!("{}: {error}", module.display()))
     });
     let _ = fs::remove_dir_all(&folder);
-    built.map(|()| module).map_err(|why| format!("soft iWARP is not built: {why}"))
+    built.map(|()| module).map_err(|reason| format!("soft iWARP is not built: {reason}"))
 }
 
 /// The version of the kernel whose modules are there.
-fn kernel(root: &Path) -> Result<String, String> {
+fn installed_kernel_version(root: &Path) -> Result<String, String> {
     let folder = root.join("lib/modules");
     let entries =
         fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -63,53 +63,58 @@ fn kernel(root: &Path) -> Result<String, String> {
     names.max().ok_or_else(|| format!("{}: no kernel", folder.display()))
 }
 
-fn in_folder(folder: &Path, kernel: &str) -> Result<PathBuf, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", folder.display());
+fn build_in_folder(folder: &Path, kernel_version: &str) -> Result<PathBuf, String> {
+    let io_error = |error: std::io::Error| format!("{}: {error}", folder.display());
     let (archives, headers, source) =
         (folder.join("archives"), folder.join("headers"), folder.join("siw"));
-    for made in [&archives, &headers, &source] {
-        fs::create_dir_all(made).map_err(told)?;
+    for dir in [&archives, &headers, &source] {
+        fs::create_dir_all(dir).map_err(io_error)?;
     }
-    let common = kernel.rsplit_once('-').map_or(kernel, |(version, _)| version);
-    let own = format!("linux-headers-{kernel}");
-    let names = [SOURCE.to_owned(), own.clone(), format!("linux-headers-{common}-common")];
+    let common_version =
+        kernel_version.rsplit_once('-').map_or(kernel_version, |(version, _)| version);
+    let headers_package = format!("linux-headers-{kernel_version}");
+    let names = [
+        SOURCE.to_owned(),
+        headers_package.clone(),
+        format!("linux-headers-{common_version}-common"),
+    ];
     let names: Vec<String> = names.into_iter().chain([KBUILD.to_owned()]).collect();
     packages::download(&archives, &names)?;
-    for archive in fs::read_dir(&archives).map_err(told)? {
-        let archive = archive.map_err(told)?.path();
+    for archive in fs::read_dir(&archives).map_err(io_error)? {
+        let archive = archive.map_err(io_error)?.path();
         if archive.to_string_lossy().contains(SOURCE) {
-            sources(&archive, &source)?;
+            extract_sources(&archive, &source)?;
         } else {
-            run::call(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&headers))?;
+            run::run_checked(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&headers))?;
         }
     }
     // Each names what the packages would install at this place.
-    let makefile = headers.join("usr/src").join(&own).join("Makefile");
-    let place = format!("include {}/usr/src/", headers.display());
-    replace(&makefile, "include /usr/src/", &place)?;
+    let makefile = headers.join("usr/src").join(&headers_package).join("Makefile");
+    let replacement = format!("include {}/usr/src/", headers.display());
+    replace(&makefile, "include /usr/src/", &replacement)?;
     replace(&source.join("Makefile"), "$(CONFIG_RDMA_SIW)", "m")?;
     let mut make = Command::new("make");
-    make.arg("-s").arg("-C").arg(headers.join("usr/src").join(&own));
+    make.arg("-s").arg("-C").arg(headers.join("usr/src").join(&headers_package));
     make.arg(format!("M={}", source.display())).arg("modules").stdin(Stdio::null());
-    run::call(&mut make)?;
+    run::run_checked(&mut make)?;
     let module = source.join("siw.ko");
-    run::call(Command::new("strip").arg("--strip-debug").arg(&module))?;
+    run::run_checked(Command::new("strip").arg("--strip-debug").arg(&module))?;
     Ok(module)
 }
 
 fn replace(path: &Path, from: &str, to: &str) -> Result<(), String> {
-    let told = |error: std::io::Error| format!("{}: {error}", path.display());
-    let text = fs::read_to_string(path).map_err(told)?;
-    fs::write(path, text.replace(from, to)).map_err(told)
+    let io_error = |error: std::io::Error| format!("{}: {error}", path.display());
+    let text = fs::read_to_string(path).map_err(io_error)?;
+    fs::write(path, text.replace(from, to)).map_err(io_error)
 }
 
 /// Takes the files of siw out of the kernel's source, which is an archive inside the package.
-fn sources(package: &Path, to: &Path) -> Result<(), String> {
+fn extract_sources(package: &Path, to: &Path) -> Result<(), String> {
     const SCRIPT: &str = r#"dpkg-deb --fsys-tarfile "$1" | tar xO "./usr/src/$2.tar.xz" |
         xz -dc -T2 | tar x -C "$3" --strip-components=5 --occurrence=1 "${@:4}""#;
     let members = FILES.iter().map(|name| format!("{SOURCE}/{IN_SOURCE}/{name}"));
     let mut command = Command::new("bash");
     command.args(["-c", SCRIPT, "siw"]).arg(package).arg(SOURCE).arg(to).args(members);
     // Who writes to the last tar is told that it has enough.
-    run::call(command.stdin(Stdio::null()).stderr(Stdio::null()))
+    run::run_checked(command.stdin(Stdio::null()).stderr(Stdio::null()))
 }

@@ -27,49 +27,51 @@
 // PM itself: the runtime only declares its functions.
 extern crate pm as _;
 
-mod bare;
-mod bed;
-mod gaps;
-mod hang;
-mod kept;
-mod quiet;
+mod deadlock_job;
+mod interference;
+mod ping_pong;
+mod run_gaps;
 mod shares;
-mod turns;
+mod signal_switcher;
+mod testbed;
+mod throughput;
 
 use std::process::ExitCode;
 
-type Result<T> = std::result::Result<T, String>;
+type BenchResult<T> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let done = match &words[..] {
-        ["turns", file] => turns::run(file),
-        ["gaps", file] => gaps::note(file),
-        ["hang", file] => hang::wait(file),
-        ["switch", slice, players @ ..] if players.len() > 1 => bare::switch(slice, players),
+    let result = match &words[..] {
+        ["turns", file] => ping_pong::run(file),
+        ["gaps", file] => run_gaps::record(file),
+        ["hang", file] => deadlock_job::wait(file),
+        ["switch", slice, process_ids @ ..] if process_ids.len() > 1 => {
+            signal_switcher::run_switcher(slice, process_ids)
+        }
         ["deadlock", slice, rounds] => {
-            number(rounds).and_then(|rounds| hang::run(slice, rounds, false))
+            number(rounds).and_then(|rounds| deadlock_job::run(slice, rounds, false))
         }
         ["deadlock", slice, rounds, "alone"] => {
-            number(rounds).and_then(|rounds| hang::run(slice, rounds, true))
+            number(rounds).and_then(|rounds| deadlock_job::run(slice, rounds, true))
         }
         ["switches", slice, seconds] => {
-            number(seconds).and_then(|seconds| gaps::run(slice, seconds, 2))
+            number(seconds).and_then(|seconds| run_gaps::run(slice, seconds, 2))
         }
         ["switches", slice, seconds, "1"] => {
-            number(seconds).and_then(|seconds| gaps::run(slice, seconds, 1))
+            number(seconds).and_then(|seconds| run_gaps::run(slice, seconds, 1))
         }
-        ["kept", slice] => kept::run(slice, 20, 150, 3),
+        ["kept", slice] => throughput::run(slice, 20, 150, 3),
         ["kept", slice, rounds, seconds] => {
-            number(rounds).and_then(|rounds| kept::run(slice, rounds, number(seconds)?, 3))
+            number(rounds).and_then(|rounds| throughput::run(slice, rounds, number(seconds)?, 3))
         }
-        ["kept", slice, rounds, seconds, others] => {
-            let figures = [rounds, seconds, others].map(|word| number(word));
-            figures
+        ["kept", slice, rounds, seconds, max_others_percent] => {
+            let numbers = [rounds, seconds, max_others_percent].map(|word| number(word));
+            numbers
                 .into_iter()
-                .collect::<Result<Vec<_>>>()
-                .and_then(|figures| kept::run(slice, figures[0], figures[1], figures[2]))
+                .collect::<BenchResult<Vec<_>>>()
+                .and_then(|numbers| throughput::run(slice, numbers[0], numbers[1], numbers[2]))
         }
         ["shares", slice, seconds, priorities @ ..] if priorities.len() > 1 => {
             number(seconds).and_then(|seconds| shares::run(slice, seconds, priorities))
@@ -80,7 +82,7 @@ fn main() -> ExitCode {
                 .to_owned(),
         ),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("score-gang: {reason}");
@@ -89,6 +91,6 @@ fn main() -> ExitCode {
     }
 }
 
-fn number(word: &str) -> Result<u32> {
+fn number(word: &str) -> BenchResult<u32> {
     word.parse().ok().filter(|number| *number > 0).ok_or_else(|| format!("{word}: not a number"))
 }

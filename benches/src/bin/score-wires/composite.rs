@@ -4,9 +4,9 @@
 // UNSAFETY: writes and reads messages where PM says they lie.
 #![expect(unsafe_code)]
 
-use crate::Result;
+use crate::BenchResult;
 use crate::hosts;
-use crate::pass::SIZE;
+use crate::raw_packets::SIZE;
 use score_pm::{Context, ContextRef, Device, Error};
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,64 +16,64 @@ const ROUNDS: u32 = 2_000;
 const TURNS: u32 = 200;
 
 /// Node 0 and node 1, and what keeps them alive.
-struct Pair {
-    ends: [ContextRef; 2],
+struct ContextPair {
+    contexts: [ContextRef; 2],
     _opened: Vec<ContextRef>,
     _devices: Vec<Device>,
 }
 
-impl Pair {
-    fn plain() -> Result<Pair> {
+impl ContextPair {
+    fn plain() -> BenchResult<ContextPair> {
         let shmem = Device::open("shmem", &["-nodes", "2"])?;
         let mut opened = Vec::new();
-        let mut member = |k: u32| -> Result<ContextRef> {
+        let mut member = |k: u32| -> BenchResult<ContextRef> {
             let context = shmem.open_context(k as usize)?;
             context.bind_channel(0, k)?;
             let member = Context::attach("shmem", context.create_attach_fd()?)?;
             opened.push(context);
             Ok(member)
         };
-        let ends = [member(0)?, member(1)?];
-        Ok(Pair { ends, _opened: opened, _devices: vec![shmem] })
+        let contexts = [member(0)?, member(1)?];
+        Ok(ContextPair { contexts, _opened: opened, _devices: vec![shmem] })
     }
 
-    fn composite() -> Result<Pair> {
-        let Pair { ends: members, mut _opened, mut _devices } = Pair::plain()?;
+    fn composite() -> BenchResult<ContextPair> {
+        let ContextPair { contexts: members, mut _opened, mut _devices } = ContextPair::plain()?;
         let device = Device::open("composite", &["-nodes", "2"])?;
-        let join = |k: usize| -> Result<ContextRef> {
-            let end = device.open_context(k)?;
-            end.associate_nodes(&members[k], &[(0, 0), (1, 1)])?;
-            Ok(end)
+        let join = |k: usize| -> BenchResult<ContextRef> {
+            let context = device.open_context(k)?;
+            context.associate_nodes(&members[k], &[(0, 0), (1, 1)])?;
+            Ok(context)
         };
-        let ends = [join(0)?, join(1)?];
+        let contexts = [join(0)?, join(1)?];
         _opened.extend(members);
         _devices.push(device);
-        Ok(Pair { ends, _opened, _devices })
+        Ok(ContextPair { contexts, _opened, _devices })
     }
 
     /// As one thread: what is sent is received at once.
-    fn step(&self) -> Result<()> {
-        send(&self.ends[0], 1)?;
-        receive(&self.ends[1])
+    fn step(&self) -> BenchResult<()> {
+        send(&self.contexts[0], 1)?;
+        receive(&self.contexts[1])
     }
 }
 
 #[inline]
-fn send(end: &Context, to: u32) -> Result<()> {
-    let buffer = end.get_send_buffer(to, SIZE)?;
+fn send(context: &Context, to: u32) -> BenchResult<()> {
+    let buffer = context.get_send_buffer(to, SIZE)?;
     // SAFETY: as many bytes were reserved.
     unsafe { buffer.cast::<u64>().write(7) };
-    Ok(end.send()?)
+    Ok(context.send()?)
 }
 
 #[inline]
-fn receive(end: &Context) -> Result<()> {
+fn receive(context: &Context) -> BenchResult<()> {
     loop {
-        match end.receive() {
-            Ok((at, _)) => {
+        match context.receive() {
+            Ok((payload, _)) => {
                 // SAFETY: readable until it is released.
-                black_box(unsafe { at.cast::<u64>().read() });
-                return Ok(end.release_receive_buffer()?);
+                black_box(unsafe { payload.cast::<u64>().read() });
+                return Ok(context.release_receive_buffer()?);
             }
             Err(Error::NoBuffers) => std::hint::spin_loop(),
             Err(error) => return Err(error.into()),
@@ -83,49 +83,54 @@ fn receive(end: &Context) -> Result<()> {
 
 /// Says for plain and composite the ns one way (median, and what one turn in twenty is below), and
 /// the ns of sending and receiving in one thread.
-pub fn run(cores: [usize; 2]) -> Result<()> {
-    let pairs = [Pair::plain()?, Pair::composite()?];
-    let others = pairs.each_ref().map(|pair| pair.ends[1].reference());
-    let others = others.into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
-    let answer = move || -> std::result::Result<(), String> {
+pub fn run(cores: [usize; 2]) -> BenchResult<()> {
+    let pairs = [ContextPair::plain()?, ContextPair::composite()?];
+    let remote_contexts = pairs.each_ref().map(|pair| pair.contexts[1].reference());
+    let remote_contexts =
+        remote_contexts.into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
+    let echo = move || -> std::result::Result<(), String> {
         hosts::pin(cores[1]).map_err(|error| error.to_string())?;
         for _ in 0..TURNS {
-            for end in &others {
+            for context in &remote_contexts {
                 for _ in 0..ROUNDS {
-                    receive(end).and_then(|()| send(end, 0)).map_err(|error| error.to_string())?;
+                    receive(context)
+                        .and_then(|()| send(context, 0))
+                        .map_err(|error| error.to_string())?;
                 }
             }
         }
         Ok(())
     };
-    let far = std::thread::spawn(answer);
+    let echo_thread = std::thread::spawn(echo);
     hosts::pin(cores[0])?;
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..TURNS {
         for (pair, times) in pairs.iter().zip(&mut times) {
             let begin = Instant::now();
             for _ in 0..ROUNDS {
-                send(&pair.ends[0], 1)?;
-                receive(&pair.ends[0])?;
+                send(&pair.contexts[0], 1)?;
+                receive(&pair.contexts[0])?;
             }
             times.push(begin.elapsed().as_nanos() as f64 / f64::from(2 * ROUNDS));
         }
     }
-    far.join().map_err(|_| "a thread died")??;
-    let mut alone = [f64::INFINITY; 2];
+    echo_thread.join().map_err(|_| "a thread died")??;
+    let mut single_thread_ns = [f64::INFINITY; 2];
     for _ in 0..TURNS {
-        for (pair, least) in pairs.iter().zip(&mut alone) {
+        for (pair, min_ns) in pairs.iter().zip(&mut single_thread_ns) {
             let begin = Instant::now();
             for _ in 0..ROUNDS {
                 pair.step()?;
             }
-            *least = least.min(begin.elapsed().as_nanos() as f64 / f64::from(ROUNDS));
+            *min_ns = min_ns.min(begin.elapsed().as_nanos() as f64 / f64::from(ROUNDS));
         }
     }
-    for ((who, times), alone) in ["plain", "composite"].into_iter().zip(&mut times).zip(alone) {
+    for ((name, times), single_thread_ns) in
+        ["plain", "composite"].into_iter().zip(&mut times).zip(single_thread_ns)
+    {
         times.sort_by(f64::total_cmp);
-        let [median, low] = [2, 20].map(|part| times[times.len() / part]);
-        println!("{who} {median:.1} {low:.1} {alone:.1}");
+        let [median, low] = [2, 20].map(|divisor| times[times.len() / divisor]);
+        println!("{name} {median:.1} {low:.1} {single_thread_ns:.1}");
     }
     Ok(())
 }

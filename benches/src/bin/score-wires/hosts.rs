@@ -1,7 +1,7 @@
 //! Two network namespaces joined by veth; gone with this process and its children.
 
-use crate::Result;
-use crate::pass::PATIENCE;
+use crate::BenchResult;
+use crate::raw_packets::IDLE_TIMEOUT;
 use nix::sched::{CloneFlags, sched_setaffinity, setns, unshare};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,10 +17,10 @@ pub fn link(number: usize) -> String {
 pub const ADDRESSES: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 
 /// Both of them.
-pub struct Hosts([File; 2]);
+pub struct NetNsPair([File; 2]);
 
 /// Runs `ip` or `tc` on a host.
-fn on(host: &str, words: &str) -> Result<()> {
+fn run_on_host(host: &str, words: &str) -> BenchResult<()> {
     let net = format!("--net={host}");
     let mut command = Command::new("nsenter");
     command.arg(net).args(words.split_whitespace());
@@ -34,47 +34,54 @@ fn on(host: &str, words: &str) -> Result<()> {
 /// Waits until a link that was set up carries packets: until the kernel's worker has seen its
 /// carrier, all are dropped without a word, and a worker may be kept waiting by processes that
 /// spin in a session of a high weight.
-fn carries(host: &str, link: &str) -> Result<()> {
+fn wait_until_up(host: &str, link: &str) -> BenchResult<()> {
     let begin = Instant::now();
-    let show = [&format!("--net={host}"), "ip", "link", "show", "dev", link];
+    let show_args = [&format!("--net={host}"), "ip", "link", "show", "dev", link];
     loop {
-        let output = Command::new("nsenter").args(show).output()?;
+        let output = Command::new("nsenter").args(show_args).output()?;
         if String::from_utf8_lossy(&output.stdout).contains("state UP") {
             return Ok(());
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > IDLE_TIMEOUT {
             return Err(format!("{link} does not come up").into());
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-impl Hosts {
+impl NetNsPair {
     /// Makes them, joined by so many links, each limited to so many Mbit/s if that is not 0.
-    pub fn new(mtu: usize, links: usize, rate: u32) -> Result<Hosts> {
-        let make = || {
+    pub fn new(mtu: usize, links: usize, rate_mbit: u32) -> BenchResult<NetNsPair> {
+        let make_namespace = || {
             unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("namespace: {error}"))?;
             File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())
         };
-        let host = || std::thread::spawn(make).join().map_err(|_| "a thread died".to_owned())?;
-        let hosts = Hosts([host()?, host()?]);
-        let [one, other] = [hosts.path(0), hosts.path(1)];
+        let new_namespace =
+            || std::thread::spawn(make_namespace).join().map_err(|_| "a thread died".to_owned())?;
+        let hosts = NetNsPair([new_namespace()?, new_namespace()?]);
+        let [first, second] = [hosts.path(0), hosts.path(1)];
         for number in 0..links {
             let link = link(number);
-            let far = format!("type veth peer name {link} mtu {mtu} netns {other}");
-            on(&one, &format!("ip link add {link} mtu {mtu} {far}"))?;
-            for (host, last) in [(&one, 1), (&other, 2)] {
-                on(host, &format!("ip address add 10.9.{number}.{last}/24 dev {link}"))?;
-                on(host, &format!("ip link set {link} up"))?;
-                if rate > 0 {
+            let veth_options = format!("type veth peer name {link} mtu {mtu} netns {second}");
+            run_on_host(&first, &format!("ip link add {link} mtu {mtu} {veth_options}"))?;
+            for (host, address_suffix) in [(&first, 1), (&second, 2)] {
+                run_on_host(
+                    host,
+                    &format!("ip address add 10.9.{number}.{address_suffix}/24 dev {link}"),
+                )?;
+                run_on_host(host, &format!("ip link set {link} up"))?;
+                if rate_mbit > 0 {
                     // A whole datagram of 64 KiB fits the bucket; the queue holds some 10 ms.
-                    let queue = format!("tbf rate {rate}mbit burst 128kb limit {}", rate * 1250);
-                    on(host, &format!("tc qdisc add dev {link} root {queue}"))?;
+                    let qdisc =
+                        format!("tbf rate {rate_mbit}mbit burst 128kb limit {}", rate_mbit * 1250);
+                    run_on_host(host, &format!("tc qdisc add dev {link} root {qdisc}"))?;
                 }
             }
         }
         for number in 0..links {
-            [&one, &other].into_iter().try_for_each(|host| carries(host, &link(number)))?;
+            [&first, &second]
+                .into_iter()
+                .try_for_each(|host| wait_until_up(host, &link(number)))?;
         }
         Ok(hosts)
     }
@@ -85,7 +92,12 @@ impl Hosts {
     }
 
     /// Runs a program on both, the second one to its end.
-    pub fn both(&self, cores: &[usize; 2], program: &str, words: [&str; 2]) -> Result<()> {
+    pub fn run_on_both(
+        &self,
+        cores: &[usize; 2],
+        program: &str,
+        words: [&str; 2],
+    ) -> BenchResult<()> {
         let command = |k: usize| {
             let mut command = Command::new("taskset");
             command.args(["-c", &cores[k].to_string(), "nsenter"]);
@@ -105,19 +117,19 @@ impl Hosts {
 }
 
 /// Enters a host and binds itself to a processor.
-pub fn enter(path: &str, core: usize) -> Result<()> {
+pub fn enter(path: &str, core: usize) -> BenchResult<()> {
     enter_net(path)?;
     pin(core)
 }
 
 /// Binds the calling thread to a processor.
-pub fn pin(core: usize) -> Result<()> {
+pub fn pin(core: usize) -> BenchResult<()> {
     let mut set = nix::sched::CpuSet::new();
     set.set(core)?;
     Ok(sched_setaffinity(nix::unistd::Pid::from_raw(0), &set)?)
 }
 
 /// Enters a host.
-pub fn enter_net(path: &str) -> Result<()> {
+pub fn enter_net(path: &str) -> BenchResult<()> {
     Ok(setns(File::open(path)?.as_fd(), CloneFlags::CLONE_NEWNET)?)
 }

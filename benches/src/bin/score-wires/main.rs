@@ -19,16 +19,16 @@
 //! `hosts` starts `PROGRAM A` on the first and `PROGRAM B` on the second host and shows what the
 //! second one says (iperf3, for one). Needs root.
 
-mod beside;
 mod composite;
 mod cost;
-mod end;
 mod hosts;
 mod node;
-mod pass;
+mod peer_process;
+mod raw_packets;
+mod rma_vs_messages;
 mod tcp;
 
-use hosts::Hosts;
+use hosts::NetNsPair;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -36,7 +36,7 @@ use std::time::Duration;
 /// What is measured: TCP first, so that it warms up for the others.
 const WIRES: [&str; 7] = ["tcp", "udp", "packet", "xdp", "pm-udp", "pm-packet", "pm-xdp"];
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -46,10 +46,10 @@ fn main() {
     }
 }
 
-fn run(words: &[String]) -> Result<()> {
+fn run(words: &[String]) -> BenchResult<()> {
     let (command, mut rest) = words.split_first().ok_or("latency, bandwidth or hosts?")?;
     if command == "end" {
-        return end::run(rest);
+        return peer_process::run(rest);
     }
     let mut options = Options::default();
     while let [name, value, more @ ..] = rest
@@ -58,12 +58,12 @@ fn run(words: &[String]) -> Result<()> {
         match name.as_str() {
             "-mtu" => options.mtu = value.parse()?,
             "-seconds" => options.seconds = value.parse()?,
-            "-links" => options.links = value.parse()?,
-            "-rate" => options.rate = value.parse()?,
+            "-links" => options.link_count = value.parse()?,
+            "-rate" => options.rate_mbit = value.parse()?,
             "-loss" => options.loss.clone_from(value),
             "-cores" => {
-                let (one, other) = value.split_once(',').ok_or("-cores A,B")?;
-                options.cores = [one.parse()?, other.parse()?];
+                let (first, second) = value.split_once(',').ok_or("-cores A,B")?;
+                options.cores = [first.parse()?, second.parse()?];
             }
             name => return Err(format!("there is no option {name}").into()),
         }
@@ -72,9 +72,9 @@ fn run(words: &[String]) -> Result<()> {
     if command == "composite" {
         return composite::run(options.cores);
     }
-    let hosts = Hosts::new(options.mtu, options.links, options.rate)?;
-    let named = |wire: &&str| rest.is_empty() || rest.iter().any(|one| one == wire);
-    let wires: Vec<&str> = WIRES.into_iter().filter(named).collect();
+    let hosts = NetNsPair::new(options.mtu, options.link_count, options.rate_mbit)?;
+    let is_selected = |wire: &&str| rest.is_empty() || rest.iter().any(|word| word == wire);
+    let wires: Vec<&str> = WIRES.into_iter().filter(is_selected).collect();
     match (command.as_str(), rest) {
         (
             "latency" | "bandwidth" | "write" | "read" | "write-other" | "read-other"
@@ -82,21 +82,23 @@ fn run(words: &[String]) -> Result<()> {
             _,
         ) => {
             for wire in wires {
-                let has = match command.as_str() {
+                let is_supported = match command.as_str() {
                     "latency" => true,
                     "bandwidth" => wire != "tcp",
-                    _ => wire.starts_with(end::DEVICE),
+                    _ => wire.starts_with(peer_process::DEVICE_PREFIX),
                 };
-                if !has {
+                if !is_supported {
                     continue;
                 }
-                let figure = measure(&hosts, &options, command, wire)?;
-                println!("{wire} {figure}");
+                let result = measure(&hosts, &options, command, wire)?;
+                println!("{wire} {result}");
             }
             Ok(())
         }
         ("cost", _) => cost::run(&hosts, &wires),
-        ("hosts", [program, one, other]) => hosts.both(&options.cores, program, [one, other]),
+        ("hosts", [program, first_args, second_args]) => {
+            hosts.run_on_both(&options.cores, program, [first_args, second_args])
+        }
         _ => Err(format!("there is no {command} with these words").into()),
     }
 }
@@ -106,41 +108,47 @@ struct Options {
     mtu: usize,
     cores: [usize; 2],
     seconds: f64,
-    links: usize,
-    rate: u32,
+    link_count: usize,
+    rate_mbit: u32,
     loss: String,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let (mtu, cores, seconds) = (1500, [0, 1], 1.0);
-        Options { mtu, cores, seconds, links: 1, rate: 0, loss: String::new() }
+        Options { mtu, cores, seconds, link_count: 1, rate_mbit: 0, loss: String::new() }
     }
 }
 
 /// A process on one of the hosts.
-struct Far {
+struct RemoteProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Far {
-    fn start(hosts: &Hosts, options: &Options, what: &str, wire: &str, k: usize) -> Result<Far> {
+impl RemoteProcess {
+    fn start(
+        hosts: &NetNsPair,
+        options: &Options,
+        measurement: &str,
+        wire: &str,
+        k: usize,
+    ) -> BenchResult<RemoteProcess> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["end", what, wire, &k.to_string(), &hosts.path(k)])
+            .args(["end", measurement, wire, &k.to_string(), &hosts.path(k)])
             .args([options.cores[k].to_string(), options.seconds.to_string()])
-            .args([options.links.to_string(), options.loss.clone()])
+            .args([options.link_count.to_string(), options.loss.clone()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        let both = input.zip(output.map(BufReader::new));
-        let (input, output) = both.ok_or("no pipes")?;
-        Ok(Far { child, input, output })
+        let pipes = input.zip(output.map(BufReader::new));
+        let (input, output) = pipes.ok_or("no pipes")?;
+        Ok(RemoteProcess { child, input, output })
     }
 
-    fn line(&mut self) -> Result<String> {
+    fn read_line(&mut self) -> BenchResult<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         if line.is_empty() {
@@ -150,7 +158,7 @@ impl Far {
     }
 }
 
-impl Drop for Far {
+impl Drop for RemoteProcess {
     fn drop(&mut self) {
         // Ends by itself after its time; an error elsewhere must not leave it spinning.
         let _ = self.child.kill();
@@ -159,14 +167,21 @@ impl Drop for Far {
 }
 
 /// One figure: what the first host's process found.
-fn measure(hosts: &Hosts, options: &Options, what: &str, wire: &str) -> Result<String> {
-    let mut ends =
-        [Far::start(hosts, options, what, wire, 0)?, Far::start(hosts, options, what, wire, 1)?];
-    let addresses = [ends[0].line()?, ends[1].line()?];
-    for (k, end) in ends.iter_mut().enumerate() {
-        writeln!(end.input, "{}", addresses[1 - k])?;
+fn measure(
+    hosts: &NetNsPair,
+    options: &Options,
+    measurement: &str,
+    wire: &str,
+) -> BenchResult<String> {
+    let mut processes = [
+        RemoteProcess::start(hosts, options, measurement, wire, 0)?,
+        RemoteProcess::start(hosts, options, measurement, wire, 1)?,
+    ];
+    let addresses = [processes[0].read_line()?, processes[1].read_line()?];
+    for (k, process) in processes.iter_mut().enumerate() {
+        writeln!(process.input, "{}", addresses[1 - k])?;
     }
-    let figure = ends[0].line()?;
+    let result = processes[0].read_line()?;
     std::thread::sleep(Duration::from_millis(1));
-    Ok(figure)
+    Ok(result)
 }

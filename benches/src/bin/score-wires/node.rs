@@ -3,29 +3,34 @@
 // UNSAFETY: writes and reads messages where PM says they lie.
 #![expect(unsafe_code)]
 
-use crate::Result;
-use crate::end::{exchange, say};
-use crate::pass::{PATIENCE, Rounds, SIZE};
+use crate::BenchResult;
+use crate::peer_process::{exchange, write_line};
+use crate::raw_packets::{IDLE_TIMEOUT, RoundTripTimer, SIZE};
 use score_pm::{AddrHandle, Context, ContextRef, Device, Error};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Empty polls between two looks at the clock.
-const POLLS: u32 = 10_000;
+const POLLS_PER_CLOCK_READ: u32 = 10_000;
 /// What the sink lets pass before it measures: windows open meanwhile.
-const WARM_UP: Duration = Duration::from_millis(200);
+const WARM_UP_WINDOW: Duration = Duration::from_millis(200);
 
 /// A device whose peer is not known yet.
-pub struct Opened {
-    own: u32,
+pub struct UnconnectedDevice {
+    self_node: u32,
     device: Device,
     context: ContextRef,
 }
 
-impl Opened {
+impl UnconnectedDevice {
     /// Opens the device of node 0 or 1 over these links.
-    pub fn new(own: u32, wire: &str, links: &[String], loss: &str) -> Result<Opened> {
-        let number = own.to_string();
+    pub fn new(
+        self_node: u32,
+        wire: &str,
+        links: &[String],
+        loss: &str,
+    ) -> BenchResult<UnconnectedDevice> {
+        let number = self_node.to_string();
         let mut options = vec!["-nodes", "2", "-local", "1", "-first", &number, "-wire", wire];
         options.extend(["-secret", "5c0e5c0e5c0e5c0e"]);
         options.extend(links.iter().flat_map(|link| ["-link", link]));
@@ -33,54 +38,54 @@ impl Opened {
             options.extend(["-loss", loss]);
         }
         let device = Device::open("ethernet", &options)?;
-        if let Some(note) = device.note()? {
+        if let Some(note) = device.wire_note()? {
             return Err(note.into());
         }
         let context = device.open_context(0)?;
-        context.bind_channel(0, own)?;
-        Ok(Opened { own, device, context })
+        context.bind_channel(0, self_node)?;
+        Ok(UnconnectedDevice { self_node, device, context })
     }
 
     /// For the other.
-    pub fn addresses(&self) -> Result<Vec<u8>> {
+    pub fn addresses(&self) -> BenchResult<Vec<u8>> {
         Ok(self.device.addresses()?)
     }
 
     /// Attaches the context and joins it in a composite.
-    pub fn meet(self, addresses: Vec<u8>) -> Result<Node> {
-        let Opened { own, device, context } = self;
+    pub fn connect(self, addresses: Vec<u8>) -> BenchResult<ConnectedNode> {
+        let UnconnectedDevice { self_node, device, context } = self;
         let mut table = [device.addresses()?, addresses];
-        if own == 1 {
+        if self_node == 1 {
             table.reverse();
         }
         device.set_peers(&table.concat())?;
         let member = Context::attach("ethernet", context.create_attach_fd()?)?;
         let composite = Device::open("composite", &["-nodes", "2"])?;
-        let end = composite.open_context(0)?;
+        let composite_context = composite.open_context(0)?;
         for node in 0..2 {
-            end.add_node(node, &member, node)?;
+            composite_context.add_node(node, &member, node)?;
         }
         let (_ethernet, _devices) = ([context, member], [device, composite]);
-        Ok(Node { end, peer: 1 - own, _ethernet, _devices })
+        Ok(ConnectedNode { composite_context, peer: 1 - self_node, _ethernet, _devices })
     }
 }
 
 /// One of two nodes, each on a host of its own. What it was made from lives as long.
-pub struct Node {
-    end: ContextRef,
+pub struct ConnectedNode {
+    composite_context: ContextRef,
     peer: u32,
     _ethernet: [ContextRef; 2],
     _devices: [Device; 2],
 }
 
-impl Node {
+impl ConnectedNode {
     /// Sends a message. False: there is no room.
-    pub fn try_send(&self, len: usize) -> Result<bool> {
-        match self.end.get_send_buffer(self.peer, len) {
+    pub fn try_send(&self, len: usize) -> BenchResult<bool> {
+        match self.composite_context.get_send_buffer(self.peer, len) {
             Ok(buffer) => {
                 // SAFETY: as many bytes were reserved.
                 unsafe { std::ptr::write_bytes(buffer, 7, len) };
-                self.end.send()?;
+                self.composite_context.send()?;
                 Ok(true)
             }
             Err(Error::NoBuffers) => Ok(false),
@@ -88,26 +93,26 @@ impl Node {
         }
     }
 
-    pub fn send(&self, len: usize) -> Result<()> {
-        let mut last = Instant::now() + PATIENCE;
+    pub fn send(&self, len: usize) -> BenchResult<()> {
+        let mut deadline = Instant::now() + IDLE_TIMEOUT;
         while !self.try_send(len)? {
-            self.must_not_wait(&mut last)?;
+            self.check_deadline(&mut deadline)?;
         }
         Ok(())
     }
 
     #[cold]
-    fn must_not_wait(&self, until: &mut Instant) -> Result<()> {
-        if Instant::now() > *until { Err("the other end is silent".into()) } else { Ok(()) }
+    fn check_deadline(&self, deadline: &mut Instant) -> BenchResult<()> {
+        if Instant::now() > *deadline { Err("the other end is silent".into()) } else { Ok(()) }
     }
 
     /// The length of a message that waits.
-    pub fn try_receive(&self) -> Result<Option<usize>> {
-        match self.end.receive() {
-            Ok((at, len)) => {
+    pub fn try_receive(&self) -> BenchResult<Option<usize>> {
+        match self.composite_context.receive() {
+            Ok((payload, len)) => {
                 // SAFETY: readable until it is released.
-                black_box(unsafe { at.read() });
-                self.end.release_receive_buffer()?;
+                black_box(unsafe { payload.read() });
+                self.composite_context.release_receive_buffer()?;
                 Ok(Some(len))
             }
             Err(Error::NoBuffers) => Ok(None),
@@ -116,36 +121,36 @@ impl Node {
     }
 
     /// None: nothing comes for a long time.
-    pub fn receive(&self) -> Result<Option<usize>> {
+    pub fn receive(&self) -> BenchResult<Option<usize>> {
         let begin = Instant::now();
         loop {
-            for _ in 0..POLLS {
+            for _ in 0..POLLS_PER_CLOCK_READ {
                 if let Some(len) = self.try_receive()? {
                     return Ok(Some(len));
                 }
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > IDLE_TIMEOUT {
                 return Ok(None);
             }
         }
     }
 
-    fn ping(&self, time: Duration) -> Result<String> {
-        let round = || {
+    fn ping(&self, time: Duration) -> BenchResult<String> {
+        let round_trip = || {
             self.send(SIZE)?;
             self.receive()?.ok_or("nothing came")?;
             Ok(())
         };
         // The first message looks the way up.
-        round()?;
-        let mut rounds = Rounds::new(time);
-        while rounds.go_on() {
-            rounds.batch(round)?;
+        round_trip()?;
+        let mut timer = RoundTripTimer::new(time);
+        while timer.has_time_left() {
+            timer.measure_batch(round_trip)?;
         }
-        Ok(rounds.one_way())
+        Ok(timer.one_way())
     }
 
-    fn echo(&self) -> Result<()> {
+    fn echo(&self) -> BenchResult<()> {
         while let Some(len) = self.receive()? {
             self.send(len)?;
         }
@@ -153,28 +158,28 @@ impl Node {
     }
 
     /// What the context knows, when nothing comes that should.
-    fn nothing_came(&self) -> Box<dyn std::error::Error> {
+    fn receive_timeout_error(&self) -> Box<dyn std::error::Error> {
         let mut text = b"nothing came\n".to_vec();
-        match self.end.dump(&mut text) {
+        match self.composite_context.dump(&mut text) {
             Ok(()) => String::from_utf8_lossy(&text).into(),
             Err(error) => error.into(),
         }
     }
 
     /// Gbit/s of messages.
-    fn sink(&self, time: Duration) -> Result<f64> {
-        self.receive()?.ok_or_else(|| self.nothing_came())?;
-        self.take_for(WARM_UP)?;
+    fn sink(&self, time: Duration) -> BenchResult<f64> {
+        self.receive()?.ok_or_else(|| self.receive_timeout_error())?;
+        self.receive_for(WARM_UP_WINDOW)?;
         let begin = Instant::now();
-        let bytes = self.take_for(time)?;
+        let bytes = self.receive_for(time)?;
         let rate = bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64;
         self.send(1)?;
         // Until the source has heard that, its messages must find somebody.
-        self.take_for(Duration::from_millis(20))?;
+        self.receive_for(Duration::from_millis(20))?;
         Ok(rate)
     }
 
-    fn take_for(&self, time: Duration) -> Result<u64> {
+    fn receive_for(&self, time: Duration) -> BenchResult<u64> {
         let (begin, mut bytes) = (Instant::now(), 0);
         while begin.elapsed() < time {
             for _ in 0..64 {
@@ -185,13 +190,13 @@ impl Node {
     }
 
     /// The longest message.
-    pub fn mtu(&self) -> Result<usize> {
-        Ok(self.end.mtu(self.peer)?)
+    pub fn mtu(&self) -> BenchResult<usize> {
+        Ok(self.composite_context.mtu(self.peer)?)
     }
 
     /// Whether all that was sent is there.
-    pub fn has_sent(&self) -> Result<bool> {
-        match self.end.is_send_done() {
+    pub fn is_send_done(&self) -> BenchResult<bool> {
+        match self.composite_context.is_send_done() {
             Ok(()) => Ok(true),
             Err(Error::Busy) => Ok(false),
             Err(error) => Err(error.into()),
@@ -199,21 +204,23 @@ impl Node {
     }
 
     /// Sends the longest messages until the sink says that it has enough.
-    fn source(&self) -> Result<()> {
+    fn source(&self) -> BenchResult<()> {
         let len = self.mtu()?;
-        let (mut began, mut idle) = (Instant::now(), 0);
+        let (mut idle_since, mut empty_rounds) = (Instant::now(), 0);
         loop {
             for _ in 0..64 {
                 if !self.try_send(len)? {
                     break;
                 }
-                idle = 0;
+                empty_rounds = 0;
             }
-            idle += 1;
-            if idle == 1 {
-                began = Instant::now();
-            } else if idle % POLLS == 0 && began.elapsed() > PATIENCE / 2 {
-                return Err(self.nothing_came());
+            empty_rounds += 1;
+            if empty_rounds == 1 {
+                idle_since = Instant::now();
+            } else if empty_rounds % POLLS_PER_CLOCK_READ == 0
+                && idle_since.elapsed() > IDLE_TIMEOUT / 2
+            {
+                return Err(self.receive_timeout_error());
             }
             if self.try_receive()?.is_some() {
                 return Ok(());
@@ -224,28 +231,34 @@ impl Node {
 
 /// Remote memory: what is written and read goes round over this much, in pieces.
 pub const AREA: usize = 4 << 20;
-const PIECE: usize = 1 << 20;
+const CHUNK_LEN: usize = 1 << 20;
 
-impl Node {
+impl ConnectedNode {
     /// Locks memory: of pmAlloc, or other.
-    pub fn area(&self, other: bool) -> Result<AddrHandle> {
-        let area = match other {
-            false => self.end.allocate_memory(AREA)?,
+    pub fn lock_area(&self, other_memory: bool) -> BenchResult<AddrHandle> {
+        let area = match other_memory {
+            false => self.composite_context.allocate_memory(AREA)?,
             true => Box::leak(vec![0; AREA].into_boxed_slice()).as_mut_ptr(),
         };
         // SAFETY: as long, and stays. Now it is there.
         unsafe { std::ptr::write_bytes(area, 7, AREA) };
-        Ok(self.end.lock_memory(None, area.addr(), AREA)?)
+        Ok(self.composite_context.lock_memory(None, area.addr(), AREA)?)
     }
 
     /// Begins to move so many bytes, at the same place of both areas. False: there is no room.
-    pub fn begin(&self, write: bool, areas: [AddrHandle; 2], at: u64, len: usize) -> Result<bool> {
-        let [own, there] = areas.map(|area| area + at % AREA as u64);
-        let moved = match write {
-            true => self.end.write(self.peer, there, own, len),
-            false => self.end.read(self.peer, there, own, len),
+    pub fn begin_rma(
+        &self,
+        is_write: bool,
+        areas: [AddrHandle; 2],
+        offset: u64,
+        len: usize,
+    ) -> BenchResult<bool> {
+        let [local_handle, remote_handle] = areas.map(|area| area + offset % AREA as u64);
+        let result = match is_write {
+            true => self.composite_context.write(self.peer, remote_handle, local_handle, len),
+            false => self.composite_context.read(self.peer, remote_handle, local_handle, len),
         };
-        match moved {
+        match result {
             Ok(()) => Ok(true),
             Err(Error::NoBuffers) => Ok(false),
             Err(error) => Err(error.into()),
@@ -253,8 +266,12 @@ impl Node {
     }
 
     /// Whether nothing is under way.
-    pub fn has_moved(&self, write: bool) -> Result<bool> {
-        match if write { self.end.is_write_done() } else { self.end.is_read_done() } {
+    pub fn is_rma_done(&self, is_write: bool) -> BenchResult<bool> {
+        match if is_write {
+            self.composite_context.is_write_done()
+        } else {
+            self.composite_context.is_read_done()
+        } {
             Ok(()) => Ok(true),
             Err(Error::Busy) => Ok(false),
             Err(error) => Err(error.into()),
@@ -262,91 +279,94 @@ impl Node {
     }
 
     /// Locks memory, and tells and hears handles: own, and the other's.
-    pub fn areas(&self, other: bool) -> Result<[AddrHandle; 2]> {
-        let own = self.area(other)?;
-        let bytes = own.bits().to_ne_bytes();
+    pub fn exchange_areas(&self, other_memory: bool) -> BenchResult<[AddrHandle; 2]> {
+        let local_handle = self.lock_area(other_memory)?;
+        let bytes = local_handle.bits().to_ne_bytes();
         // SAFETY: as many bytes are reserved.
-        let tell = |at: *mut u8| unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), 8) };
-        tell(self.end.get_send_buffer(self.peer, 8)?);
-        self.end.send()?;
-        let mut until = Instant::now() + PATIENCE;
+        let write_handle =
+            |dst: *mut u8| unsafe { dst.copy_from_nonoverlapping(bytes.as_ptr(), 8) };
+        write_handle(self.composite_context.get_send_buffer(self.peer, 8)?);
+        self.composite_context.send()?;
+        let mut deadline = Instant::now() + IDLE_TIMEOUT;
         loop {
-            match self.end.receive() {
-                Ok((at, _)) => {
+            match self.composite_context.receive() {
+                Ok((payload, _)) => {
                     // SAFETY: the other says 8 bytes, aligned.
-                    let bits = unsafe { at.cast::<u64>().read() };
-                    self.end.release_receive_buffer()?;
-                    return Ok([own, AddrHandle::from_bits(bits)]);
+                    let bits = unsafe { payload.cast::<u64>().read() };
+                    self.composite_context.release_receive_buffer()?;
+                    return Ok([local_handle, AddrHandle::from_bits(bits)]);
                 }
-                Err(Error::NoBuffers) => self.must_not_wait(&mut until)?,
+                Err(Error::NoBuffers) => self.check_deadline(&mut deadline)?,
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
     /// Gbit/s of pmWrite or pmRead, by the one who calls it.
-    fn moves(&self, write: bool, other: bool, time: Duration) -> Result<f64> {
-        let areas = self.areas(other)?;
-        self.move_for(write, areas, WARM_UP)?;
+    fn rma_loop(&self, is_write: bool, other_memory: bool, time: Duration) -> BenchResult<f64> {
+        let areas = self.exchange_areas(other_memory)?;
+        self.rma_for(is_write, areas, WARM_UP_WINDOW)?;
         let begin = Instant::now();
-        let bytes = self.move_for(write, areas, time)?;
+        let bytes = self.rma_for(is_write, areas, time)?;
         let rate = bytes as f64 * 8.0 / begin.elapsed().as_nanos() as f64;
         self.send(1)?;
         Ok(rate)
     }
 
-    fn move_for(&self, write: bool, areas: [AddrHandle; 2], time: Duration) -> Result<u64> {
-        let (begin, mut at) = (Instant::now(), 0u64);
+    fn rma_for(&self, is_write: bool, areas: [AddrHandle; 2], time: Duration) -> BenchResult<u64> {
+        let (begin, mut offset) = (Instant::now(), 0u64);
         while begin.elapsed() < time {
-            if self.begin(write, areas, at, PIECE)? {
-                at += PIECE as u64;
+            if self.begin_rma(is_write, areas, offset, CHUNK_LEN)? {
+                offset += CHUNK_LEN as u64;
             }
         }
-        let mut until = Instant::now() + PATIENCE;
-        while !self.has_moved(write)? {
-            self.must_not_wait(&mut until)?;
+        let mut deadline = Instant::now() + IDLE_TIMEOUT;
+        while !self.is_rma_done(is_write)? {
+            self.check_deadline(&mut deadline)?;
         }
-        Ok(at)
+        Ok(offset)
     }
 
     /// The other one, who only polls.
-    fn is_moved(&self, other: bool) -> Result<()> {
-        self.areas(other)?;
-        self.receive()?.ok_or_else(|| self.nothing_came())?;
+    fn serve_rma(&self, other_memory: bool) -> BenchResult<()> {
+        self.exchange_areas(other_memory)?;
+        self.receive()?.ok_or_else(|| self.receive_timeout_error())?;
         Ok(())
     }
 }
 
 /// Measures (node 0) or serves.
 pub fn run(
-    what: &str,
-    own: u32,
+    measurement: &str,
+    self_node: u32,
     wire: &str,
     time: Duration,
     (links, loss): (&[String], &str),
-) -> Result<()> {
-    let opened = Opened::new(own, wire, links, loss)?;
-    let other = exchange(&opened.addresses()?)?;
-    let node = opened.meet(other)?;
-    match (what, own) {
-        ("latency", 0) => say(&node.ping(time)?),
+) -> BenchResult<()> {
+    let opened = UnconnectedDevice::new(self_node, wire, links, loss)?;
+    let remote_addresses = exchange(&opened.addresses()?)?;
+    let node = opened.connect(remote_addresses)?;
+    match (measurement, self_node) {
+        ("latency", 0) => write_line(&node.ping(time)?),
         ("latency", _) => node.echo(),
-        ("bandwidth", 0) => say(&format!("{:.3}", node.sink(time)?)),
+        ("bandwidth", 0) => write_line(&format!("{:.3}", node.sink(time)?)),
         ("bandwidth", _) => node.source(),
         ("write" | "read" | "write-other" | "read-other", _) => {
-            let (write, other) = (what.starts_with("write"), what.ends_with("other"));
-            match own {
-                0 => say(&format!("{:.3}", node.moves(write, other, time)?)),
-                _ => node.is_moved(other),
+            let (is_write, other_memory) =
+                (measurement.starts_with("write"), measurement.ends_with("other"));
+            match self_node {
+                0 => write_line(&format!("{:.3}", node.rma_loop(is_write, other_memory, time)?)),
+                _ => node.serve_rma(other_memory),
             }
         }
-        _ if what.starts_with("beside-") => {
-            let (write, other) = (what.starts_with("beside-write"), what.ends_with("other"));
-            match own {
-                0 => say(&node.beside(write, other, time)?),
-                _ => node.is_beside(other),
+        _ if measurement.starts_with("beside-") => {
+            let (is_write, other_memory) =
+                (measurement.starts_with("beside-write"), measurement.ends_with("other"));
+            match self_node {
+                0 => write_line(&node.alternate(is_write, other_memory, time)?),
+                _ => node.serve_alternation(other_memory),
             }
         }
-        _ => Err(format!("end: {what}?").into()),
+        _ => Err(format!("end: {measurement}?").into()),
     }
 }

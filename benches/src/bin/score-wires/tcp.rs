@@ -1,32 +1,32 @@
 //! The peer of the latency: TCP with TCP_NODELAY, both sides spinning on a socket that does not
 //! block.
 
-use crate::Result;
-use crate::end::{hear, say};
+use crate::BenchResult;
 use crate::hosts::ADDRESSES;
-use crate::pass::{Rounds, SIZE};
+use crate::peer_process::{read_line, write_line};
+use crate::raw_packets::{RoundTripTimer, SIZE};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 /// Measures or serves.
-pub fn run(measures: bool, time: Duration) -> Result<()> {
-    if measures {
-        say("-")?;
-        let stream = TcpStream::connect((ADDRESSES[1], hear()?.parse::<u16>()?))?;
+pub fn run(is_measuring: bool, time: Duration) -> BenchResult<()> {
+    if is_measuring {
+        write_line("-")?;
+        let stream = TcpStream::connect((ADDRESSES[1], read_line()?.parse::<u16>()?))?;
         let mut stream = set_up(stream)?;
-        let mut rounds = Rounds::new(time);
-        while rounds.go_on() {
-            rounds.batch(|| {
+        let mut timer = RoundTripTimer::new(time);
+        while timer.has_time_left() {
+            timer.measure_batch(|| {
                 write(&mut stream)?;
                 read(&mut stream)
             })?;
         }
-        return say(&rounds.one_way());
+        return write_line(&timer.one_way());
     }
     let listener = TcpListener::bind((ADDRESSES[1], 0))?;
-    say(&listener.local_addr()?.port().to_string())?;
-    hear()?;
+    write_line(&listener.local_addr()?.port().to_string())?;
+    read_line()?;
     let mut stream = set_up(listener.accept()?.0)?;
     // Ends when the other closes.
     while read(&mut stream).is_ok() {
@@ -36,25 +36,25 @@ pub fn run(measures: bool, time: Duration) -> Result<()> {
 }
 
 /// A connection for spinning.
-pub fn set_up(stream: TcpStream) -> Result<TcpStream> {
+pub fn set_up(stream: TcpStream) -> BenchResult<TcpStream> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     Ok(stream)
 }
 
 /// Sends the message.
-pub fn write(stream: &mut TcpStream) -> Result<()> {
+pub fn write(stream: &mut TcpStream) -> BenchResult<()> {
     // A socket buffer has room for 8 bytes.
     Ok(stream.write_all(&[1; SIZE])?)
 }
 
 /// Takes it.
-pub fn read(stream: &mut TcpStream) -> Result<()> {
-    let (mut buffer, mut have) = ([0; SIZE], 0);
-    while have < SIZE {
-        match stream.read(&mut buffer[have..]) {
+pub fn read(stream: &mut TcpStream) -> BenchResult<()> {
+    let (mut buffer, mut received) = ([0; SIZE], 0);
+    while received < SIZE {
+        match stream.read(&mut buffer[received..]) {
             Ok(0) => return Err("closed".into()),
-            Ok(more) => have += more,
+            Ok(count) => received += count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
         }
@@ -63,7 +63,7 @@ pub fn read(stream: &mut TcpStream) -> Result<()> {
 }
 
 /// Looks once, finding nothing.
-pub fn poll(stream: &mut TcpStream) -> Result<()> {
+pub fn poll(stream: &mut TcpStream) -> BenchResult<()> {
     match stream.read(&mut [0; SIZE]) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
         other => Err(format!("not empty: {other:?}").into()),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::gather::contributor::Contributor;
 use crate::gather::spool::Spool;
-use crate::simulation::{Dice, Feed, Network, Sink, nameless_file, run};
+use crate::simulation::{FakeInput, FakeOutput, Network, SeededRng, nameless_file, run};
 
 fn input(node: u32, length: usize) -> Vec<u8> {
     (0..length).map(|i| (i as u32 * 7 + node * 101) as u8).collect()
@@ -12,31 +12,34 @@ fn spool(limit: u64) -> Spool {
 }
 
 /// Gathers from the nodes in `order`, where node n has `lengths[n]` bytes to give.
-fn gather(lengths: &[usize], order: &[u32], output: usize, limit: u64, seed: u64) -> Vec<u8> {
-    let (dice, nodes) = (Dice::new(seed), lengths.len() as u32);
+fn gather(lengths: &[usize], order: &[u32], output_limit: usize, limit: u64, seed: u64) -> Vec<u8> {
+    let (rng, nodes) = (SeededRng::new(seed), lengths.len() as u32);
     let network = Network::new(nodes, 1024);
-    let (sink, got) = Sink::new(output, &dice);
-    let mut sink = Some(sink);
-    let mut machines = Vec::<Box<dyn Machine>>::new();
+    let (fake_output, written) = FakeOutput::new(output_limit, &rng);
+    let mut fake_output = Some(fake_output);
+    let mut tasks = Vec::<Box<dyn NodeTask>>::new();
     for (node, length) in (0u32..).zip(lengths) {
-        let post = network.post(node);
-        let feed = (Feed::new(&input(node, *length), &dice), "input".to_owned());
-        machines.push(match sink.take() {
-            Some(sink) => Box::new(Collector::new(nodes, order, Some(feed), sink, &post)),
+        let transport = network.transport(node);
+        let fake_input = (FakeInput::new(&input(node, *length), &rng), "input".to_owned());
+        tasks.push(match fake_output.take() {
+            Some(fake_output) => {
+                Box::new(Collector::new(nodes, order, Some(fake_input), fake_output, &transport))
+            }
             None if order.contains(&node) => {
                 let spool = spool(limit);
-                let node = Contributor::giving(feed, &post, spool, true, "test".into());
-                Box::new(node)
+                let contributor =
+                    Contributor::forwarding(fake_input, &transport, spool, true, "test".into());
+                Box::new(contributor)
             }
-            None => Box::new(Contributor::discarding(feed)),
+            None => Box::new(Contributor::discarding(fake_input)),
         });
     }
-    run(&network, machines, &dice);
-    got.borrow().clone()
+    run(&network, tasks, &rng);
+    written.borrow().clone()
 }
 
 #[test]
-fn bytes_come_node_by_node() {
+fn output_is_ordered_by_node() {
     let lengths = [1000, 300_000, 0, 90_000, 1];
     let all: Vec<u8> = (0u32..).zip(lengths).flat_map(|(n, length)| input(n, length)).collect();
     for (seed, limit) in [(1, u64::MAX), (2, 0), (3, 100_000)] {
@@ -54,19 +57,20 @@ fn one_node_alone_can_be_gathered_and_the_others_are_read_to_their_end() {
 }
 
 #[test]
-fn when_the_reader_has_gone_every_node_ends() {
+fn every_node_ends_when_the_reader_has_closed() {
     let got = gather(&[500_000, 500_000, 500_000], &[0, 1, 2], 600_000, u64::MAX, 5);
     assert!(got[..500_000] == input(0, 500_000));
 }
 
 #[test]
 fn an_end_out_of_turn_is_refused() {
-    let dice = Dice::new(7);
+    let rng = SeededRng::new(7);
     let network = Network::new(2, 1024);
-    let feed = (Feed::new(b"abc", &dice), String::new());
-    let sink = Sink::new(9, &dice).0;
-    let mut node = Collector::new(2, &[0, 1], Some(feed), sink, &network.post(0));
-    network.post(1).send(0, Message::End).unwrap();
-    let failure = node.step(&mut network.post(0)).unwrap_err();
+    let fake_input = (FakeInput::new(b"abc", &rng), String::new());
+    let fake_output = FakeOutput::new(9, &rng).0;
+    let mut collector =
+        Collector::new(2, &[0, 1], Some(fake_input), fake_output, &network.transport(0));
+    network.transport(1).send(0, Message::End).unwrap();
+    let failure = collector.step(&mut network.transport(0)).unwrap_err();
     assert_eq!(failure.to_string(), "another node sent an end of data out of turn");
 }

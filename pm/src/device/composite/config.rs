@@ -4,23 +4,23 @@
 
 use crate::config::{DeviceConfig, MAX_NODE};
 use crate::device::shmem::config::parse;
-use crate::error::Result;
+use crate::error::PmResult;
 
 /// Contexts of one composite device.
-pub(crate) const CONTEXTS: usize = 64;
+pub(crate) const MAX_CONTEXTS: usize = 64;
 /// The most member contexts of one composite.
-pub(crate) const MEMBERS: usize = 16;
+pub(crate) const MAX_MEMBERS: usize = 16;
 
 /// `-nodes N` (default: processors).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct CompositeOptions {
     pub(crate) nodes: usize,
 }
 
-impl Options {
-    pub(crate) fn parse(options: &[&str]) -> Result<Options> {
+impl CompositeOptions {
+    pub(crate) fn parse(options: &[&str]) -> PmResult<CompositeOptions> {
         let nodes = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut parsed = Options { nodes };
+        let mut parsed = CompositeOptions { nodes };
         parse(options, |name, value| match name {
             "-nodes" if value <= MAX_NODE => {
                 parsed.nodes = value;

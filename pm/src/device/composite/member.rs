@@ -5,11 +5,11 @@
 #![expect(unsafe_code)]
 
 use crate::config::QueueStatus;
-use crate::device::network::Network;
+use crate::device::net_common::NetworkDevice;
 use crate::device::shmem::{Source, Target};
 use crate::device::{ethernet, shmem, verbs};
-use crate::error::Result;
-use crate::remote::{Arena, Direction, Number, Operation, Region};
+use crate::error::PmResult;
+use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
 use crate::sync::{AtomicPtr, Ordering};
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -19,26 +19,26 @@ use std::sync::Arc;
 /// What a member context offers its composite.
 #[derive(Clone, Copy)]
 pub(crate) enum Member<'a> {
-    Shmem(&'a shmem::Endpoint),
-    Ethernet(&'a ethernet::Endpoint),
-    Verbs(&'a verbs::Endpoint),
+    Shmem(&'a shmem::ShmemEndpoint),
+    Ethernet(&'a ethernet::EthernetEndpoint),
+    Verbs(&'a verbs::VerbsEndpoint),
 }
 
 /// Set in pointers to endpoints that are not shmem's; all kinds are aligned to more than this.
-const ETHERNET: usize = 1;
-const VERBS: usize = 2;
-const KIND: usize = ETHERNET | VERBS;
+const TAG_ETHERNET: usize = 1;
+const TAG_VERBS: usize = 2;
+const TAG_MASK: usize = TAG_ETHERNET | TAG_VERBS;
 
-const _: () = assert!(align_of::<shmem::Endpoint>() > KIND);
-const _: () = assert!(align_of::<ethernet::Endpoint>() > KIND);
-const _: () = assert!(align_of::<verbs::Endpoint>() > KIND);
+const _: () = assert!(align_of::<shmem::ShmemEndpoint>() > TAG_MASK);
+const _: () = assert!(align_of::<ethernet::EthernetEndpoint>() > TAG_MASK);
+const _: () = assert!(align_of::<verbs::VerbsEndpoint>() > TAG_MASK);
 
 /// The place of a member, possibly empty.
-pub(super) struct Place(AtomicPtr<u8>);
+pub(super) struct MemberSlot(AtomicPtr<u8>);
 
-impl Place {
-    pub(super) fn empty() -> Place {
-        Place(AtomicPtr::new(null_mut()))
+impl MemberSlot {
+    pub(super) fn empty() -> MemberSlot {
+        MemberSlot(AtomicPtr::new(null_mut()))
     }
 
     /// Who sets a member keeps its endpoint as long as the place may be looked at.
@@ -47,10 +47,10 @@ impl Place {
             None => null_mut(),
             Some(Member::Shmem(endpoint)) => ptr::from_ref(endpoint).cast_mut().cast::<u8>(),
             Some(Member::Ethernet(endpoint)) => {
-                ptr::from_ref(endpoint).cast_mut().cast::<u8>().map_addr(|at| at | ETHERNET)
+                ptr::from_ref(endpoint).cast_mut().cast::<u8>().map_addr(|addr| addr | TAG_ETHERNET)
             }
             Some(Member::Verbs(endpoint)) => {
-                ptr::from_ref(endpoint).cast_mut().cast::<u8>().map_addr(|at| at | VERBS)
+                ptr::from_ref(endpoint).cast_mut().cast::<u8>().map_addr(|addr| addr | TAG_VERBS)
             }
         };
         // SYNC: member
@@ -66,13 +66,13 @@ impl Place {
         if pointer.is_null() {
             return None;
         }
-        let kind = pointer.addr() & KIND;
-        if kind == 0 {
+        let tag = pointer.addr() & TAG_MASK;
+        if tag == 0 {
             // SAFETY: set from a shmem endpoint, which the caller says is kept.
             return Some(Member::Shmem(unsafe { &*pointer.cast() }));
         }
-        let pointer = pointer.map_addr(|at| at & !KIND);
-        if kind == ETHERNET {
+        let pointer = pointer.map_addr(|addr| addr & !TAG_MASK);
+        if tag == TAG_ETHERNET {
             // SAFETY: set from an ethernet endpoint, as above.
             return Some(Member::Ethernet(unsafe { &*pointer.cast() }));
         }
@@ -93,8 +93,8 @@ macro_rules! on {
 }
 
 impl<'a> Member<'a> {
-    pub(crate) fn own(self) -> u32 {
-        on!(self, e => e.own())
+    pub(crate) fn self_node(self) -> u32 {
+        on!(self, e => e.self_node())
     }
     /// Nodes that it reaches, itself included.
     pub(super) fn nodes(self) -> usize {
@@ -105,28 +105,28 @@ impl<'a> Member<'a> {
         on!(self, e => e.size())
     }
     /// The longest message to any node.
-    pub(super) fn largest(self) -> usize {
-        on!(self, e => e.largest())
+    pub(super) fn max_message_len(self) -> usize {
+        on!(self, e => e.max_message_len())
     }
-    pub(super) fn mtu(self, node: u32) -> Result<usize> {
+    pub(super) fn mtu(self, node: u32) -> PmResult<usize> {
         match self {
-            Member::Shmem(endpoint) => Ok(endpoint.largest()),
+            Member::Shmem(endpoint) => Ok(endpoint.max_message_len()),
             Member::Ethernet(endpoint) => endpoint.mtu(node),
             Member::Verbs(endpoint) => endpoint.mtu(node),
         }
     }
     #[inline(always)]
-    pub(super) fn reserve(self, node: u32, len: usize) -> Result<*mut u8> {
+    pub(super) fn reserve(self, node: u32, len: usize) -> PmResult<*mut u8> {
         on!(self, e => e.reserve(node, len))
     }
-    pub(super) fn has_room(self, node: u32, len: usize, stamp: u64) -> Result<()> {
-        on!(self, e => e.has_room(node, len, stamp))
+    pub(super) fn can_reserve(self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
+        on!(self, e => e.can_reserve(node, len, multicast_id))
     }
-    pub(super) fn next_stamp(self) -> u64 {
-        on!(self, e => e.next_stamp())
+    pub(super) fn next_multicast_id(self) -> u64 {
+        on!(self, e => e.next_multicast_id())
     }
-    pub(super) fn raise_stamp(self, stamp: u64) {
-        on!(self, e => e.raise_stamp(stamp));
+    pub(super) fn raise_multicast_id(self, multicast_id: u64) {
+        on!(self, e => e.raise_multicast_id(multicast_id));
     }
     pub(super) fn staging(self) -> *mut u8 {
         on!(self, e => e.staging())
@@ -134,7 +134,7 @@ impl<'a> Member<'a> {
     pub(super) fn send_copy(self, node: u32, from: *const u8, len: usize) {
         on!(self, e => e.send_copy(node, from, len));
     }
-    pub(super) fn truncate(self, len: usize) -> Result<()> {
+    pub(super) fn truncate(self, len: usize) -> PmResult<()> {
         on!(self, e => e.truncate(len))
     }
     #[inline(always)]
@@ -156,7 +156,7 @@ impl<'a> Member<'a> {
         }
     }
     #[inline(always)]
-    pub(super) fn take(self, source: u32) -> Result<(*mut u8, usize)> {
+    pub(super) fn take(self, source: u32) -> PmResult<(*mut u8, usize)> {
         match self {
             Member::Shmem(endpoint) => endpoint.take(source),
             Member::Ethernet(endpoint) => endpoint.take(),
@@ -171,39 +171,42 @@ impl<'a> Member<'a> {
     pub(super) fn count_empty_poll(self) {
         on!(self, e => e.count_empty_poll());
     }
-    pub(super) fn oversubscribed(self) -> bool {
-        on!(self, e => e.oversubscribed())
+    pub(super) fn is_oversubscribed(self) -> bool {
+        on!(self, e => e.is_oversubscribed())
     }
-    pub(super) fn has_moved(self) -> bool {
+    pub(super) fn take_rma_activity(self) -> bool {
         match self {
             Member::Shmem(_) => false,
-            Member::Ethernet(endpoint) => endpoint.lanes.has_moved(),
-            Member::Verbs(endpoint) => endpoint.lanes.has_moved(),
+            Member::Ethernet(endpoint) => endpoint.queues.take_rma_received(),
+            Member::Verbs(endpoint) => endpoint.queues.take_rma_received(),
         }
     }
-    pub(super) fn control_send(self, node: u32, message: &[u8]) -> Result<()> {
+    pub(super) fn control_send(self, node: u32, message: &[u8]) -> PmResult<()> {
         on!(self, e => e.control_send(node, message))
     }
-    pub(super) fn control_receive(self, buffer: &mut [u8], len: &mut usize) -> Result<u32> {
+    pub(super) fn control_receive(self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         on!(self, e => e.control_receive(buffer, len))
     }
-    pub(super) fn with_bell<T>(self, f: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
-        on!(self, e => e.with_bell(f))
+    pub(super) fn with_doorbell_fd<T>(
+        self,
+        action: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
+    ) -> PmResult<T> {
+        on!(self, e => e.with_doorbell_fd(action))
     }
-    pub(super) fn before_select(self) -> Result<()> {
+    pub(super) fn before_select(self) -> PmResult<()> {
         on!(self, e => e.before_select())
     }
     pub(super) fn after_select(self) {
         on!(self, e => e.after_select());
     }
-    pub(super) fn look_again(self) -> Option<u32> {
-        on!(self, e => e.look_again())
+    pub(super) fn rearm_and_rescan(self) -> Option<u32> {
+        on!(self, e => e.rearm_and_rescan())
     }
-    pub(super) fn is_send_done(self) -> Result<()> {
+    pub(super) fn is_send_done(self) -> PmResult<()> {
         on!(self, e => e.is_send_done())
     }
-    pub(super) fn queue_status(self, held: bool) -> QueueStatus {
-        on!(self, e => e.queue_status(held))
+    pub(super) fn queue_status(self, has_held_message: bool) -> QueueStatus {
+        on!(self, e => e.queue_status(has_held_message))
     }
     pub(super) fn reset(self) {
         on!(self, e => e.reset());
@@ -211,10 +214,10 @@ impl<'a> Member<'a> {
     pub(super) fn save(self, out: &mut Vec<u8>) {
         on!(self, e => e.save(out));
     }
-    pub(super) fn check_saved(self, saved: &[u8]) -> Result<()> {
+    pub(super) fn check_saved(self, saved: &[u8]) -> PmResult<()> {
         on!(self, e => e.check_saved(saved))
     }
-    pub(super) fn restore(self, saved: &[u8]) -> Result<()> {
+    pub(super) fn restore(self, saved: &[u8]) -> PmResult<()> {
         on!(self, e => e.restore(saved))
     }
     pub(super) fn dump(self, out: &mut dyn Write) -> std::io::Result<()> {
@@ -230,17 +233,17 @@ impl<'a> Member<'a> {
             Member::Verbs(_) => verbs::Verbs::OPTIONS,
         }
     }
-    pub(super) fn publish_region(self, region: &Region) -> Result<()> {
+    pub(super) fn publish_region(self, region: &Region) -> PmResult<()> {
         on!(self, e => e.publish_region(region))
     }
-    pub(crate) fn withdraw_region(self, number: Number) {
+    pub(crate) fn withdraw_region(self, number: RegionId) {
         on!(self, e => e.withdraw_region(number));
     }
     #[inline]
-    pub(super) fn remote(self, node: u32, operation: &Operation) -> Result<()> {
-        on!(self, e => e.remote(node, operation))
+    pub(super) fn start_rma(self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        on!(self, e => e.start_rma(node, operation))
     }
-    pub(super) fn is_remote_done(self, direction: Direction) -> Result<()> {
+    pub(super) fn is_remote_done(self, direction: Direction) -> PmResult<()> {
         on!(self, e => e.is_remote_done(direction))
     }
     pub(super) fn arena(self) -> Option<Arc<Arena>> {
@@ -249,7 +252,7 @@ impl<'a> Member<'a> {
 
     // What only shmem has: the direct way of messages.
 
-    fn shmem(self) -> Option<&'a shmem::Endpoint> {
+    fn shmem(self) -> Option<&'a shmem::ShmemEndpoint> {
         match self {
             Member::Shmem(endpoint) => Some(endpoint),
             Member::Ethernet(_) | Member::Verbs(_) => None,
@@ -260,46 +263,46 @@ impl<'a> Member<'a> {
         matches!(self, Member::Shmem(_))
     }
     /// Send lock.
-    pub(super) fn forget_last_to(self) {
+    pub(super) fn clear_last_destination(self) {
         if let Some(endpoint) = self.shmem() {
-            endpoint.forget_last_to();
+            endpoint.clear_last_destination();
         }
     }
     /// Receive lock.
-    pub(super) fn forget_last_from(self) {
+    pub(super) fn clear_last_source(self) {
         if let Some(endpoint) = self.shmem() {
-            endpoint.forget_last_from();
+            endpoint.clear_last_source();
         }
     }
     /// The way to `node`, past the member.
-    pub(super) fn direct(self, node: u32) -> Option<&'a Target> {
-        self.shmem()?.direct(node)
+    pub(super) fn direct_target(self, node: u32) -> Option<&'a Target> {
+        self.shmem()?.direct_target(node)
     }
-    pub(super) fn owns(self, target: &Target) -> bool {
-        self.shmem().is_some_and(|endpoint| endpoint.owns(target))
+    pub(super) fn owns_target(self, target: &Target) -> bool {
+        self.shmem().is_some_and(|endpoint| endpoint.owns_target(target))
     }
-    pub(super) fn knock(self, target: &Target, position: u64, len: usize) {
+    pub(super) fn check_receiver(self, target: &Target, position: u64, len: usize) {
         if let Some(endpoint) = self.shmem() {
-            endpoint.knock(target, position, len);
+            endpoint.check_receiver(target, position, len);
         }
     }
     /// The source of the message that was taken.
     #[inline(always)]
-    pub(super) fn held(self) -> Option<&'a Source> {
-        self.shmem()?.held()
+    pub(super) fn held_source(self) -> Option<&'a Source> {
+        self.shmem()?.held_source()
     }
     /// Whether `source` is one of its own.
-    pub(super) fn feeds(self, source: &Source) -> bool {
-        self.shmem().is_some_and(|endpoint| endpoint.feeds(source))
+    pub(super) fn owns_source(self, source: &Source) -> bool {
+        self.shmem().is_some_and(|endpoint| endpoint.owns_source(source))
     }
     /// Whether there is no source but the hot one.
     #[inline(always)]
-    pub(super) fn is_alone(self) -> bool {
-        self.shmem().is_some_and(shmem::Endpoint::is_alone)
+    pub(super) fn has_single_source(self) -> bool {
+        self.shmem().is_some_and(shmem::ShmemEndpoint::has_single_source)
     }
     /// Whether neither a new source nor the next few in turn have anything.
     #[inline(always)]
-    pub(super) fn is_silent_aside(self) -> bool {
-        self.shmem().is_some_and(shmem::Endpoint::is_silent_aside)
+    pub(super) fn are_others_silent(self) -> bool {
+        self.shmem().is_some_and(shmem::ShmemEndpoint::are_others_silent)
     }
 }

@@ -9,94 +9,94 @@ mod control;
 mod member;
 pub(crate) mod open;
 mod receive;
-mod remote;
+mod rma;
 mod select;
 mod send;
 mod state;
 
 use super::shmem::Target;
-use super::{Capabilities, Found, Transport};
+use super::{Capabilities, ReadySource, Transport};
 use crate::config::{ContextConfig, QueueStatus};
-use crate::error::{Error, Result};
-use crate::remote::{Arena, Direction, Number, Operation, Region};
-use crate::sync::{AtomicPtr, AtomicU64, Local, Ordering};
-use config::MEMBERS;
+use crate::error::{Error, PmResult};
+use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering, SingleWriterU64};
+use config::MAX_MEMBERS;
 pub(crate) use member::Member;
-pub(crate) use receive::Glance;
+pub(crate) use receive::HotPoll;
 use std::io::Write;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
 /// No own node is set.
-const UNSET: u64 = u64::MAX;
+const NO_NODE: u64 = u64::MAX;
 
 /// The composite part of a context.
 pub(crate) struct Composite {
     number: usize,
-    own: Local,
-    /// For each node 0, or an [`open::Entry`].
-    table: Box<[AtomicU64]>,
+    self_node: SingleWriterU64,
+    /// For each node 0, or an [`open::Route`].
+    routes: Box<[AtomicU64]>,
     /// For each node that shmem reaches, the way to it: short messages need no more than this.
-    direct: Box<[AtomicPtr<Target>]>,
+    direct_targets: Box<[AtomicPtr<Target>]>,
     /// The members' endpoints.
-    members: [member::Place; MEMBERS],
+    members: [member::MemberSlot; MAX_MEMBERS],
     /// Above the highest member.
-    count: Local,
+    member_limit: SingleWriterU64,
     /// Option bits of all members together.
-    options: Local,
-    roll: Mutex<open::Roll>,
-    send: send::Sender,
-    receive: receive::Receiver,
-    select: select::Sleeper,
+    options: SingleWriterU64,
+    member_list: Mutex<open::MemberList>,
+    send: send::CompositeSender,
+    receive: receive::CompositeReceiver,
+    select: select::SelectState,
 }
 
 impl Composite {
-    pub(crate) fn new(number: usize, nodes: usize) -> Result<Composite> {
+    pub(crate) fn new(number: usize, nodes: usize) -> PmResult<Composite> {
         Ok(Composite {
             number,
-            own: Local::new(UNSET),
-            table: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
-            direct: (0..nodes).map(|_| AtomicPtr::new(null_mut())).collect(),
-            members: std::array::from_fn(|_| member::Place::empty()),
-            count: Local::default(),
-            options: Local::default(),
-            roll: Mutex::default(),
-            send: send::Sender::new(nodes),
-            receive: receive::Receiver::default(),
-            select: select::Sleeper::new()?,
+            self_node: SingleWriterU64::new(NO_NODE),
+            routes: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
+            direct_targets: (0..nodes).map(|_| AtomicPtr::new(null_mut())).collect(),
+            members: std::array::from_fn(|_| member::MemberSlot::empty()),
+            member_limit: SingleWriterU64::default(),
+            options: SingleWriterU64::default(),
+            member_list: Mutex::default(),
+            send: send::CompositeSender::new(nodes),
+            receive: receive::CompositeReceiver::default(),
+            select: select::SelectState::new()?,
         })
     }
 
     #[inline(always)]
-    fn member(&self, member: u64) -> Option<Member<'_>> {
+    fn member(&self, index: u64) -> Option<Member<'_>> {
         // SAFETY: an endpoint of a context whose reference is in the roll, which drops none
         // before `self` is dropped.
-        unsafe { self.members.get(member as usize)?.get() }
+        unsafe { self.members.get(index as usize)?.get() }
     }
 
     /// The way to `node`, if it is a direct one.
     #[inline(always)]
-    fn direct(&self, node: u32) -> Option<&Target> {
+    fn direct_target(&self, node: u32) -> Option<&Target> {
         // SYNC: member
-        let target = self.direct.get(node as usize)?.load(Ordering::Acquire);
+        let target = self.direct_targets.get(node as usize)?.load(Ordering::Acquire);
         // SAFETY: null, or in an endpoint that `member` could answer.
         unsafe { target.as_ref() }
     }
 
     fn members(&self) -> impl Iterator<Item = (u64, Member<'_>)> {
-        (0..self.count.get()).filter_map(|m| Some((m, self.member(m)?)))
+        (0..self.member_limit.get()).filter_map(|index| Some((index, self.member(index)?)))
     }
 
     fn smallest_mtu(&self) -> Option<usize> {
-        self.members().map(|(_, member)| member.largest()).min()
+        self.members().map(|(_, member)| member.max_message_len()).min()
     }
 
     pub(crate) fn config(&self) -> ContextConfig {
         ContextConfig {
             kind: Self::KIND,
             number: self.number,
-            nodes: self.table.len(),
+            nodes: self.routes.len(),
             mtu: self.smallest_mtu().unwrap_or(0),
             size: self.members().map(|(_, member)| member.size()).sum(),
             option: self.options.get(),
@@ -106,27 +106,27 @@ impl Composite {
 
 impl Transport for Composite {
     const KIND: &'static str = "composite";
-    const CAPABILITIES: Capabilities = Capabilities { routes: true, member: false };
+    const CAPABILITIES: Capabilities = Capabilities { has_routes: true, can_be_member: false };
 
-    fn own(&self) -> Result<u32> {
-        let own = self.own.get();
-        if own == UNSET { Err(Error::Invalid) } else { Ok(own as u32) }
+    fn self_node(&self) -> PmResult<u32> {
+        let self_node = self.self_node.get();
+        if self_node == NO_NODE { Err(Error::Invalid) } else { Ok(self_node as u32) }
     }
-    fn mtu(&self, node: u32) -> Result<usize> {
-        if u64::from(node) == self.own.get() {
+    fn mtu(&self, node: u32) -> PmResult<usize> {
+        if u64::from(node) == self.self_node.get() {
             return self.smallest_mtu().ok_or(Error::Invalid);
         }
-        let (_, member, there) = self.route(node)?;
-        member.mtu(there)
+        let (_, member, member_node) = self.route(node)?;
+        member.mtu(member_node)
     }
     #[inline(always)]
-    fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
+    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         self.reserve_one(node, len)
     }
-    fn reserve_many(&self, nodes: &[u32], len: usize) -> Result<*mut u8> {
+    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
         self.reserve_all(nodes, len)
     }
-    fn truncate(&self, len: usize) -> Result<()> {
+    fn truncate(&self, len: usize) -> PmResult<()> {
         self.truncate_pending(len)
     }
     #[inline(always)]
@@ -134,11 +134,11 @@ impl Transport for Composite {
         self.publish_pending();
     }
     #[inline(always)]
-    fn find(&self) -> Option<Found> {
+    fn find(&self) -> Option<ReadySource> {
         self.find_in_members()
     }
     #[inline(always)]
-    fn take(&self, found: Found) -> Result<(*mut u8, usize)> {
+    fn take(&self, found: ReadySource) -> PmResult<(*mut u8, usize)> {
         self.take_from_member(found)
     }
     #[inline(always)]
@@ -149,23 +149,23 @@ impl Transport for Composite {
     fn count_empty_poll(&self) {
         self.members().for_each(|(_, member)| member.count_empty_poll());
     }
-    fn oversubscribed(&self) -> bool {
-        self.members().any(|(_, member)| member.oversubscribed())
+    fn is_oversubscribed(&self) -> bool {
+        self.members().any(|(_, member)| member.is_oversubscribed())
     }
-    fn has_moved(&self) -> bool {
-        self.members().any(|(_, member)| member.has_moved())
+    fn take_rma_activity(&self) -> bool {
+        self.members().any(|(_, member)| member.take_rma_activity())
     }
-    fn control_send(&self, node: u32, message: &[u8]) -> Result<()> {
-        let (_, member, to) = self.route(node)?;
-        member.control_send(to, message)
+    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
+        let (_, member, member_node) = self.route(node)?;
+        member.control_send(member_node, message)
     }
-    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> Result<u32> {
+    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         self.control_from_members(buffer, len)
     }
-    fn fd(&self) -> Result<RawFd> {
+    fn fd(&self) -> PmResult<RawFd> {
         self.epoll_fd()
     }
-    fn before_select(&self) -> Result<()> {
+    fn before_select(&self) -> PmResult<()> {
         self.arm()
     }
     fn after_select(&self) {
@@ -175,23 +175,23 @@ impl Transport for Composite {
     fn is_selecting(&self) -> bool {
         self.select.is_selecting()
     }
-    fn look_again(&self) -> Option<Found> {
-        self.look_again_in_members()
+    fn rearm_and_rescan(&self) -> Option<ReadySource> {
+        self.rearm_and_rescan_members()
     }
-    fn is_send_done(&self) -> Result<()> {
+    fn is_send_done(&self) -> PmResult<()> {
         self.members().try_for_each(|(_, member)| member.is_send_done())
     }
-    fn queue_status(&self, held: bool) -> QueueStatus {
-        self.sum_of_queues(held)
+    fn queue_status(&self, has_held_message: bool) -> QueueStatus {
+        self.sum_of_queues(has_held_message)
     }
     fn reset(&self) {
         self.members().for_each(|(_, member)| member.reset());
     }
-    fn save(&self, out: &mut Vec<u8>) -> Result<()> {
+    fn save(&self, out: &mut Vec<u8>) -> PmResult<()> {
         self.save_members(out);
         Ok(())
     }
-    fn restore(&self, saved: &[u8]) -> Result<()> {
+    fn restore(&self, saved: &[u8]) -> PmResult<()> {
         self.restore_members(saved)
     }
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
@@ -201,24 +201,24 @@ impl Transport for Composite {
     fn options(&self) -> u64 {
         self.options.get()
     }
-    fn ways(&self, node: Option<u32>) -> Result<u32> {
-        self.ways_to(node)
+    fn paths(&self, node: Option<u32>) -> PmResult<u32> {
+        self.paths_to(node)
     }
-    fn publish_region(&self, way: usize, region: &Region) -> Result<()> {
-        self.member(way as u64).ok_or(Error::Invalid)?.publish_region(region)
+    fn publish_region(&self, path: usize, region: &Region) -> PmResult<()> {
+        self.member(path as u64).ok_or(Error::Invalid)?.publish_region(region)
     }
-    fn withdraw_region(&self, way: usize, number: Number) {
-        if let Some(member) = self.member(way as u64) {
+    fn withdraw_region(&self, path: usize, number: RegionId) {
+        if let Some(member) = self.member(path as u64) {
             member.withdraw_region(number);
         }
     }
     #[inline]
-    fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
-        let (_, member, there) = self.route(node)?;
-        member.remote(there, operation)
+    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        let (_, member, member_node) = self.route(node)?;
+        member.start_rma(member_node, operation)
     }
-    fn is_remote_done(&self, direction: Direction) -> Result<()> {
-        self.is_done_on_members(direction)
+    fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
+        self.is_rma_done_on_members(direction)
     }
     fn arena(&self) -> Option<Arc<Arena>> {
         self.members().find_map(|(_, member)| member.arena())

@@ -4,32 +4,32 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Composite, Member, UNSET};
+use super::{Composite, Member, NO_NODE};
 use crate::context::ContextRef;
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 use std::ptr::{self, null_mut};
 use std::sync::{MutexGuard, PoisonError};
 
 /// A line of the table in one word, so that a glance never sees half of it.
 #[derive(Clone, Copy)]
-pub(super) struct Entry(u64);
+pub(super) struct Route(u64);
 
-const USED: u64 = 1 << 63;
+const ENTRY_VALID: u64 = 1 << 63;
 
-impl Entry {
-    fn new(member: usize, node: u32) -> Entry {
-        Entry(USED | (member as u64) << 32 | u64::from(node))
+impl Route {
+    fn new(member: usize, node: u32) -> Route {
+        Route(ENTRY_VALID | (member as u64) << 32 | u64::from(node))
     }
-    pub(super) fn from_bits(bits: u64) -> Option<Entry> {
-        (bits & USED != 0).then_some(Entry(bits))
+    pub(super) fn from_bits(bits: u64) -> Option<Route> {
+        (bits & ENTRY_VALID != 0).then_some(Route(bits))
     }
     pub(super) fn bits(self) -> u64 {
         self.0
     }
     #[inline(always)]
     pub(super) fn member(self) -> u64 {
-        (self.0 & !USED) >> 32
+        (self.0 & !ENTRY_VALID) >> 32
     }
     #[inline(always)]
     pub(super) fn node(self) -> u32 {
@@ -39,69 +39,72 @@ impl Entry {
 
 /// The members by name.
 #[derive(Default)]
-pub(crate) struct Roll {
-    present: Vec<Line>,
+pub(crate) struct MemberList {
+    members: Vec<MemberEntry>,
     /// Removed members: somebody may still look at their endpoints.
     removed: Vec<ContextRef>,
 }
 
-struct Line {
+struct MemberEntry {
     context: ContextRef,
-    place: usize,
+    member_index: usize,
     /// Table lines that name it.
-    uses: usize,
+    route_count: usize,
 }
 
 impl Composite {
-    fn roll(&self) -> MutexGuard<'_, Roll> {
-        self.roll.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_member_list(&self) -> MutexGuard<'_, MemberList> {
+        self.member_list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The member that reaches `node`, and the node's number there.
     #[inline(always)]
-    pub(super) fn route(&self, node: u32) -> Result<(u64, Member<'_>, u32)> {
-        let line = self.table.get(node as usize).ok_or(Error::Invalid)?;
-        let entry = Entry::from_bits(line.load(Ordering::Relaxed)).ok_or(Error::Invalid)?;
+    pub(super) fn route(&self, node: u32) -> PmResult<(u64, Member<'_>, u32)> {
+        let bits = self.routes.get(node as usize).ok_or(Error::Invalid)?;
+        let entry = Route::from_bits(bits.load(Ordering::Relaxed)).ok_or(Error::Invalid)?;
         let endpoint = self.member(entry.member()).ok_or(Error::Invalid)?;
         Ok((entry.member(), endpoint, entry.node()))
     }
 
     /// Both locks. Sets the own node.
-    pub(crate) fn bind(&self, own: u32) -> Result<()> {
-        if own as usize >= self.table.len() {
+    pub(crate) fn bind(&self, self_node: u32) -> PmResult<()> {
+        if self_node as usize >= self.routes.len() {
             return Err(Error::Invalid);
         }
-        if self.own.get() != UNSET {
+        if self.self_node.get() != NO_NODE {
             return Err(Error::Busy);
         }
-        self.own.set(u64::from(own));
+        self.self_node.set(u64::from(self_node));
         Ok(())
     }
 
     /// Both locks. Invalid: not set.
-    pub(crate) fn unbind(&self) -> Result<()> {
-        if self.own.get() == UNSET {
+    pub(crate) fn unbind(&self) -> PmResult<()> {
+        if self.self_node.get() == NO_NODE {
             return Err(Error::Invalid);
         }
-        self.own.set(UNSET);
+        self.self_node.set(NO_NODE);
         Ok(())
     }
 
     /// Both locks. Whether `pairs` can be added: Invalid node numbers, Busy ones.
-    pub(crate) fn check_pairs(&self, member: Member<'_>, pairs: &[(u32, u32)]) -> Result<()> {
+    pub(crate) fn check_pairs(&self, member: Member<'_>, pairs: &[(u32, u32)]) -> PmResult<()> {
         if pairs.is_empty() {
             return Err(Error::Invalid);
         }
         let nodes = member.nodes();
-        for (i, &(node, there)) in pairs.iter().enumerate() {
-            let line = self.table.get(node as usize).ok_or(Error::Invalid)?;
-            let own = there == member.own()
-                && !matches!(self.own.get(), UNSET)
-                && self.own.get() != u64::from(node);
-            if there as usize >= nodes || own || pairs[..i].iter().any(|&(n, _)| n == node) {
+        for (i, &(node, member_node)) in pairs.iter().enumerate() {
+            let bits = self.routes.get(node as usize).ok_or(Error::Invalid)?;
+            let is_second_self_node = member_node == member.self_node()
+                && !matches!(self.self_node.get(), NO_NODE)
+                && self.self_node.get() != u64::from(node);
+            if member_node as usize >= nodes
+                || is_second_self_node
+                || pairs[..i].iter().any(|&(other, _)| other == node)
+            {
                 return Err(Error::Invalid);
             }
-            if line.load(Ordering::Relaxed) != 0 {
+            if bits.load(Ordering::Relaxed) != 0 {
                 return Err(Error::Busy);
             }
         }
@@ -114,92 +117,106 @@ impl Composite {
         context: &ContextRef,
         endpoint: Member<'_>,
         pairs: &[(u32, u32)],
-    ) -> Result<()> {
-        let mut roll = self.roll();
-        let known = roll.present.iter().position(|m| m.context.is_same(context));
-        let known = match known {
-            Some(known) => known,
+    ) -> PmResult<()> {
+        let mut member_list = self.lock_member_list();
+        let existing = member_list.members.iter().position(|m| m.context.is_same(context));
+        let existing = match existing {
+            Some(entry_index) => entry_index,
             None => {
-                let place = (0..self.members.len())
-                    .find(|&p| roll.present.iter().all(|m| m.place != p))
+                let member_index = (0..self.members.len())
+                    .find(|&index| member_list.members.iter().all(|m| m.member_index != index))
                     .ok_or(Error::NoSpace)?;
-                self.select.member_comes(endpoint)?;
-                self.members[place].set(Some(endpoint));
-                self.count.set(self.count.get().max(place as u64 + 1));
-                self.set_options();
-                roll.present.push(Line { context: context.clone(), place, uses: 0 });
-                roll.present.len() - 1
+                self.select.on_member_added(endpoint)?;
+                self.members[member_index].set(Some(endpoint));
+                self.member_limit.set(self.member_limit.get().max(member_index as u64 + 1));
+                self.update_options();
+                member_list.members.push(MemberEntry {
+                    context: context.clone(),
+                    member_index,
+                    route_count: 0,
+                });
+                member_list.members.len() - 1
             }
         };
-        let member = &mut roll.present[known];
-        member.uses += pairs.len();
-        for &(node, there) in pairs {
-            if there == endpoint.own() {
-                self.own.set(u64::from(node));
+        let member = &mut member_list.members[existing];
+        member.route_count += pairs.len();
+        for &(node, member_node) in pairs {
+            if member_node == endpoint.self_node() {
+                self.self_node.set(u64::from(node));
             }
-            let direct =
-                endpoint.direct(there).map_or(null_mut(), |to| ptr::from_ref(to).cast_mut());
-            self.direct[node as usize].store(direct, Ordering::Release);
-            let entry = Entry::new(member.place, there);
-            self.table[node as usize].store(entry.bits(), Ordering::Release);
+            let direct = endpoint
+                .direct_target(member_node)
+                .map_or(null_mut(), |to| ptr::from_ref(to).cast_mut());
+            self.direct_targets[node as usize].store(direct, Ordering::Release);
+            let entry = Route::new(member.member_index, member_node);
+            self.routes[node as usize].store(entry.bits(), Ordering::Release);
         }
         Ok(())
     }
 
     /// Both locks. The member that reaches `node` and no other.
-    pub(crate) fn only_way(&self, node: u32) -> Option<u64> {
-        let (place, ..) = self.route(node).ok()?;
-        let roll = self.roll();
-        roll.present.iter().find(|m| m.place as u64 == place && m.uses == 1).map(|_| place)
+    pub(crate) fn only_member_to(&self, node: u32) -> Option<u64> {
+        let (member_index, ..) = self.route(node).ok()?;
+        let member_list = self.lock_member_list();
+        member_list
+            .members
+            .iter()
+            .find(|m| m.member_index as u64 == member_index && m.route_count == 1)
+            .map(|_| member_index)
     }
 
     /// Both locks. Answers the member when this was its last node. Invalid: no such line.
-    pub(crate) fn remove(&self, node: u32) -> Result<Option<ContextRef>> {
-        let (place, endpoint, there) = self.route(node)?;
-        let mut roll = self.roll();
-        let found = roll.present.iter().position(|m| m.place as u64 == place);
-        let found = found.ok_or(Error::Io)?;
-        self.direct[node as usize].store(null_mut(), Ordering::Release);
-        self.table[node as usize].store(0, Ordering::Release);
-        if there == endpoint.own() && self.own.get() == u64::from(node) {
-            self.own.set(UNSET);
+    pub(crate) fn remove(&self, node: u32) -> PmResult<Option<ContextRef>> {
+        let (member_index, endpoint, member_node) = self.route(node)?;
+        let mut member_list = self.lock_member_list();
+        let entry_index =
+            member_list.members.iter().position(|m| m.member_index as u64 == member_index);
+        let entry_index = entry_index.ok_or(Error::Io)?;
+        self.direct_targets[node as usize].store(null_mut(), Ordering::Release);
+        self.routes[node as usize].store(0, Ordering::Release);
+        if member_node == endpoint.self_node() && self.self_node.get() == u64::from(node) {
+            self.self_node.set(NO_NODE);
         }
-        roll.present[found].uses -= 1;
-        if roll.present[found].uses > 0 {
+        member_list.members[entry_index].route_count -= 1;
+        if member_list.members[entry_index].route_count > 0 {
             return Ok(None);
         }
-        Ok(Some(self.drop_member(&mut roll, found)))
+        Ok(Some(self.drop_member(&mut member_list, entry_index)))
     }
 
-    fn drop_member(&self, roll: &mut Roll, found: usize) -> ContextRef {
-        let member = roll.present.swap_remove(found);
-        if let Some(endpoint) = self.member(member.place as u64) {
-            self.select.member_goes(endpoint);
+    fn drop_member(&self, member_list: &mut MemberList, entry_index: usize) -> ContextRef {
+        let member = member_list.members.swap_remove(entry_index);
+        if let Some(endpoint) = self.member(member.member_index as u64) {
+            self.select.on_member_removed(endpoint);
         }
-        self.members[member.place].set(None);
-        self.set_options();
+        self.members[member.member_index].set(None);
+        self.update_options();
         self.receive.forget_hot();
-        roll.removed.push(member.context.clone());
+        member_list.removed.push(member.context.clone());
         member.context
     }
 
     /// Both locks, when the composite goes: lets all members go.
     pub(crate) fn remove_all(&self) -> Vec<ContextRef> {
-        let mut roll = self.roll();
-        self.direct.iter().for_each(|line| line.store(null_mut(), Ordering::Release));
-        self.table.iter().for_each(|line| line.store(0, Ordering::Release));
-        let mut gone = Vec::new();
-        while !roll.present.is_empty() {
-            gone.push(self.drop_member(&mut roll, 0));
+        let mut member_list = self.lock_member_list();
+        self.direct_targets.iter().for_each(|target| target.store(null_mut(), Ordering::Release));
+        self.routes.iter().for_each(|bits| bits.store(0, Ordering::Release));
+        let mut removed = Vec::new();
+        while !member_list.members.is_empty() {
+            removed.push(self.drop_member(&mut member_list, 0));
         }
-        gone
+        removed
     }
 
     /// The member context of `node`, and the node's number there.
-    pub(crate) fn extract(&self, node: u32) -> Result<(ContextRef, u32)> {
-        let roll = self.roll();
-        let (place, _, there) = self.route(node)?;
-        let member = roll.present.iter().find(|m| m.place as u64 == place).ok_or(Error::Io)?;
-        Ok((member.context.clone(), there))
+    pub(crate) fn member_of(&self, node: u32) -> PmResult<(ContextRef, u32)> {
+        let member_list = self.lock_member_list();
+        let (member_index, _, member_node) = self.route(node)?;
+        let member = member_list
+            .members
+            .iter()
+            .find(|m| m.member_index as u64 == member_index)
+            .ok_or(Error::Io)?;
+        Ok((member.context.clone(), member_node))
     }
 }

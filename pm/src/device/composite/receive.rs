@@ -1,4 +1,4 @@
-//! Receiving: from the members in turn, [`TURN`] messages at most from one while another has some.
+//! Receiving: from the members in turn, [`RECEIVE_QUANTUM`] messages at most from one while another has some.
 //!
 //! A look at a member that crosses a network is a system call, as long as many messages of another
 //! take. While it is not the member that gave the last message, only every 8th poll that finds
@@ -13,49 +13,49 @@
 #![expect(unsafe_code)]
 
 use super::{Composite, Member};
-use crate::device::Found;
-use crate::device::shmem::{NO_DATA, Source};
-use crate::error::{Error, Result};
-use crate::ring::{Next, Received, Short};
-use crate::sync::{AtomicPtr, Local, Ordering};
+use crate::device::ReadySource;
+use crate::device::shmem::{HELD_IN_SLOT, Source};
+use crate::error::{Error, PmResult};
+use crate::ring::{InlineMessage, PeekResult, TakenMessage};
+use crate::sync::{AtomicPtr, Ordering, SingleWriterU64};
 use std::ptr::{self, null_mut};
 
 /// Messages in a row from one member.
-const TURN: u64 = 64;
+const RECEIVE_QUANTUM: u64 = 64;
 /// Polls for each look at a member where that is a system call: at first, and at most.
-const SELDOM: (u64, u64) = (8, 128);
+const NETWORK_POLL_INTERVALS: (u64, u64) = (8, 128);
 
 #[derive(Default)]
-pub(super) struct Receiver {
-    current: Local,
-    left: Local,
+pub(super) struct CompositeReceiver {
+    current_member: SingleWriterU64,
+    left_of_turn: SingleWriterU64,
     /// Polls that found nothing in the current member since all were looked at, and after how
     /// many that is done; 0: as at first.
-    looks: Local,
-    patience: Local,
+    empty_polls: SingleWriterU64,
+    network_poll_interval: SingleWriterU64,
     /// The hot source; null before the first message, and when its member's turn is over.
     hot: AtomicPtr<Source>,
     /// The source whose short message is held, when it was taken directly; else null.
-    held_short: AtomicPtr<Source>,
+    held_inline: AtomicPtr<Source>,
     /// The same for a message that `glance_longer` saw, and where that ends in the ring's data
-    /// area, or [`NO_DATA`]; null also when a member knows what is held.
-    held_long: AtomicPtr<Source>,
-    held_end: Local,
+    /// area, or [`HELD_IN_SLOT`]; null also when a member knows what is held.
+    held_out_of_line: AtomicPtr<Source>,
+    held_data_end: SingleWriterU64,
     /// The member whose message is held.
-    held: Local,
+    held_member: SingleWriterU64,
 }
 
 /// What a first look tells.
-pub(crate) enum Glance<'a> {
+pub(crate) enum HotPoll<'a> {
     /// There is nothing from this source, and the only member is its.
-    Nothing(&'a Source),
+    Empty(&'a Source),
     /// A short message of this source, for `take_short`.
-    Short(&'a Source, Short),
+    Inline(&'a Source, InlineMessage),
     /// Ask `find`.
-    Unsure,
+    Unknown,
 }
 
-impl Receiver {
+impl CompositeReceiver {
     /// Both locks.
     pub(super) fn forget_hot(&self) {
         self.hot.store(null_mut(), Ordering::Relaxed);
@@ -65,28 +65,28 @@ impl Receiver {
 impl Composite {
     /// No lock. A first look, at the hot source alone.
     #[inline(always)]
-    pub(crate) fn glance(&self) -> Glance<'_> {
+    pub(crate) fn poll_hot(&self) -> HotPoll<'_> {
         // SYNC: member
         let hot = self.receive.hot.load(Ordering::Acquire);
         // SAFETY: null, or in an endpoint that is or was a member's: it lives as long as `self`.
-        let Some(source) = (unsafe { hot.as_ref() }) else { return Glance::Unsure };
-        match source.peek() {
-            Next::Short(short) => Glance::Short(source, short),
-            Next::Nothing if self.count.get() == 1 => Glance::Nothing(source),
-            Next::Nothing | Next::Other => Glance::Unsure,
+        let Some(source) = (unsafe { hot.as_ref() }) else { return HotPoll::Unknown };
+        match source.peek_inline() {
+            PeekResult::Inline(message) => HotPoll::Inline(source, message),
+            PeekResult::Empty if self.member_limit.get() == 1 => HotPoll::Empty(source),
+            PeekResult::Empty | PeekResult::Other => HotPoll::Unknown,
         }
     }
 
     /// No lock, after `Glance::Nothing`. Whether there is no other source.
     #[inline(always)]
-    pub(crate) fn is_alone(&self) -> bool {
-        self.member(0).is_some_and(Member::is_alone)
+    pub(crate) fn has_single_source(&self) -> bool {
+        self.member(0).is_some_and(Member::has_single_source)
     }
 
     /// No lock, after `Glance::Nothing`. The hot source, if those that are looked at are silent.
     #[inline(always)]
-    pub(crate) fn silent_but_hot(&self) -> Option<&Source> {
-        self.member(0).filter(|member| member.is_silent_aside())?;
+    pub(crate) fn hot_if_others_silent(&self) -> Option<&Source> {
+        self.member(0).filter(|member| member.are_others_silent())?;
         // SYNC: member
         let hot = self.receive.hot.load(Ordering::Acquire);
         // SAFETY: as in `glance`.
@@ -95,59 +95,59 @@ impl Composite {
 
     /// No lock. As `glance`, for a message of any length.
     #[inline(always)]
-    pub(crate) fn glance_longer(&self) -> Option<(&Source, Received)> {
+    pub(crate) fn poll_hot_any(&self) -> Option<(&Source, TakenMessage)> {
         // SYNC: member
         let hot = self.receive.hot.load(Ordering::Acquire);
         // SAFETY: as in `glance`.
         let source = unsafe { hot.as_ref() }?;
-        Some((source, source.peek_longer()?))
+        Some((source, source.peek_any()?))
     }
 
     /// Receive lock. Whether what was seen is still to be taken.
     #[inline(always)]
-    pub(crate) fn is_next(&self, source: &Source, message: &Received) -> bool {
+    pub(crate) fn is_next(&self, source: &Source, message: &TakenMessage) -> bool {
         ptr::eq(self.receive.hot.load(Ordering::Relaxed), source) && source.is_next(message)
     }
 
     /// Receive lock. Takes what `glance` saw and nobody else has taken.
     #[inline(always)]
-    pub(crate) fn take_short(&self, source: &Source, len: usize) {
+    pub(crate) fn take_inline(&self, source: &Source, len: usize) {
         source.take_next(len);
-        self.receive.held_short.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
+        self.receive.held_inline.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
     }
 
     /// Receive lock. The same for what `glance_longer` saw.
     #[inline(always)]
-    pub(crate) fn take_direct(&self, source: &Source, message: &Received) {
+    pub(crate) fn take_direct(&self, source: &Source, message: &TakenMessage) {
         source.take_next(message.len);
-        source.credit(message);
-        self.receive.held_short.store(null_mut(), Ordering::Relaxed);
-        self.receive.held_long.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
-        self.receive.held_end.set(message.data_end().unwrap_or(NO_DATA));
+        source.grant_credit(message);
+        self.receive.held_inline.store(null_mut(), Ordering::Relaxed);
+        self.receive.held_out_of_line.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
+        self.receive.held_data_end.set(message.data_end().unwrap_or(HELD_IN_SLOT));
     }
 
     /// Receive lock. The source whose message `take_short` took, and nobody released since.
     #[inline(always)]
-    pub(crate) fn held_short(&self) -> Option<&Source> {
+    pub(crate) fn held_inline(&self) -> Option<&Source> {
         // SAFETY: as in `glance`.
-        unsafe { self.receive.held_short.load(Ordering::Relaxed).as_ref() }
+        unsafe { self.receive.held_inline.load(Ordering::Relaxed).as_ref() }
     }
 
     /// Receive lock, where no short message is held. The same of `take_direct`.
     #[inline(always)]
-    fn held_long(&self) -> Option<&Source> {
+    fn held_out_of_line(&self) -> Option<&Source> {
         // SAFETY: as in `glance`.
-        unsafe { self.receive.held_long.load(Ordering::Relaxed).as_ref() }
+        unsafe { self.receive.held_out_of_line.load(Ordering::Relaxed).as_ref() }
     }
 
     #[inline(always)]
-    pub(super) fn find_in_members(&self) -> Option<Found> {
-        if self.count.get() <= 1 {
-            return self.find_in(0);
+    pub(super) fn find_in_members(&self) -> Option<ReadySource> {
+        if self.member_limit.get() <= 1 {
+            return self.find_in_member(0);
         }
-        let current = self.receive.current.get();
-        if self.receive.left.get() != 0
-            && let Some(found) = self.find_in(current)
+        let current = self.receive.current_member.get();
+        if self.receive.left_of_turn.get() != 0
+            && let Some(found) = self.find_in_member(current)
         {
             return Some(found);
         }
@@ -155,90 +155,95 @@ impl Composite {
     }
 
     #[inline(always)]
-    fn find_in(&self, place: u64) -> Option<Found> {
-        let source = self.member(place)?.find()?;
-        Some(Found { member: place as u32, source })
+    fn find_in_member(&self, member_index: u64) -> Option<ReadySource> {
+        let source = self.member(member_index)?.find()?;
+        Some(ReadySource { member: member_index as u32, source })
     }
 
     /// As `find_in`, but without a system call.
-    fn peek_in(&self, place: u64) -> Option<Found> {
-        let source = self.member(place)?.peek()?;
-        Some(Found { member: place as u32, source })
+    fn peek_in_member(&self, member_index: u64) -> Option<ReadySource> {
+        let source = self.member(member_index)?.peek()?;
+        Some(ReadySource { member: member_index as u32, source })
     }
 
     #[inline(never)]
-    fn find_in_others(&self, current: u64) -> Option<Found> {
-        let count = self.count.get();
-        let looks = self.receive.looks.get() + 1;
-        let patience = self.receive.patience.get().max(SELDOM.0);
-        let all = looks >= patience || self.receive.left.get() == 0;
-        self.receive.looks.set(if all { 0 } else { looks });
+    fn find_in_others(&self, current: u64) -> Option<ReadySource> {
+        let count = self.member_limit.get();
+        let empty_polls = self.receive.empty_polls.get() + 1;
+        let interval = self.receive.network_poll_interval.get().max(NETWORK_POLL_INTERVALS.0);
+        let must_poll_network = empty_polls >= interval || self.receive.left_of_turn.get() == 0;
+        self.receive.empty_polls.set(if must_poll_network { 0 } else { empty_polls });
         for step in 1..count {
-            let place = (current + step) % count;
-            let found = if all { self.find_in(place) } else { self.peek_in(place) };
+            let member_index = (current + step) % count;
+            let found = if must_poll_network {
+                self.find_in_member(member_index)
+            } else {
+                self.peek_in_member(member_index)
+            };
             if let Some(found) = found {
-                self.receive.patience.set(SELDOM.0);
-                self.receive.current.set(place);
-                self.receive.left.set(TURN);
+                self.receive.network_poll_interval.set(NETWORK_POLL_INTERVALS.0);
+                self.receive.current_member.set(member_index);
+                self.receive.left_of_turn.set(RECEIVE_QUANTUM);
                 return Some(found);
             }
         }
-        if self.receive.left.get() == 0 {
-            self.receive.left.set(TURN);
-            return self.find_in(current);
+        if self.receive.left_of_turn.get() == 0 {
+            self.receive.left_of_turn.set(RECEIVE_QUANTUM);
+            return self.find_in_member(current);
         }
-        if all {
-            self.receive.patience.set((patience * 2).min(SELDOM.1));
+        if must_poll_network {
+            self.receive.network_poll_interval.set((interval * 2).min(NETWORK_POLL_INTERVALS.1));
         }
         None
     }
 
     #[inline(always)]
-    pub(super) fn take_from_member(&self, found: Found) -> Result<(*mut u8, usize)> {
-        let place = u64::from(found.member);
-        let member = self.member(place).ok_or(Error::NoBuffers)?;
+    pub(super) fn take_from_member(&self, found: ReadySource) -> PmResult<(*mut u8, usize)> {
+        let member_index = u64::from(found.member);
+        let member = self.member(member_index).ok_or(Error::NoBuffers)?;
         let message = member.take(found.source)?;
         if !member.is_shmem() {
             // As `is_last_to`.
-            self.members().for_each(|(_, other)| other.forget_last_from());
+            self.members().for_each(|(_, other)| other.clear_last_source());
         }
-        self.receive.held.set(place);
-        self.receive.held_short.store(null_mut(), Ordering::Relaxed);
-        self.receive.held_long.store(null_mut(), Ordering::Relaxed);
-        self.heat(member.held());
+        self.receive.held_member.set(member_index);
+        self.receive.held_inline.store(null_mut(), Ordering::Relaxed);
+        self.receive.held_out_of_line.store(null_mut(), Ordering::Relaxed);
+        self.set_hot(member.held_source());
         Ok(message)
     }
 
     /// The source of the message just taken may give the rest of its turn directly, unless that
     /// is more than is left of its member's turn.
     #[inline(always)]
-    fn heat(&self, source: Option<&Source>) {
+    fn set_hot(&self, source: Option<&Source>) {
         let receive = &self.receive;
-        let left = receive.left.get().saturating_sub(1);
-        let turn = source.map_or(0, Source::left);
-        let hot = if self.count.get() <= 1 || turn <= left { source } else { None };
+        let left = receive.left_of_turn.get().saturating_sub(1);
+        let left_of_source_turn = source.map_or(0, Source::left_of_turn);
+        let hot =
+            if self.member_limit.get() <= 1 || left_of_source_turn <= left { source } else { None };
         let hot = hot.map_or(null_mut(), |source| ptr::from_ref(source).cast_mut());
-        receive.left.set(left.saturating_sub(turn));
+        receive.left_of_turn.set(left.saturating_sub(left_of_source_turn));
         // SYNC: member
         receive.hot.store(hot, Ordering::Release);
     }
 
     /// The member whose message is held.
     pub(super) fn held_by(&self) -> u64 {
-        let of = |source| self.members().find(|(_, member)| member.feeds(source));
-        let place = self.held_short().and_then(of).map(|(place, _)| place);
-        place.unwrap_or(self.receive.held.get())
+        let member_of = |source| self.members().find(|(_, member)| member.owns_source(source));
+        let member_index = self.held_inline().and_then(member_of).map(|(place, _)| place);
+        member_index.unwrap_or(self.receive.held_member.get())
     }
 
     #[inline(always)]
     pub(super) fn release_held(&self) {
-        if let Some(source) = self.held_short() {
-            return source.release_short();
+        if let Some(source) = self.held_inline() {
+            return source.release_inline();
         }
-        if let Some(source) = self.held_long() {
-            return source.release_long(self.receive.held_end.get());
+        if let Some(source) = self.held_out_of_line() {
+            return source.release_out_of_line(self.receive.held_data_end.get());
         }
-        if let Some(member) = self.member(self.receive.held.get()) {
+        if let Some(member) = self.member(self.receive.held_member.get()) {
             member.release();
         }
     }

@@ -4,36 +4,40 @@
 
 use super::{Composite, Member};
 use crate::debug;
-use crate::device::Found;
-use crate::error::{Error, Result};
+use crate::device::ReadySource;
+use crate::error::{Error, PmResult};
 use crate::segment::from_errno;
-use crate::sync::Local;
+use crate::sync::SingleWriterU64;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-pub(super) struct Sleeper {
+pub(super) struct SelectState {
     /// Made with the composite, early in the process's life: its number has to be small.
     epoll: Epoll,
     /// The members' bells are in the epoll set.
-    given: Local,
-    selecting: Local,
+    has_members_registered: SingleWriterU64,
+    is_selecting: SingleWriterU64,
 }
 
-impl Sleeper {
-    pub(super) fn new() -> Result<Sleeper> {
+impl SelectState {
+    pub(super) fn new() -> PmResult<SelectState> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(from_errno)?;
-        Ok(Sleeper { epoll, given: Local::default(), selecting: Local::default() })
+        Ok(SelectState {
+            epoll,
+            has_members_registered: SingleWriterU64::default(),
+            is_selecting: SingleWriterU64::default(),
+        })
     }
 
     #[inline(always)]
     pub(super) fn is_selecting(&self) -> bool {
-        self.selecting.get() != 0
+        self.is_selecting.get() != 0
     }
 
-    fn register(&self, member: Member<'_>) -> Result<()> {
-        member.with_bell(|bell: BorrowedFd<'_>| {
-            match self.epoll.add(bell, EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
+    fn register(&self, member: Member<'_>) -> PmResult<()> {
+        member.with_doorbell_fd(|doorbell_fd: BorrowedFd<'_>| {
+            match self.epoll.add(doorbell_fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)) {
                 Ok(()) | Err(Errno::EEXIST) => Ok(()),
                 Err(errno) => Err(from_errno(errno)),
             }
@@ -41,8 +45,8 @@ impl Sleeper {
     }
 
     /// A context becomes a member.
-    pub(super) fn member_comes(&self, member: Member<'_>) -> Result<()> {
-        if self.given.get() != 0 {
+    pub(super) fn on_member_added(&self, member: Member<'_>) -> PmResult<()> {
+        if self.has_members_registered.get() != 0 {
             self.register(member)?;
         }
         if self.is_selecting() {
@@ -52,20 +56,21 @@ impl Sleeper {
     }
 
     /// A member goes.
-    pub(super) fn member_goes(&self, member: Member<'_>) {
+    pub(super) fn on_member_removed(&self, member: Member<'_>) {
         member.after_select();
-        if self.given.get() != 0 {
-            let _ = member.with_bell(|bell| self.epoll.delete(bell).map_err(from_errno));
+        if self.has_members_registered.get() != 0 {
+            let _ = member
+                .with_doorbell_fd(|doorbell_fd| self.epoll.delete(doorbell_fd).map_err(from_errno));
         }
     }
 }
 
 impl Composite {
     /// NoMemory: the descriptor's number is beyond what `select` can hold.
-    pub(super) fn epoll_fd(&self) -> Result<RawFd> {
+    pub(super) fn epoll_fd(&self) -> PmResult<RawFd> {
         let fd = self.select.epoll.0.as_raw_fd();
         if fd as usize >= libc::FD_SETSIZE {
-            debug::say(debug::ERROR, || {
+            debug::log(debug::ERROR, || {
                 format!("composite: descriptor {fd} is beyond FD_SETSIZE; open fewer files before")
             });
             return Err(Error::NoMemory);
@@ -74,30 +79,30 @@ impl Composite {
         Ok(fd)
     }
 
-    fn register_all(&self) -> Result<()> {
-        if self.select.given.get() == 0 {
+    fn register_all(&self) -> PmResult<()> {
+        if self.select.has_members_registered.get() == 0 {
             self.members().try_for_each(|(_, member)| self.select.register(member))?;
-            self.select.given.set(1);
+            self.select.has_members_registered.set(1);
         }
         Ok(())
     }
 
-    pub(super) fn arm(&self) -> Result<()> {
+    pub(super) fn arm(&self) -> PmResult<()> {
         self.register_all()?;
-        self.select.selecting.set(1);
+        self.select.is_selecting.set(1);
         self.members().try_for_each(|(_, member)| member.before_select())
     }
 
     pub(super) fn disarm(&self) {
-        self.select.selecting.set(0);
+        self.select.is_selecting.set(0);
         self.members().for_each(|(_, member)| member.after_select());
     }
 
     /// Every member up to the first that has something: when none has, all are armed.
-    pub(super) fn look_again_in_members(&self) -> Option<Found> {
-        self.members().find_map(|(place, member)| {
-            let source = member.look_again()?;
-            Some(Found { member: place as u32, source })
+    pub(super) fn rearm_and_rescan_members(&self) -> Option<ReadySource> {
+        self.members().find_map(|(member_index, member)| {
+            let source = member.rearm_and_rescan()?;
+            Some(ReadySource { member: member_index as u32, source })
         })
     }
 }

@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::Composite;
-use super::open::Entry;
+use super::open::Route;
 use crate::config::QueueStatus;
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 use std::io::Write;
 
@@ -14,10 +14,10 @@ use std::io::Write;
 const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMCMP\x01");
 
 impl Composite {
-    pub(super) fn sum_of_queues(&self, held: bool) -> QueueStatus {
+    pub(super) fn sum_of_queues(&self, has_held_message: bool) -> QueueStatus {
         let mut sum = QueueStatus::default();
-        for (place, member) in self.members() {
-            let queues = member.queue_status(held && place == self.held_by());
+        for (member_index, member) in self.members() {
+            let queues = member.queue_status(has_held_message && member_index == self.held_by());
             sum.receive += queues.receive;
             sum.send += queues.send;
             sum.read += queues.read;
@@ -26,59 +26,59 @@ impl Composite {
     }
 
     pub(super) fn save_members(&self, out: &mut Vec<u8>) {
-        let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
-        word(out, SAVE_MAGIC);
-        word(out, self.members().count() as u64);
+        let put_word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
+        put_word(out, SAVE_MAGIC);
+        put_word(out, self.members().count() as u64);
         for (_, member) in self.members() {
             let mut saved = Vec::new();
             member.save(&mut saved);
-            word(out, saved.len() as u64);
+            put_word(out, saved.len() as u64);
             out.extend_from_slice(&saved);
         }
     }
 
     /// All members or none.
-    pub(super) fn restore_members(&self, saved: &[u8]) -> Result<()> {
-        let parts = split(saved)?;
+    pub(super) fn restore_members(&self, saved: &[u8]) -> PmResult<()> {
+        let parts = split_saved(saved)?;
         let members: Vec<_> = self.members().map(|(_, member)| member).collect();
         if parts.len() != members.len() {
             return Err(Error::Invalid);
         }
-        let both = || members.iter().zip(&parts);
-        both().try_for_each(|(member, part)| member.check_saved(part))?;
-        both().try_for_each(|(member, part)| member.restore(part))
+        let members_and_parts = || members.iter().zip(&parts);
+        members_and_parts().try_for_each(|(member, part)| member.check_saved(part))?;
+        members_and_parts().try_for_each(|(member, part)| member.restore(part))
     }
 
     pub(super) fn dump_members(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        for (place, member) in self.members() {
+        for (member_index, member) in self.members() {
             let nodes = self
-                .table
+                .routes
                 .iter()
-                .filter_map(|line| Entry::from_bits(line.load(Ordering::Relaxed)))
-                .filter(|entry| entry.member() == place)
+                .filter_map(|bits| Route::from_bits(bits.load(Ordering::Relaxed)))
+                .filter(|entry| entry.member() == member_index)
                 .count();
-            writeln!(out, "  member {place} reaches {nodes} nodes")?;
+            writeln!(out, "  member {member_index} reaches {nodes} nodes")?;
             member.dump(out)?;
         }
         Ok(())
     }
 }
 
-fn split(saved: &[u8]) -> Result<Vec<&[u8]>> {
-    fn word<'a>(bytes: &mut &'a [u8]) -> Result<u64> {
+fn split_saved(saved: &[u8]) -> PmResult<Vec<&[u8]>> {
+    fn take_word<'a>(bytes: &mut &'a [u8]) -> PmResult<u64> {
         let (first, rest): (&'a [u8; 8], &'a [u8]) =
             bytes.split_first_chunk().ok_or(Error::Invalid)?;
         *bytes = rest;
         Ok(u64::from_le_bytes(*first))
     }
     let mut bytes = saved;
-    if word(&mut bytes)? != SAVE_MAGIC {
+    if take_word(&mut bytes)? != SAVE_MAGIC {
         return Err(Error::Invalid);
     }
-    let count = word(&mut bytes)?;
+    let count = take_word(&mut bytes)?;
     let mut parts = Vec::new();
     for _ in 0..count {
-        let len = usize::try_from(word(&mut bytes)?).map_err(|_| Error::Invalid)?;
+        let len = usize::try_from(take_word(&mut bytes)?).map_err(|_| Error::Invalid)?;
         let (part, rest) = bytes.split_at_checked(len).ok_or(Error::Invalid)?;
         parts.push(part);
         bytes = rest;

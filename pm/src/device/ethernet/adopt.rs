@@ -4,81 +4,81 @@
 
 #![forbid(unsafe_code)]
 
-use super::engine::Engine;
-use super::reliability::{Kind, Pending};
-use crate::device::network::lanes::Lanes;
-use crate::device::network::slab::Content;
-use crate::device::network::{self, Engine as _, Pass};
+use super::engine::EthernetEngine;
+use super::reliability::{PacketKind, RecoveredMessage};
+use crate::device::net_common::endpoint_queues::EndpointQueues;
+use crate::device::net_common::slab::PublishedMessage;
+use crate::device::net_common::{self, Engine as _, ProgressMode};
 use crate::sync::Ordering;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// A process that has ended.
-pub(crate) struct Orphan {
-    engine: Engine,
-    lanes: Lanes,
+pub(crate) struct EthernetOrphan {
+    engine: EthernetEngine,
+    queues: EndpointQueues,
     /// Some of what it has left is for others' memory.
-    writes: bool,
+    has_rma_writes: bool,
 }
 
-impl Orphan {
+impl EthernetOrphan {
     /// Takes over the dead process's slots.
-    pub(super) fn adopt(mut engine: Engine, entries: usize) -> Orphan {
-        let lanes = Lanes::new(engine.slab.geometry(), entries);
-        let writes = engine.resume();
-        let orphan = Orphan { engine, lanes, writes };
-        orphan.count_operations(writes);
+    pub(super) fn adopt(mut engine: EthernetEngine, entries: usize) -> EthernetOrphan {
+        let queues = EndpointQueues::new(engine.slab.geometry(), entries);
+        let has_rma_writes = engine.resume();
+        let orphan = EthernetOrphan { engine, queues, has_rma_writes };
+        orphan.publish_rma_activity(has_rma_writes);
         orphan
     }
 
     /// As long as memory of others may still change, operations are under way.
-    fn count_operations(&self, any: bool) {
-        let record = self.engine.slab.record(self.engine.place);
-        record.node.send.0.remote.store(u64::from(any), Ordering::Release);
+    fn publish_rma_activity(&self, active: bool) {
+        let record = self.engine.slab.record(self.engine.local_index);
+        record.node.send.0.pending_rma.store(u64::from(active), Ordering::Release);
     }
 }
 
-impl network::Orphan for Orphan {
+impl net_common::Orphan for EthernetOrphan {
     fn serve(&mut self) -> Option<Duration> {
-        self.engine.pass(&self.lanes, Pass::All);
-        if self.writes && self.is_quiet() {
-            self.writes = false;
-            self.count_operations(false);
+        self.engine.progress(&self.queues, ProgressMode::All);
+        if self.has_rma_writes && self.is_drained() {
+            self.has_rma_writes = false;
+            self.publish_rma_activity(false);
         }
-        self.engine.tell();
-        self.engine.wait().map(Duration::from_nanos)
+        self.engine.report_events();
+        self.engine.ns_until_next_pass().map(Duration::from_nanos)
     }
 
     /// All that it had sent has been acknowledged, or its receivers have gone.
-    fn is_quiet(&self) -> bool {
-        self.engine.machine.is_done()
+    fn is_drained(&self) -> bool {
+        self.engine.machine.is_all_acked()
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.engine.links.wires.iter().map(|wire| wire.fd()).collect()
+        self.engine.transmitter.wires.iter().map(|wire| wire.fd()).collect()
     }
 }
 
 /// A message that no machine has numbered yet.
-struct Unnumbered {
-    order: u32,
-    behind: bool,
-    pending: Pending,
+struct UnsequencedMessage {
+    send_order: u32,
+    ordered_after_rma: bool,
+    recovered: RecoveredMessage,
 }
 
-impl Engine {
+impl EthernetEngine {
     /// Adopts what a dead process has left in its slots. What is not sensible is counted there.
     /// Answers whether frames of remote memory are among it.
     fn resume(&mut self) -> bool {
-        let (slab, place) = (self.slab.clone(), self.place);
-        let mut left = Vec::new();
-        let mut unnumbered: BTreeMap<u32, Vec<Unnumbered>> = BTreeMap::new();
+        let (slab, local_index) = (self.slab.clone(), self.local_index);
+        let mut recovered = Vec::new();
+        let mut unsequenced: BTreeMap<u32, Vec<UnsequencedMessage>> = BTreeMap::new();
         for slot in 0..slab.geometry().all_slots() {
-            let Some(content) = slab.content(place, slot) else { continue };
-            let Content { to, order, sequence, published } = content;
-            self.owners[slot] = to;
-            let pending = Pending {
+            let Some(content) = slab.content(local_index, slot) else { continue };
+            let PublishedMessage { to, order: send_order, sequence, published } = content;
+            self.slot_destinations[slot] = to;
+            let message = RecoveredMessage {
                 peer: to,
                 sequence: sequence.unwrap_or(0),
                 slot: slot as u32,
@@ -86,42 +86,55 @@ impl Engine {
                 kind: published.kind,
             };
             if sequence.is_some() || to as usize >= slab.geometry().nodes {
-                left.push(pending);
+                recovered.push(message);
             } else {
-                let behind = published.behind;
-                unnumbered.entry(to).or_default().push(Unnumbered { order, behind, pending });
+                let ordered_after_rma = published.ordered_after_rma;
+                unsequenced.entry(to).or_default().push(UnsequencedMessage {
+                    send_order,
+                    ordered_after_rma,
+                    recovered: message,
+                });
             }
         }
-        for (to, messages) in unnumbered {
-            self.number(to, messages, &mut left);
+        for (to, messages) in unsequenced {
+            self.assign_sequences(to, messages, &mut recovered);
         }
-        let remote = |kind| matches!(kind, Kind::Remote | Kind::More | Kind::Lost);
-        let writes = left.iter().any(|pending| remote(pending.kind));
-        self.machine.resume(left);
-        writes
+        let is_rma = |kind| {
+            matches!(kind, PacketKind::Remote | PacketKind::Continuation | PacketKind::PayloadLost)
+        };
+        let has_rma_writes = recovered.iter().any(|message| is_rma(message.kind));
+        self.machine.resume(recovered);
+        has_rma_writes
     }
 
     /// Gives numbers to the messages that the process had not numbered. The first one that may
     /// wait for a remote operation ends that: what the operation needed is gone with the process,
     /// and a message says that it was done.
-    fn number(&mut self, to: u32, mut messages: Vec<Unnumbered>, left: &mut Vec<Pending>) {
-        let Some(first) = messages.first().map(|message| message.order) else { return };
-        messages.sort_by_key(|message| message.order.wrapping_sub(first) as i32);
-        let mut next = self.slab.number(self.place, to as usize).load(Ordering::Acquire) as u32;
-        for known in left.iter().filter(|pending| pending.peer == to) {
+    fn assign_sequences(
+        &mut self,
+        to: u32,
+        mut messages: Vec<UnsequencedMessage>,
+        recovered: &mut Vec<RecoveredMessage>,
+    ) {
+        let Some(first) = messages.first().map(|message| message.send_order) else { return };
+        messages.sort_by_key(|message| message.send_order.wrapping_sub(first) as i32);
+        let mut next =
+            self.slab.next_sequence(self.local_index, to as usize).load(Ordering::Acquire) as u32;
+        for known in recovered.iter().filter(|message| message.peer == to) {
             // The process may have died before it counted the last one.
-            let behind = known.sequence.wrapping_add(1);
-            if (behind.wrapping_sub(next) as i32) > 0 {
-                next = behind;
+            let successor = known.sequence.wrapping_add(1);
+            if (successor.wrapping_sub(next) as i32) > 0 {
+                next = successor;
             }
         }
-        let sent = messages.iter().position(|message| message.behind).unwrap_or(messages.len());
-        for message in messages.drain(..sent) {
-            left.push(Pending { sequence: next, ..message.pending });
+        let sendable_count =
+            messages.iter().position(|message| message.ordered_after_rma).unwrap_or(messages.len());
+        for message in messages.drain(..sendable_count) {
+            recovered.push(RecoveredMessage { sequence: next, ..message.recovered });
             next = next.wrapping_add(1);
         }
         for message in &messages {
-            self.slab.free(self.place, message.pending.slot as usize);
+            self.slab.free(self.local_index, message.recovered.slot as usize);
         }
         self.count_dropped(messages.len() as u64);
     }

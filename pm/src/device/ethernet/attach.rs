@@ -3,33 +3,36 @@
 
 #![forbid(unsafe_code)]
 
-use super::engine::refused;
+use super::engine::to_pm_error;
 use super::wire;
-use crate::error::{Error, Result};
-use score_proto::wire::MAX_LINKS;
+use crate::error::{Error, PmResult};
+use score_proto::packet_header::MAX_LINKS;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// A link's description, and how many descriptors go with it.
-type Link = (Vec<u8>, usize);
+type LinkDescription = (Vec<u8>, usize);
 
-pub(super) fn describe(restarts: u32, links: &[wire::Endpoint]) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
+pub(super) fn describe(
+    restarts: u32,
+    links: &[wire::WireEndpoint],
+) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
     let each = links.iter().map(|link| (link.describe(), link.descriptors().count()));
     let bytes = encode(restarts, &each.collect::<Vec<_>>());
-    (bytes, links.iter().flat_map(wire::Endpoint::descriptors).collect())
+    (bytes, links.iter().flat_map(wire::WireEndpoint::descriptors).collect())
 }
 
 /// Invalid: not what `describe` answers.
 pub(super) fn rebuild(
     bytes: &[u8],
     fds: Vec<OwnedFd>,
-) -> Result<(u32, Vec<wire::Endpoint>, usize)> {
+) -> PmResult<(u32, Vec<wire::WireEndpoint>, usize)> {
     let (restarts, described) = decode(bytes)?;
     let mut fds = fds.into_iter();
-    let rebuild = |(description, count): &Link| {
+    let rebuild = |(description, count): &LinkDescription| {
         let descriptors: Vec<_> = fds.by_ref().take(*count).collect();
-        wire::Endpoint::rebuild(description, descriptors).map_err(refused)
+        wire::WireEndpoint::rebuild(description, descriptors).map_err(to_pm_error)
     };
-    let links = described.iter().map(rebuild).collect::<Result<Vec<_>>>()?;
+    let links = described.iter().map(rebuild).collect::<PmResult<Vec<_>>>()?;
     if fds.next().is_some() {
         return Err(Error::Invalid);
     }
@@ -37,7 +40,7 @@ pub(super) fn rebuild(
     Ok((restarts, links, count))
 }
 
-fn encode(restarts: u32, links: &[Link]) -> Vec<u8> {
+fn encode(restarts: u32, links: &[LinkDescription]) -> Vec<u8> {
     let mut bytes = restarts.to_le_bytes().to_vec();
     for (description, descriptors) in links {
         bytes.push(*descriptors as u8);
@@ -47,7 +50,7 @@ fn encode(restarts: u32, links: &[Link]) -> Vec<u8> {
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Result<(u32, Vec<Link>)> {
+fn decode(bytes: &[u8]) -> PmResult<(u32, Vec<LinkDescription>)> {
     let (restarts, mut rest) = bytes.split_first_chunk().ok_or(Error::Invalid)?;
     let mut links = Vec::new();
     while !rest.is_empty() {
@@ -67,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_read_back_and_what_is_cut_or_has_none_is_refused() {
+    fn a_link_list_reads_back_and_a_truncated_or_empty_one_is_refused() {
         let links = vec![(vec![1, 2, 3], 1), (vec![4; 200], 3)];
         let good = encode(2, &links);
         assert_eq!(decode(&good), Ok((2, links)));

@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::wire::{self, Choice, loss::Loss};
+use super::wire::{self, WirePreference, fault_injection::FaultConfig};
 use crate::config::MAX_NODE;
 use crate::debug;
-use crate::device::network::layout::MAX_LOCAL;
-use crate::error::{Error, Result};
-use score_proto::wire::MAX_LINKS;
+use crate::device::net_common::layout::MAX_LOCAL;
+use crate::error::{Error, PmResult};
+use score_proto::packet_header::MAX_LINKS;
 use std::net::IpAddr;
 
 /// The most channels of a device.
@@ -15,16 +15,16 @@ const MAX_CHANNELS: usize = 64;
 
 /// What `Device::open` is told.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Options {
+pub(crate) struct EthernetOptions {
     /// `-nodes N`: nodes of the job. Default: as many as are local.
     pub(crate) nodes: usize,
     /// `-first F` (default 0) and `-local L` (default: all): the nodes of this host.
-    pub(crate) first: usize,
-    pub(crate) local: usize,
+    pub(crate) first_node: usize,
+    pub(crate) local_nodes: usize,
     /// `-channels C` (default 1).
     pub(crate) channels: usize,
     /// `-wire udp|raw|packet|xdp` (default `udp`).
-    pub(crate) wire: Choice,
+    pub(crate) wire: WirePreference,
     /// `-link NAME-or-ADDRESS`, once for each link (default: loopback, if all nodes are local).
     pub(crate) links: Vec<String>,
     /// `-secret HEX`: what packets of the job carry (default: a random one).
@@ -32,65 +32,67 @@ pub(crate) struct Options {
     /// `-incarnation I` (default 0): how often the job was restarted.
     pub(crate) incarnation: u32,
     /// `-loss drop=P,duplicate=P,reorder=P,seed=N`: for tests.
-    pub(crate) loss: Option<Loss>,
+    pub(crate) loss: Option<FaultConfig>,
 }
 
-impl Options {
-    pub(crate) fn parse(kind: &str, options: &[&str]) -> Result<Options> {
-        let mut given = Given::default();
+impl EthernetOptions {
+    pub(crate) fn parse(kind: &str, options: &[&str]) -> PmResult<EthernetOptions> {
+        let mut parsed = ParsedOptions::default();
         for pair in options.chunks(2) {
-            let taken = match pair {
-                [name, value] => given.set(name, value).is_some(),
+            let accepted = match pair {
+                [name, value] => parsed.set(name, value).is_some(),
                 _ => false,
             };
-            if !taken {
-                debug::say(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
+            if !accepted {
+                debug::log(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
                 return Err(Error::Invalid);
             }
         }
-        given.complete(kind).map_err(|why| {
-            debug::say(debug::ERROR, || format!("device {kind}: {why}"));
+        parsed.complete(kind).map_err(|why| {
+            debug::log(debug::ERROR, || format!("device {kind}: {why}"));
             Error::Invalid
         })
     }
 
     /// What a wire of `node` over link number `link` is opened with.
-    pub(crate) fn wire(&self, link: usize, node: usize) -> wire::Options {
+    pub(crate) fn wire_options(&self, link: usize, node: usize) -> wire::WireOptions {
         let name = &self.links[link];
         let mut options = match name.parse::<IpAddr>() {
-            Ok(address) => wire::Options { choice: self.wire, ..wire::Options::udp(address) },
-            Err(_) => wire::Options::over(self.wire, name),
+            Ok(address) => {
+                wire::WireOptions { preference: self.wire, ..wire::WireOptions::udp(address) }
+            }
+            Err(_) => wire::WireOptions::on_interface(self.wire, name),
         };
         // Each process has its own sequence of losses.
-        let seed = |loss: Loss| loss.seed.wrapping_add((node << 8 | link) as u64);
-        options.loss = self.loss.map(|loss| Loss { seed: seed(loss), ..loss });
+        let seed = |loss: FaultConfig| loss.seed.wrapping_add((node << 8 | link) as u64);
+        options.loss = self.loss.map(|loss| FaultConfig { seed: seed(loss), ..loss });
         options
     }
 }
 
 #[derive(Default)]
-struct Given {
+struct ParsedOptions {
     nodes: Option<usize>,
-    first: Option<usize>,
-    local: Option<usize>,
+    first_node: Option<usize>,
+    local_nodes: Option<usize>,
     channels: Option<usize>,
-    wire: Option<Choice>,
+    wire: Option<WirePreference>,
     links: Vec<String>,
     secret: Option<u64>,
     incarnation: u32,
-    loss: Option<Loss>,
+    loss: Option<FaultConfig>,
 }
 
-impl Given {
+impl ParsedOptions {
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
-        let number =
-            |least: usize, most: usize| value.parse().ok().filter(|n| (least..=most).contains(n));
+        let parse_in_range =
+            |min: usize, max: usize| value.parse().ok().filter(|n| (min..=max).contains(n));
         match name {
-            "-nodes" => self.nodes = Some(number(1, MAX_NODE)?),
-            "-first" => self.first = Some(number(0, MAX_NODE - 1)?),
-            "-local" => self.local = Some(number(1, MAX_LOCAL)?),
-            "-channels" => self.channels = Some(number(1, MAX_CHANNELS)?),
-            "-wire" => self.wire = Some(Choice::parse(value).ok()?),
+            "-nodes" => self.nodes = Some(parse_in_range(1, MAX_NODE)?),
+            "-first" => self.first_node = Some(parse_in_range(0, MAX_NODE - 1)?),
+            "-local" => self.local_nodes = Some(parse_in_range(1, MAX_LOCAL)?),
+            "-channels" => self.channels = Some(parse_in_range(1, MAX_CHANNELS)?),
+            "-wire" => self.wire = Some(WirePreference::parse(value).ok()?),
             "-link" => {
                 if value.is_empty() || self.links.len() >= usize::from(MAX_LINKS) {
                     return None;
@@ -99,37 +101,44 @@ impl Given {
             }
             "-secret" => self.secret = Some(u64::from_str_radix(value, 16).ok()?),
             "-incarnation" => self.incarnation = value.parse().ok()?,
-            "-loss" => self.loss = Some(Loss::parse(value).ok()?),
+            "-loss" => self.loss = Some(FaultConfig::parse(value).ok()?),
             _ => return None,
         }
         Some(())
     }
 
-    fn complete(self, kind: &str) -> std::result::Result<Options, String> {
+    fn complete(self, kind: &str) -> std::result::Result<EthernetOptions, String> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let nodes = self.nodes.or(self.local).unwrap_or(processors);
-        let first = self.first.unwrap_or(0);
-        let local = self.local.unwrap_or(nodes.saturating_sub(first));
-        if local == 0 || local > MAX_LOCAL || first > nodes - local.min(nodes) || local > nodes {
-            return Err(format!("nodes {first} to {} of {nodes} cannot be", first + local));
+        let nodes = self.nodes.or(self.local_nodes).unwrap_or(processors);
+        let first_node = self.first_node.unwrap_or(0);
+        let local_nodes = self.local_nodes.unwrap_or(nodes.saturating_sub(first_node));
+        if local_nodes == 0
+            || local_nodes > MAX_LOCAL
+            || first_node > nodes - local_nodes.min(nodes)
+            || local_nodes > nodes
+        {
+            return Err(format!(
+                "nodes {first_node} to {} of {nodes} cannot be",
+                first_node + local_nodes
+            ));
         }
-        let wire = self.wire.unwrap_or(Choice::Udp);
-        if kind == "agent-udp" && wire != Choice::Udp {
+        let wire = self.wire.unwrap_or(WirePreference::Udp);
+        if kind == "agent-udp" && wire != WirePreference::Udp {
             return Err("-wire: agent-udp is the UDP wire; use ethernet".into());
         }
         let mut links = self.links;
         if links.is_empty() {
-            if local < nodes || wire != Choice::Udp {
+            if local_nodes < nodes || wire != WirePreference::Udp {
                 return Err(
                     "-link says by which interface or address the others are reached".into()
                 );
             }
             links.push("127.0.0.1".into());
         }
-        Ok(Options {
+        Ok(EthernetOptions {
             nodes,
-            first,
-            local,
+            first_node,
+            local_nodes,
             channels: self.channels.unwrap_or(1),
             wire,
             links,
@@ -147,11 +156,15 @@ mod tests {
     #[test]
     fn options_are_pairs_of_a_known_name_and_a_value_in_range() {
         let words = ["-nodes", "8", "-first", "2", "-local", "3", "-link", "10.0.0.1"];
-        let parsed = Options::parse("ethernet", &words).unwrap();
-        assert_eq!((parsed.nodes, parsed.first, parsed.local, parsed.channels), (8, 2, 3, 1));
-        assert_eq!((parsed.wire, parsed.links), (Choice::Udp, vec!["10.0.0.1".to_owned()]));
-        let alone = Options::parse("agent-udp", &["-nodes", "2", "-secret", "0badcafe"]).unwrap();
-        assert_eq!((alone.local, alone.secret), (2, Some(0x0bad_cafe)));
+        let parsed = EthernetOptions::parse("ethernet", &words).unwrap();
+        assert_eq!(
+            (parsed.nodes, parsed.first_node, parsed.local_nodes, parsed.channels),
+            (8, 2, 3, 1)
+        );
+        assert_eq!((parsed.wire, parsed.links), (WirePreference::Udp, vec!["10.0.0.1".to_owned()]));
+        let alone =
+            EthernetOptions::parse("agent-udp", &["-nodes", "2", "-secret", "0badcafe"]).unwrap();
+        assert_eq!((alone.local_nodes, alone.secret), (2, Some(0x0bad_cafe)));
         assert_eq!(alone.links, ["127.0.0.1"]);
         for bad in [
             &["-nodes"][..],
@@ -165,10 +178,10 @@ mod tests {
             &["-nodes", "2", "-loss", "drop=2"],
             &["-trunk", "1"],
         ] {
-            assert_eq!(Options::parse("ethernet", bad), Err(Error::Invalid), "{bad:?}");
+            assert_eq!(EthernetOptions::parse("ethernet", bad), Err(Error::Invalid), "{bad:?}");
         }
         let raw = ["-nodes", "2", "-wire", "packet", "-link", "lo"];
-        assert!(Options::parse("agent-udp", &raw).is_err());
-        assert!(Options::parse("ethernet", &raw).is_ok());
+        assert!(EthernetOptions::parse("agent-udp", &raw).is_err());
+        assert!(EthernetOptions::parse("ethernet", &raw).is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! The ethernet device: messages between hosts, over UDP or raw frames. `docs/ethernet.md` tells
 //! how packets become messages; `docs/ARCHITECTURE.md` how the parts hang together. It is a
-//! [`Network`]: what such devices share is in `network/`.
+//! [`NetworkDevice`]: what such devices share is in `network/`.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -17,194 +17,211 @@
 
 mod adopt;
 mod attach;
-mod away;
-mod clock;
 pub(crate) mod config;
-mod desk;
+mod control_queue;
+mod copy_back;
 mod engine;
-mod homing;
-mod letters;
-mod links;
+mod job_clock;
 pub(crate) mod open;
 mod progress;
-mod pump;
+mod receive_store;
 pub mod reliability;
-mod remote;
+mod rma;
+mod rma_data;
+mod rma_protocol;
+mod rma_requests;
 mod send;
-mod store;
-mod transfers;
+mod transmit;
 pub mod wire;
+mod zero_copy;
 
-use super::network::addresses::Addresses;
-use super::network::lanes::{Peer, Submitted};
-use super::network::slab::{Content, Slab};
-use super::network::{self, Identity, Network, Pass, count_unread, pool};
-use crate::error::{Error, Result};
-use crate::remote::{Direction, Number, Operation, Region};
-use crate::sync::{Local, Ordering};
-use crate::watch::Turn;
-use adopt::Orphan;
-use desk::Desk;
-use engine::Engine;
+use super::net_common::address_table::AddressTable;
+use super::net_common::endpoint_queues::{PeerSendState, SendRequest};
+use super::net_common::slab::{PublishedMessage, Slab};
+use super::net_common::{
+    self, EndpointIdentity, NetworkDevice, ProgressMode, count_unread, receive_buffers,
+};
+use crate::error::{Error, PmResult};
+use crate::progress_lock::PollOwner;
+use crate::rma::{Direction, Region, RegionId, RmaOperation};
+use crate::sync::{Ordering, SingleWriterU64};
+use adopt::EthernetOrphan;
+use engine::EthernetEngine;
+use rma_requests::RmaRequestQueue;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 /// This network, and what it keeps for an endpoint.
 pub(crate) struct Ethernet {
-    turn: Turn,
-    thread: OnceLock<Arc<progress::Thread>>,
-    desk: Arc<Desk>,
+    poll_owner: PollOwner,
+    thread: OnceLock<Arc<progress::ProgressThread>>,
+    rma_requests: Arc<RmaRequestQueue>,
     /// Messages sent since the last poll.
-    burst: Local,
+    burst_len: SingleWriterU64,
     /// When one of them was sent last.
-    last: Local,
+    last_send_at: SingleWriterU64,
 }
 
 /// What this process keeps for one channel and node.
-pub(crate) type Endpoint = network::Endpoint<Ethernet>;
+pub(crate) type EthernetEndpoint = net_common::NetworkEndpoint<Ethernet>;
 /// The ethernet part of a context.
-pub(crate) type Bound = network::Bound<Ethernet>;
+pub(crate) type EthernetContext = net_common::NetworkContext<Ethernet>;
 
-impl Network for Ethernet {
+impl NetworkDevice for Ethernet {
     const KIND: &'static str = "ethernet";
-    const OPTIONS: u64 = remote::OPTIONS;
-    const SAVED: u64 = u64::from_le_bytes(*b"SCPMESV\x01");
-    const ATTACH: u64 = u64::from_le_bytes(*b"SCPMETH\x05");
+    const OPTIONS: u64 = rma::OPTIONS;
+    const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMESV\x01");
+    const ATTACH_MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x05");
 
-    type Engine = Engine;
+    type Engine = EthernetEngine;
     /// How often the job was restarted.
-    type Setup = u32;
+    type OpenParams = u32;
     /// A socket for each link.
-    type Port = Vec<wire::Endpoint>;
-    type Orphan = Orphan;
+    type LocalSockets = Vec<wire::WireEndpoint>;
+    type Orphan = EthernetOrphan;
 
-    fn duplicate(links: &Self::Port) -> Result<Self::Port> {
-        links.iter().map(|link| link.try_clone().map_err(engine::refused)).collect()
+    fn duplicate(links: &Self::LocalSockets) -> PmResult<Self::LocalSockets> {
+        links.iter().map(|link| link.try_clone().map_err(engine::to_pm_error)).collect()
     }
-    fn addresses(links: &Self::Port) -> Result<Vec<Vec<u8>>> {
-        Ok(links.iter().map(wire::Endpoint::address).collect())
+    fn addresses(links: &Self::LocalSockets) -> PmResult<Vec<Vec<u8>>> {
+        Ok(links.iter().map(wire::WireEndpoint::address).collect())
     }
-    fn describe<'a>(restarts: &u32, links: &'a Self::Port) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+    fn describe<'a>(
+        restarts: &u32,
+        links: &'a Self::LocalSockets,
+    ) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
         attach::describe(*restarts, links)
     }
-    fn rebuild(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(u32, Self::Port, usize)> {
+    fn rebuild(bytes: &[u8], fds: Vec<OwnedFd>) -> PmResult<(u32, Self::LocalSockets, usize)> {
         attach::rebuild(bytes, fds)
     }
 
     /// NoMemory: the kernel refuses the progress thread.
     fn open(
         restarts: &u32,
-        identity: Identity,
-        links: Self::Port,
-        addresses: Arc<Addresses>,
+        identity: EndpointIdentity,
+        links: Self::LocalSockets,
+        addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
-    ) -> Result<Arc<Endpoint>> {
-        let entries = pool::buffers(slab.geometry().mtu);
-        let engine = Engine::new(identity, *restarts, links, addresses, slab.clone())?;
+    ) -> PmResult<Arc<EthernetEndpoint>> {
+        let entries = receive_buffers::buffer_count(slab.geometry().mtu);
+        let engine = EthernetEngine::new(identity, *restarts, links, addresses, slab.clone())?;
         let net = Ethernet {
-            turn: Turn::default(),
+            poll_owner: PollOwner::default(),
             thread: OnceLock::new(),
-            desk: engine.desk.clone(),
-            burst: Local::default(),
-            last: Local::default(),
+            rma_requests: engine.rma_requests.clone(),
+            burst_len: SingleWriterU64::default(),
+            last_send_at: SingleWriterU64::default(),
         };
-        let endpoint = Endpoint::new(identity, slab, entries, engine, net)?;
-        let thread = progress::join(&endpoint)?;
+        let endpoint = EthernetEndpoint::new(identity, slab, entries, engine, net)?;
+        let thread = progress::register(&endpoint)?;
         let _ = endpoint.net.thread.set(thread);
         Ok(endpoint)
     }
     fn adopt(
         restarts: &u32,
-        identity: Identity,
-        links: Self::Port,
-        addresses: Arc<Addresses>,
+        identity: EndpointIdentity,
+        links: Self::LocalSockets,
+        addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
-    ) -> Result<Orphan> {
-        let entries = pool::buffers(slab.geometry().mtu);
-        let engine = Engine::new(identity, *restarts, links, addresses, slab)?;
-        Ok(Orphan::adopt(engine, entries))
+    ) -> PmResult<EthernetOrphan> {
+        let entries = receive_buffers::buffer_count(slab.geometry().mtu);
+        let engine = EthernetEngine::new(identity, *restarts, links, addresses, slab)?;
+        Ok(EthernetOrphan::adopt(engine, entries))
     }
 
-    fn longest(end: &Endpoint, node: u32) -> Result<usize> {
-        end.served.enter().links.mtu(node).map_err(|_| Error::Io)
+    fn max_message_len(endpoint: &EthernetEndpoint, node: u32) -> PmResult<usize> {
+        endpoint.progress_lock.lock().transmitter.mtu(node).map_err(|_| Error::Io)
     }
     #[inline(always)]
-    fn content(_: &Endpoint, node: u32, peer: &Peer, len: usize) -> Content {
+    fn content(
+        _: &EthernetEndpoint,
+        node: u32,
+        peer: &PeerSendState,
+        len: usize,
+    ) -> PublishedMessage {
         send::content(node, peer, len)
     }
     #[inline(always)]
-    fn send(end: &Endpoint, peer: &Peer, message: Submitted) {
-        end.go_out(peer, message);
+    fn send(endpoint: &EthernetEndpoint, peer: &PeerSendState, message: SendRequest) {
+        endpoint.send_or_queue(peer, message);
     }
     #[inline(always)]
-    fn has_work(end: &Endpoint) -> bool {
-        !end.lanes.submitted.is_empty() || !end.net.desk.is_empty()
+    fn has_work(endpoint: &EthernetEndpoint) -> bool {
+        !endpoint.queues.submitted.is_empty() || !endpoint.net.rma_requests.is_empty()
     }
     #[inline(always)]
-    fn pass(end: &Endpoint, engine: &mut Engine, what: Pass) -> bool {
+    fn progress(
+        endpoint: &EthernetEndpoint,
+        engine: &mut EthernetEngine,
+        mode: ProgressMode,
+    ) -> bool {
         // Who is about to sleep leaves the wires to the thread.
-        if what != Pass::Send && !end.is_selecting() && end.net.turn.polled() {
-            end.unwatch(engine);
+        if mode != ProgressMode::Send
+            && !endpoint.is_selecting()
+            && endpoint.net.poll_owner.on_app_poll()
+        {
+            endpoint.unwatch(engine);
         }
-        network::Engine::pass(engine, &end.lanes, what)
+        net_common::Engine::progress(engine, &endpoint.queues, mode)
     }
     #[inline(always)]
-    fn poll(end: &Endpoint, what: Pass) {
+    fn poll(endpoint: &EthernetEndpoint, mode: ProgressMode) {
         // A stream goes on over the polls that make room for it.
-        if end.lanes.outstanding.load(Ordering::Relaxed) < send::STREAM {
-            end.net.burst.set(0);
+        if endpoint.queues.outstanding.load(Ordering::Relaxed) < send::STREAM_THRESHOLD {
+            endpoint.net.burst_len.set(0);
         }
-        end.serve(what);
+        endpoint.serve(mode);
     }
     /// The thread watches the wires, until a poll of one who does not sleep.
-    fn watch(end: &Endpoint) {
-        let engine = end.served.enter();
-        if end.net.turn.give_now() {
-            end.watch(&engine);
+    fn arm_wakeup(endpoint: &EthernetEndpoint) {
+        let engine = endpoint.progress_lock.lock();
+        if endpoint.net.poll_owner.hand_to_thread() {
+            endpoint.watch(&engine);
         }
     }
-    fn reads(end: &Endpoint) -> usize {
-        end.net.desk.pending(Direction::Read) as usize
+    fn pending_reads(endpoint: &EthernetEndpoint) -> usize {
+        endpoint.net.rma_requests.pending(Direction::Read) as usize
     }
-    fn leave(end: &Endpoint) {
-        if end.left.swap(1, Ordering::AcqRel) != 0 {
+    fn close(endpoint: &EthernetEndpoint) {
+        if endpoint.closed.swap(1, Ordering::AcqRel) != 0 {
             return;
         }
-        progress::leave(end);
-        end.linger();
-        end.record().node.door.0.exit(crate::barrier::issue);
-        count_unread(&end.slab, end.place);
+        progress::unregister(endpoint);
+        endpoint.drain();
+        endpoint.record().node.receiver_state.0.set_exited(crate::membarrier::issue);
+        count_unread(&endpoint.slab, endpoint.local_index);
     }
 
-    fn publish_region(end: &Endpoint, region: &Region) -> Result<()> {
-        end.net.desk.publish(region);
+    fn publish_region(endpoint: &EthernetEndpoint, region: &Region) -> PmResult<()> {
+        endpoint.net.rma_requests.publish(region);
         Ok(())
     }
-    fn withdraw_region(end: &Endpoint, number: Number) {
+    fn withdraw_region(endpoint: &EthernetEndpoint, number: RegionId) {
         // Whoever copies is waited for; what others have asked for in time they get as it is now.
-        let mut engine = end.served.enter();
-        engine.bring_all_home(None);
-        end.net.desk.withdraw(number);
+        let mut engine = endpoint.progress_lock.lock();
+        engine.copy_back_all(None);
+        endpoint.net.rma_requests.withdraw(number);
     }
-    fn remote(end: &Endpoint, node: u32, operation: &Operation) -> Result<()> {
-        end.begin(node, operation)
+    fn start_rma(endpoint: &EthernetEndpoint, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        endpoint.begin_operation(node, operation)
     }
-    fn is_remote_done(end: &Endpoint, direction: Direction) -> Result<()> {
-        if end.net.desk.pending(direction) > 0 {
-            Self::poll(end, Pass::All);
+    fn is_remote_done(endpoint: &EthernetEndpoint, direction: Direction) -> PmResult<()> {
+        if endpoint.net.rma_requests.pending(direction) > 0 {
+            Self::poll(endpoint, ProgressMode::All);
         }
-        end.net.desk.is_done(direction)
+        endpoint.net.rma_requests.is_done(direction)
     }
 }
 
-impl Endpoint {
-    fn unwatch(&self, engine: &Engine) {
+impl EthernetEndpoint {
+    fn unwatch(&self, engine: &EthernetEngine) {
         if let Some(thread) = self.net.thread.get() {
             thread.unwatch(engine);
         }
     }
 
-    fn watch(&self, engine: &Engine) {
+    fn watch(&self, engine: &EthernetEngine) {
         if let Some(thread) = self.net.thread.get() {
             thread.watch(engine);
         }

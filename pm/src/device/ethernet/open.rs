@@ -3,89 +3,109 @@
 #![forbid(unsafe_code)]
 
 use super::Ethernet;
-use super::config::Options;
-use super::engine::refused;
-use super::reliability::HEADER;
+use super::config::EthernetOptions;
+use super::engine::to_pm_error;
+use super::reliability::PACKET_HEADER_LEN;
 use super::wire;
 use crate::config::MIN_MTU;
 use crate::debug;
-use crate::device::network;
-use crate::device::network::layout::Geometry;
-use crate::error::{Error, Result};
+use crate::device::net_common;
+use crate::device::net_common::layout::SlabGeometry;
+use crate::error::{Error, PmResult};
 
 /// An ethernet device's channels.
-pub(crate) type Channels = network::Channels<Ethernet>;
+pub(crate) type EthernetChannels = net_common::Channels<Ethernet>;
 
 /// The sockets of one end, one for each link.
-type Links = Vec<wire::Endpoint>;
+type Links = Vec<wire::WireEndpoint>;
 
-impl Channels {
-    pub(crate) fn new(options: &Options) -> Result<Channels> {
-        let open = |node: usize| -> Result<Links> {
-            let open = |link| wire::Endpoint::open(&options.wire(link, node)).map_err(refused);
+impl EthernetChannels {
+    pub(crate) fn new(options: &EthernetOptions) -> PmResult<EthernetChannels> {
+        let open = |node: usize| -> PmResult<Links> {
+            let open = |link| {
+                wire::WireEndpoint::open(&options.wire_options(link, node)).map_err(to_pm_error)
+            };
             (0..options.links.len()).map(open).collect()
         };
-        let nodes = || options.first..options.first + options.local;
-        let ends = (0..options.channels)
-            .map(|_| nodes().map(open).collect::<Result<Vec<_>>>())
-            .collect::<Result<Vec<_>>>()?;
-        Channels::between(options, ends)
+        let nodes = || options.first_node..options.first_node + options.local_nodes;
+        let sockets = (0..options.channels)
+            .map(|_| nodes().map(open).collect::<PmResult<Vec<_>>>())
+            .collect::<PmResult<Vec<_>>>()?;
+        EthernetChannels::build(options, sockets)
     }
 
     /// The same for one channel over sockets that somebody else has opened: for each local node
     /// one for each link. Invalid: there are others.
-    pub(crate) fn given(options: &Options, nodes: Vec<Links>) -> Result<Channels> {
+    pub(crate) fn from_endpoints(
+        options: &EthernetOptions,
+        node_links: Vec<Links>,
+    ) -> PmResult<EthernetChannels> {
         let fits = |links: &Links| links.len() == options.links.len();
-        if options.channels != 1 || nodes.len() != options.local || !nodes.iter().all(fits) {
+        if options.channels != 1
+            || node_links.len() != options.local_nodes
+            || !node_links.iter().all(fits)
+        {
             return Err(Error::Invalid);
         }
         let with_loss = |(node, links): (usize, Links)| -> Links {
-            let lossy = |(link, one): (usize, wire::Endpoint)| {
-                let note = one.note().map(str::to_owned);
-                one.with(note, options.wire(link, options.first + node).loss)
+            let with_faults = |(link, endpoint): (usize, wire::WireEndpoint)| {
+                let note = endpoint.note().map(str::to_owned);
+                endpoint.with_note_and_loss(
+                    note,
+                    options.wire_options(link, options.first_node + node).loss,
+                )
             };
-            links.into_iter().enumerate().map(lossy).collect()
+            links.into_iter().enumerate().map(with_faults).collect()
         };
-        let ends = nodes.into_iter().enumerate().map(with_loss).collect();
-        Channels::between(options, vec![ends])
+        let sockets = node_links.into_iter().enumerate().map(with_loss).collect();
+        EthernetChannels::build(options, vec![sockets])
     }
 
-    fn between(options: &Options, ends: Vec<Vec<Links>>) -> Result<Channels> {
-        let longest = ends.iter().flatten().flatten().map(wire::Endpoint::mtu);
-        let mtu = longest.min().unwrap_or(0).saturating_sub(HEADER);
+    fn build(options: &EthernetOptions, sockets: Vec<Vec<Links>>) -> PmResult<EthernetChannels> {
+        let link_mtus = sockets.iter().flatten().flatten().map(wire::WireEndpoint::mtu);
+        let mtu = link_mtus.min().unwrap_or(0).saturating_sub(PACKET_HEADER_LEN);
         if mtu < MIN_MTU {
-            debug::say(debug::ERROR, || {
+            debug::log(debug::ERROR, || {
                 format!("ethernet: a link carries messages of {mtu} bytes, {MIN_MTU} are needed")
             });
             return Err(Error::NoDevice);
         }
-        let geometry = Geometry::new(options.nodes, options.first, options.local, mtu)?;
-        Channels::over(options.incarnation, geometry, options.secret, options.links.len(), ends)
+        let geometry =
+            SlabGeometry::new(options.nodes, options.first_node, options.local_nodes, mtu)?;
+        EthernetChannels::from_sockets(
+            options.incarnation,
+            geometry,
+            options.secret,
+            options.links.len(),
+            sockets,
+        )
     }
 
     /// One line for people about a wire that is not the one that was asked for.
     pub(crate) fn note(&self) -> Option<String> {
-        self.with_ends(|ends| {
-            let note = ends.iter().flat_map(|links| links.iter()).find_map(wire::Endpoint::note);
+        self.with_sockets(|sockets| {
+            let note =
+                sockets.iter().flat_map(|links| links.iter()).find_map(wire::WireEndpoint::note);
             note.map(str::to_owned)
         })
     }
 
     /// Which wires there are over which links: `AF_XDP and AF_PACKET over eth0, UDP over eth1`.
-    pub(crate) fn wires(&self) -> String {
-        self.with_ends(|ends| {
-            let link = |number: usize| {
-                let ends: Vec<_> = ends.iter().filter_map(|links| links.get(number)).collect();
+    pub(crate) fn describe_wires(&self) -> String {
+        self.with_sockets(|sockets| {
+            let link = |link_index: usize| {
+                let link_sockets: Vec<_> =
+                    sockets.iter().filter_map(|links| links.get(link_index)).collect();
                 let mut kinds: Vec<String> = Vec::new();
-                for kind in ends.iter().map(|end| end.kind().to_string()) {
+                for kind in link_sockets.iter().map(|socket| socket.kind().to_string()) {
                     if !kinds.contains(&kind) {
                         kinds.push(kind);
                     }
                 }
-                let name = ends.first().map_or("?", |end| end.link_name());
+                let name = link_sockets.first().map_or("?", |socket| socket.link_name());
                 format!("{} over {name}", kinds.join(" and "))
             };
-            let count = ends.first().map_or(0, |links| links.len());
+            let count = sockets.first().map_or(0, |links| links.len());
             (0..count).map(link).collect::<Vec<_>>().join(", ")
         })
     }

@@ -2,80 +2,89 @@
 
 #![forbid(unsafe_code)]
 
-use super::reliability::Kind;
-use super::{Endpoint, clock};
-use crate::device::network::lanes::{Peer, Submitted};
-use crate::device::network::layout::Published;
-use crate::device::network::slab::Content;
-use crate::device::network::{Engine as _, Pass};
+use super::reliability::PacketKind;
+use super::{EthernetEndpoint, job_clock};
+use crate::device::net_common::endpoint_queues::{PeerSendState, SendRequest};
+use crate::device::net_common::layout::SendSlotState;
+use crate::device::net_common::slab::PublishedMessage;
+use crate::device::net_common::{Engine as _, ProgressMode};
 use crate::sync::Ordering;
 
 /// Messages in a row, with no poll and no pause between, that go out each at once. Who sends more
 /// is streaming: then packets go out in runs.
-const AT_ONCE: u64 = 4;
+const IMMEDIATE_SENDS: u64 = 4;
 /// What makes a pause, in nanoseconds.
-const PAUSE: u64 = 10_000;
+const BURST_INTERVAL_NS: u64 = 10_000;
 /// As many messages on the way are a stream as well, and then a pause is longer: polls that make
 /// room for more come in between.
-pub(super) const STREAM: u64 = 32;
-const LONG_PAUSE: u64 = 2_000_000;
+pub(super) const STREAM_THRESHOLD: u64 = 32;
+const STREAM_INTERVAL_NS: u64 = 2_000_000;
 /// The longest run.
-const RUN: usize = 32;
+const MAX_BATCH: usize = 32;
 
 /// A message that has no number yet.
 #[inline(always)]
-pub(super) fn content(node: u32, peer: &Peer, len: usize) -> Content {
-    let behind = peer.operations.load(Ordering::Acquire) != 0;
-    let published = Published { len, kind: Kind::Data, behind };
-    Content { to: node, order: peer.sent.get() as u32, sequence: None, published }
+pub(super) fn content(node: u32, peer: &PeerSendState, len: usize) -> PublishedMessage {
+    let ordered_after_rma = peer.pending_operations.load(Ordering::Acquire) != 0;
+    let published = SendSlotState { len, kind: PacketKind::Data, ordered_after_rma };
+    PublishedMessage { to: node, order: peer.sent_count.get() as u32, sequence: None, published }
 }
 
-impl Endpoint {
+impl EthernetEndpoint {
     /// A message lies in its slot.
     #[inline(always)]
-    pub(super) fn go_out(&self, peer: &Peer, message: Submitted) {
-        let behind = peer.operations.load(Ordering::Acquire) != 0;
-        if self.is_streaming() && !behind {
+    pub(super) fn send_or_queue(&self, peer: &PeerSendState, message: SendRequest) {
+        let ordered_after_rma = peer.pending_operations.load(Ordering::Acquire) != 0;
+        if self.is_streaming() && !ordered_after_rma {
             self.hand_over(peer, message);
-            if self.lanes.submitted.len() < RUN {
+            if self.queues.submitted.len() < MAX_BATCH {
                 return;
             }
-            self.serve(Pass::Send);
+            self.serve(ProgressMode::Send);
         } else {
-            self.send_now(peer, message, behind);
+            self.send_now(peer, message, ordered_after_rma);
         }
-        if self.net.burst.get() >= AT_ONCE {
+        if self.net.burst_len.get() >= IMMEDIATE_SENDS {
             // The time that this took is no pause of the application's.
-            self.net.last.set(clock::read());
+            self.net.last_send_at.set(job_clock::monotonic_ns());
         }
     }
 
     /// Past the queue, unless somebody else makes progress. A message behind remote operations
     /// waits for that: what has no number when the process ends is lost with it (`adopt.rs`).
     #[inline(always)]
-    fn send_now(&self, peer: &Peer, message: Submitted, behind: bool) {
-        let (mut mine, mut ring) = (Some(message), false);
-        let sent = self.served.try_serve(|engine| match mine.take() {
+    fn send_now(&self, peer: &PeerSendState, message: SendRequest, ordered_after_rma: bool) {
+        let (mut unsent, mut wake) = (Some(message), false);
+        let sent = self.progress_lock.try_run_exclusive(|engine| match unsent.take() {
             Some(message) => {
-                if engine.links.away.is_crowded() {
-                    ring = engine.pass(&self.lanes, Pass::All) && self.lanes.bell.must_ring();
+                if engine.transmitter.zero_copy.is_above_copy_back_threshold() {
+                    wake = engine.progress(&self.queues, ProgressMode::All)
+                        && self.queues.wakeup_flag.take_wakeup();
                 }
-                if engine.takes_at_once(&self.lanes, message.to) {
+                if engine.can_bypass_queue(&self.queues, message.to) {
                     peer.count_sent();
-                    engine.publish(message);
+                    engine.submit_and_publish(message);
                 } else {
                     self.hand_over(peer, message);
                 }
-                ring |= engine.pass(&self.lanes, Pass::Send) && self.lanes.bell.must_ring();
+                wake |= engine.progress(&self.queues, ProgressMode::Send)
+                    && self.queues.wakeup_flag.take_wakeup();
             }
-            None => ring |= engine.pass(&self.lanes, Pass::Send) && self.lanes.bell.must_ring(),
+            None => {
+                wake |= engine.progress(&self.queues, ProgressMode::Send)
+                    && self.queues.wakeup_flag.take_wakeup()
+            }
         });
-        if ring {
-            self.select.ring();
+        if wake {
+            self.select.notify();
         }
         if !sent {
             self.hand_over(peer, message);
-            if behind { self.serve_in_turn(Pass::Send) } else { self.serve(Pass::Send) }
+            if ordered_after_rma {
+                self.serve_blocking(ProgressMode::Send)
+            } else {
+                self.serve(ProgressMode::Send)
+            }
         }
     }
 
@@ -83,88 +92,97 @@ impl Endpoint {
     /// next poll of the application, or of the thread.
     #[inline(always)]
     fn is_streaming(&self) -> bool {
-        let burst = self.net.burst.get() + 1;
-        self.net.burst.set(burst);
-        if burst < AT_ONCE {
+        let burst = self.net.burst_len.get() + 1;
+        self.net.burst_len.set(burst);
+        if burst < IMMEDIATE_SENDS {
             return false;
         }
-        let now = clock::read();
-        let before = self.net.last.get();
-        self.net.last.set(now);
-        let many = self.lanes.outstanding.load(Ordering::Relaxed) >= STREAM;
-        let pause = if many { LONG_PAUSE } else { PAUSE };
-        if burst > AT_ONCE && now.wrapping_sub(before) > pause {
-            self.net.burst.set(1);
+        let now = job_clock::monotonic_ns();
+        let previous = self.net.last_send_at.get();
+        self.net.last_send_at.set(now);
+        let is_stream = self.queues.outstanding.load(Ordering::Relaxed) >= STREAM_THRESHOLD;
+        let max_gap = if is_stream { STREAM_INTERVAL_NS } else { BURST_INTERVAL_NS };
+        if burst > IMMEDIATE_SENDS && now.wrapping_sub(previous) > max_gap {
+            self.net.burst_len.set(1);
             return false;
         }
-        burst > AT_ONCE
+        burst > IMMEDIATE_SENDS
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Bound;
-    use super::super::config::Options;
-    use super::super::open::Channels;
+    use super::super::EthernetContext;
+    use super::super::config::EthernetOptions;
+    use super::super::open::EthernetChannels;
     use crate::device::Transport;
-    use crate::device::ethernet::clock;
-    use crate::device::network::{Engine as _, Pass};
-    use crate::remote::{AddrHandle, Direction, Number, Operation, Region};
+    use crate::device::ethernet::job_clock;
+    use crate::device::net_common::{Engine as _, ProgressMode};
+    use crate::rma::{AddrHandle, Direction, Region, RegionId, RmaOperation};
     use std::sync::{Arc, Barrier};
     use std::time::Duration;
 
     /// A sender that was held finds the acknowledgement in its socket, also if it does not poll.
     #[test]
-    fn nothing_times_out_that_is_acknowledged_in_the_socket() {
-        let options = Options::parse("ethernet", &["-nodes", "2", "-link", "127.0.0.1"]).unwrap();
-        let channels = Arc::new(Channels::new(&options).unwrap());
-        let bound: [Bound; 2] = [0, 1].map(|node| Bound::opened(node, &channels));
-        bound.iter().zip(0..).for_each(|(bound, node)| bound.bind(0, node).unwrap());
-        let [end, other] = [0, 1].map(|node: usize| bound[node].endpoint().unwrap());
-        bound[0].reserve(1, 8).unwrap();
-        let mut engine = end.served.enter();
-        bound[0].publish();
-        engine.pass(&end.lanes, Pass::Send);
+    fn an_acknowledgement_that_waits_in_the_socket_prevents_the_time_out() {
+        let options =
+            EthernetOptions::parse("ethernet", &["-nodes", "2", "-link", "127.0.0.1"]).unwrap();
+        let channels = Arc::new(EthernetChannels::new(&options).unwrap());
+        let contexts: [EthernetContext; 2] =
+            [0, 1].map(|node| EthernetContext::opened(node, &channels));
+        contexts.iter().zip(0..).for_each(|(context, node)| context.bind(0, node).unwrap());
+        let [endpoint, peer] = [0, 1].map(|node: usize| contexts[node].endpoint().unwrap());
+        contexts[0].reserve(1, 8).unwrap();
+        let mut engine = endpoint.progress_lock.lock();
+        contexts[0].publish();
+        engine.progress(&endpoint.queues, ProgressMode::Send);
         // Longer than the first time-out.
-        let until = clock::read() + 20_000_000;
-        while clock::read() < until {
-            other.serve(Pass::All);
+        let deadline = job_clock::monotonic_ns() + 20_000_000;
+        while job_clock::monotonic_ns() < deadline {
+            peer.serve(ProgressMode::All);
         }
-        engine.pass(&end.lanes, Pass::Send);
+        engine.progress(&endpoint.queues, ProgressMode::Send);
         assert_eq!(engine.machine.counters().time_outs, 0);
-        assert!(engine.machine.is_done());
+        assert!(engine.machine.is_all_acked());
     }
 
     /// A write to node 1, which nobody has in use, is in frames when a message comes behind it,
     /// and somebody else makes progress just then.
     #[test]
-    fn a_message_behind_a_write_has_its_number_when_it_is_sent() {
-        let options = Options::parse("ethernet", &["-nodes", "2", "-link", "127.0.0.1"]).unwrap();
-        let channels = Arc::new(Channels::new(&options).unwrap());
-        let bound: [Bound; 2] = [0, 1].map(|node| Bound::opened(node, &channels));
-        bound.iter().zip(0..).for_each(|(bound, node)| bound.bind(0, node).unwrap());
-        let end = bound[0].endpoint().unwrap();
+    fn a_message_after_a_write_has_its_sequence_when_it_is_sent() {
+        let options =
+            EthernetOptions::parse("ethernet", &["-nodes", "2", "-link", "127.0.0.1"]).unwrap();
+        let channels = Arc::new(EthernetChannels::new(&options).unwrap());
+        let contexts: [EthernetContext; 2] =
+            [0, 1].map(|node| EthernetContext::opened(node, &channels));
+        contexts.iter().zip(0..).for_each(|(context, node)| context.bind(0, node).unwrap());
+        let endpoint = contexts[0].endpoint().unwrap();
         let bytes = [7u8; 1000];
-        let number = Number::take().unwrap();
+        let number = RegionId::allocate().unwrap();
         let local = AddrHandle::new(number);
-        end.publish_region(&Region { number, addr: bytes.as_ptr().addr(), len: 1000 }).unwrap();
+        endpoint
+            .publish_region(&Region { id: number, addr: bytes.as_ptr().addr(), len: 1000 })
+            .unwrap();
         let direction = Direction::Write;
-        let write = Operation { sending: false, direction, remote: local, local, len: 1000 };
-        end.remote(1, &write).unwrap();
+        let write =
+            RmaOperation { is_send_locked: false, direction, remote: local, local, len: 1000 };
+        endpoint.start_rma(1, &write).unwrap();
         let begun = Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let _inside = end.served.enter();
+                let _inside = endpoint.progress_lock.lock();
                 begun.wait();
                 std::thread::sleep(Duration::from_millis(50));
             });
             begun.wait();
-            bound[0].reserve(1, 8).unwrap();
-            bound[0].publish();
-            let slots = 0..end.slab.geometry().slots;
-            let sent: Vec<_> = slots.filter_map(|slot| end.slab.content(end.place, slot)).collect();
+            contexts[0].reserve(1, 8).unwrap();
+            contexts[0].publish();
+            let slots = 0..endpoint.slab.geometry().slots;
+            let sent: Vec<_> = slots
+                .filter_map(|slot| endpoint.slab.content(endpoint.local_index, slot))
+                .collect();
             assert_eq!(sent.len(), 1);
-            assert!(sent[0].published.behind && sent[0].sequence.is_some(), "{sent:?}");
+            assert!(sent[0].published.ordered_after_rma && sent[0].sequence.is_some(), "{sent:?}");
         });
     }
 }

@@ -4,23 +4,23 @@
 
 use crate::config::DeviceConfig;
 use crate::debug;
-use crate::error::{Error, Result};
-use crate::segment::layout::{Geometry, MAX_NODES};
+use crate::error::{Error, PmResult};
+use crate::segment::layout::{MAX_NODES, SegmentGeometry};
 
 /// The most channels of a device.
 const MAX_CHANNELS: usize = 64;
 
 /// `-nodes N` (default: processors) and `-channels C` (default 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct ShmemOptions {
     pub(crate) nodes: usize,
     pub(crate) channels: usize,
 }
 
-impl Options {
-    pub(crate) fn parse(options: &[&str]) -> Result<Options> {
+impl ShmemOptions {
+    pub(crate) fn parse(options: &[&str]) -> PmResult<ShmemOptions> {
         let nodes = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_NODES);
-        let mut parsed = Options { nodes, channels: 1 };
+        let mut parsed = ShmemOptions { nodes, channels: 1 };
         parse(options, |name, value| match name {
             "-nodes" if value <= MAX_NODES => {
                 parsed.nodes = value;
@@ -37,14 +37,17 @@ impl Options {
 }
 
 /// Reads `-name number` pairs; `set` refuses by false. Zero is never allowed.
-pub(crate) fn parse(options: &[&str], mut set: impl FnMut(&str, usize) -> bool) -> Result<()> {
+pub(crate) fn parse(
+    options: &[&str],
+    mut set_option: impl FnMut(&str, usize) -> bool,
+) -> PmResult<()> {
     for pair in options.chunks(2) {
-        let taken = match pair {
-            [name, value] => value.parse().is_ok_and(|v| v > 0 && set(name, v)),
+        let is_accepted = match pair {
+            [name, value] => value.parse().is_ok_and(|v| v > 0 && set_option(name, v)),
             _ => false,
         };
-        if !taken {
-            debug::say(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
+        if !is_accepted {
+            debug::log(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
             return Err(Error::Invalid);
         }
     }
@@ -52,7 +55,11 @@ pub(crate) fn parse(options: &[&str], mut set: impl FnMut(&str, usize) -> bool) 
 }
 
 /// What `pmGetDeviceConfig` answers.
-pub(crate) fn device(options: Options, geometry: &Geometry, contexts: usize) -> DeviceConfig {
+pub(crate) fn device_config(
+    options: ShmemOptions,
+    geometry: &SegmentGeometry,
+    contexts: usize,
+) -> DeviceConfig {
     DeviceConfig {
         kind: "shmem",
         nodes: options.nodes,
@@ -69,8 +76,8 @@ mod tests {
 
     #[test]
     fn options_are_pairs_of_a_known_name_and_a_number_in_range() {
-        let parsed = Options::parse(&["-nodes", "4", "-channels", "2"]);
-        assert_eq!(parsed, Ok(Options { nodes: 4, channels: 2 }));
+        let parsed = ShmemOptions::parse(&["-nodes", "4", "-channels", "2"]);
+        assert_eq!(parsed, Ok(ShmemOptions { nodes: 4, channels: 2 }));
         for bad in [
             &["-nodes"][..],
             &["-nodes", "0"],
@@ -80,7 +87,7 @@ mod tests {
             &["-channels", "65"],
             &["-trunk", "1"],
         ] {
-            assert_eq!(Options::parse(bad), Err(Error::Invalid), "{bad:?}");
+            assert_eq!(ShmemOptions::parse(bad), Err(Error::Invalid), "{bad:?}");
         }
     }
 }

@@ -7,26 +7,26 @@
 pub(crate) mod config;
 mod control;
 pub(crate) mod open;
-mod reach;
 mod receive;
-mod relay;
-mod remote;
+mod rma;
+mod rma_emulation;
+mod rma_fast_path;
 mod select;
 mod send;
 pub(crate) mod state;
 
-use super::{Capabilities, Found, Transport};
-use crate::barrier;
+use super::{Capabilities, ReadySource, Transport};
 use crate::config::{ContextConfig, OPT_REMOTE_READ, OPT_REMOTE_WRITE, QueueStatus};
-use crate::device::Owner;
-use crate::device::open::OwnerKind;
-use crate::doorbell::Ringer;
-use crate::error::{Error, Result};
-use crate::remote::{Arena, Direction, Number, Operation, Region};
-use crate::segment::layout::{Geometry, Node};
-use crate::segment::{Kind, Segment};
+use crate::device::DeviceState;
+use crate::device::open::DeviceKind;
+use crate::doorbell::DoorbellSender;
+use crate::error::{Error, PmResult};
+use crate::membarrier;
+use crate::rma::{Arena, Direction, Region, RegionId, RmaOperation};
+use crate::segment::layout::{NodeRecord, SegmentGeometry};
+use crate::segment::{RingKind, Segment};
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
-pub(crate) use receive::{NO_DATA, Source};
+pub(crate) use receive::{HELD_IN_SLOT, Source};
 pub(crate) use send::Target;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
@@ -39,60 +39,64 @@ pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
 /// What this process keeps for one channel and node: its ends of all rings. The state of a ring
 /// is in the ring, so an endpoint may be made again at any time.
 #[repr(align(128))]
-pub(crate) struct Endpoint {
+pub(crate) struct ShmemEndpoint {
     channel: u32,
-    own: u32,
+    self_node: u32,
     mtu: usize,
     /// The own node's record in the segment.
-    record: NonNull<Node>,
+    record: NonNull<NodeRecord>,
     /// Advances with every source that sends to us for the first time.
     generation: NonNull<AtomicU64>,
     /// This process cannot be reached by a membarrier: it fences after every message.
-    fences: bool,
-    send: send::Sender,
-    receive: receive::Receiver,
+    must_fence: bool,
+    send: send::ShmemSender,
+    receive: receive::ShmemReceiver,
     control: control::Control,
-    select: select::Sleeper,
-    remote: remote::Remote,
-    relay: relay::Relay,
-    ringer: Arc<Ringer>,
+    select: select::SelectState,
+    rma: rma::RmaState,
+    emulation: rma_emulation::RmaEmulation,
+    ringer: Arc<DoorbellSender>,
     segment: Arc<Segment>,
 }
 
 // SAFETY: `record` and the rings point into the segment, which the endpoint holds; whatever
 // threads share is atomic, and the rings' contents are used under the context's locks.
-unsafe impl Send for Endpoint {}
+unsafe impl Send for ShmemEndpoint {}
 // SAFETY: as above.
-unsafe impl Sync for Endpoint {}
+unsafe impl Sync for ShmemEndpoint {}
 
-impl Endpoint {
+impl ShmemEndpoint {
     pub(crate) fn new(
         segment: Arc<Segment>,
         channel: u32,
-        own: u32,
-        ringer: Arc<Ringer>,
-        owner: i32,
-    ) -> Result<Endpoint> {
-        let registered = barrier::register();
-        let record = segment.node(own as usize);
-        if !registered {
-            record.door.0.0.fetch_or(crate::door::FENCED, Ordering::SeqCst);
+        self_node: u32,
+        ringer: Arc<DoorbellSender>,
+        owner_pid: i32,
+    ) -> PmResult<ShmemEndpoint> {
+        let has_membarrier = membarrier::register();
+        let record = segment.node(self_node as usize);
+        if !has_membarrier {
+            record
+                .receiver_state
+                .0
+                .0
+                .fetch_or(crate::receiver_state::NEEDS_FENCE, Ordering::SeqCst);
         }
-        let send = send::Sender::new(&segment, own as usize);
-        let receive = receive::Receiver::new(&segment, own as usize, &send);
-        Ok(Endpoint {
+        let send = send::ShmemSender::new(&segment, self_node as usize);
+        let receive = receive::ShmemReceiver::new(&segment, self_node as usize, &send);
+        Ok(ShmemEndpoint {
             channel,
-            own,
+            self_node,
             mtu: segment.geometry().ring.mtu as usize,
             record: NonNull::from(record),
-            generation: NonNull::from(segment.generation(own as usize, Kind::Message)),
-            fences: !registered,
+            generation: NonNull::from(segment.generation(self_node as usize, RingKind::Message)),
+            must_fence: !has_membarrier,
             send,
             receive,
             control: control::Control::default(),
-            select: select::Sleeper::default(),
-            remote: remote::Remote::new(segment.geometry().nodes, owner),
-            relay: relay::Relay::new(),
+            select: select::SelectState::default(),
+            rma: rma::RmaState::new(segment.geometry().nodes, owner_pid),
+            emulation: rma_emulation::RmaEmulation::new(),
             ringer,
             segment,
         })
@@ -106,8 +110,8 @@ impl Endpoint {
         self.channel
     }
 
-    pub(crate) fn own(&self) -> u32 {
-        self.own
+    pub(crate) fn self_node(&self) -> u32 {
+        self.self_node
     }
 
     /// Nodes that it reaches, itself included.
@@ -121,24 +125,24 @@ impl Endpoint {
     }
 
     /// The longest message.
-    pub(crate) fn largest(&self) -> usize {
+    pub(crate) fn max_message_len(&self) -> usize {
         self.mtu
     }
 
     #[inline(always)]
-    fn record(&self) -> &Node {
+    fn record(&self) -> &NodeRecord {
         // SAFETY: points into the segment that `self` holds; only atomics inside.
         unsafe { self.record.as_ref() }
     }
 
     /// Send lock. A later message has gone by another device.
-    pub(crate) fn forget_last_to(&self) {
-        self.record().send.0.last.store(0, Ordering::Relaxed);
+    pub(crate) fn clear_last_destination(&self) {
+        self.record().send.0.last_peer.store(0, Ordering::Relaxed);
     }
 
     /// Receive lock. A later message has come by another device.
-    pub(crate) fn forget_last_from(&self) {
-        self.record().receive.0.last.store(0, Ordering::Relaxed);
+    pub(crate) fn clear_last_source(&self) {
+        self.record().receive.0.last_peer.store(0, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -148,7 +152,7 @@ impl Endpoint {
     }
 
     #[inline(always)]
-    pub(crate) fn oversubscribed(&self) -> bool {
+    pub(crate) fn is_oversubscribed(&self) -> bool {
         self.segment.oversubscribed().load(Ordering::Relaxed) != 0
     }
 }
@@ -156,12 +160,12 @@ impl Endpoint {
 /// The shmem part of a context.
 pub(crate) struct Shmem {
     number: usize,
-    geometry: Geometry,
+    geometry: SegmentGeometry,
     /// Null while it is not bound.
-    endpoint: AtomicPtr<Endpoint>,
+    endpoint: AtomicPtr<ShmemEndpoint>,
     /// All endpoints there ever were: somebody may still look at an old one.
-    kept: Mutex<Vec<NonNull<Endpoint>>>,
-    attached: bool,
+    all_endpoints: Mutex<Vec<NonNull<ShmemEndpoint>>>,
+    is_attached: bool,
 }
 
 // SAFETY: endpoints are Send and Sync; they are freed with the context alone.
@@ -170,78 +174,83 @@ unsafe impl Send for Shmem {}
 unsafe impl Sync for Shmem {}
 
 impl Shmem {
-    pub(crate) fn opened(number: usize, geometry: Geometry) -> Shmem {
+    pub(crate) fn opened(number: usize, geometry: SegmentGeometry) -> Shmem {
         let endpoint = AtomicPtr::new(null_mut());
-        Shmem { number, geometry, endpoint, kept: Mutex::default(), attached: false }
+        Shmem { number, geometry, endpoint, all_endpoints: Mutex::default(), is_attached: false }
     }
 
-    pub(crate) fn attached(number: usize, endpoint: Endpoint) -> Shmem {
+    pub(crate) fn attached(number: usize, endpoint: ShmemEndpoint) -> Shmem {
         let geometry = *endpoint.segment().geometry();
         let mut shmem = Shmem::opened(number, geometry);
-        shmem.attached = true;
+        shmem.is_attached = true;
         shmem.install(endpoint);
         shmem
     }
 
-    fn install(&self, endpoint: Endpoint) {
+    fn install(&self, endpoint: ShmemEndpoint) {
         let endpoint = Box::into_raw(Box::new(endpoint));
         // SAFETY: from a Box, not null.
-        let kept = unsafe { NonNull::new_unchecked(endpoint) };
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+        let pointer = unsafe { NonNull::new_unchecked(endpoint) };
+        self.all_endpoints.lock().unwrap_or_else(PoisonError::into_inner).push(pointer);
         // SYNC: endpoint
         self.endpoint.store(endpoint, Ordering::Release);
     }
 
     /// Invalid: not bound.
     #[inline(always)]
-    pub(crate) fn endpoint(&self) -> Result<&Endpoint> {
+    pub(crate) fn endpoint(&self) -> PmResult<&ShmemEndpoint> {
         // SYNC: endpoint
         let endpoint = self.endpoint.load(Ordering::Acquire);
         // SAFETY: null or one of `kept`, which live as long as `self`.
         unsafe { endpoint.as_ref() }.ok_or(Error::Invalid)
     }
 
-    fn channels<'a>(&self, owner: &'a Owner) -> Result<&'a open::Channels> {
-        match &owner.kind {
-            OwnerKind::Shmem(channels) => Ok(channels),
+    fn channels<'a>(&self, device_state: &'a DeviceState) -> PmResult<&'a open::ShmemChannels> {
+        match &device_state.kind {
+            DeviceKind::Shmem(channels) => Ok(channels),
             _ => Err(Error::Invalid),
         }
     }
 
     /// Both locks. Busy: bound already, or somebody else is bound there.
-    pub(crate) fn bind(&self, owner: &Owner, channel: u32, own: u32) -> Result<()> {
+    pub(crate) fn bind(
+        &self,
+        device_state: &DeviceState,
+        channel: u32,
+        self_node: u32,
+    ) -> PmResult<()> {
         if self.endpoint().is_ok() {
             return Err(Error::Busy);
         }
-        self.install(self.channels(owner)?.bind(channel, own)?);
+        self.install(self.channels(device_state)?.bind(channel, self_node)?);
         Ok(())
     }
 
     /// Both locks. Invalid: not bound.
-    pub(crate) fn unbind(&self, owner: &Owner) -> Result<()> {
+    pub(crate) fn unbind(&self, device_state: &DeviceState) -> PmResult<()> {
         let endpoint = self.endpoint()?;
-        let channels = self.channels(owner)?;
+        let channels = self.channels(device_state)?;
         self.after_select();
-        endpoint.select.hang_up();
+        endpoint.select.close_doorbell();
         self.endpoint.store(null_mut(), Ordering::Release);
-        channels.unbind(endpoint.channel, endpoint.own);
+        channels.unbind(endpoint.channel, endpoint.self_node);
         Ok(())
     }
 
     /// Both locks: the process that this end was given to gives it up.
     pub(crate) fn leave(&self) {
-        if let (true, Ok(endpoint)) = (self.attached, self.endpoint()) {
-            open::exit(endpoint.segment(), endpoint.own as usize);
-            endpoint.select.hang_up();
+        if let (true, Ok(endpoint)) = (self.is_attached, self.endpoint()) {
+            open::mark_exited(endpoint.segment(), endpoint.self_node as usize);
+            endpoint.select.close_doorbell();
         }
     }
 
     /// The bell's name goes with the messages: who attaches hangs its own.
-    pub(crate) fn create_attach_fd(&self) -> Result<OwnedFd> {
+    pub(crate) fn create_attach_fd(&self) -> PmResult<OwnedFd> {
         let endpoint = self.endpoint()?;
         let fd = open::create_attach_fd(self.number, endpoint)?;
         endpoint.after_select();
-        endpoint.select.hang_up();
+        endpoint.select.close_doorbell();
         Ok(fd)
     }
 
@@ -259,8 +268,9 @@ impl Shmem {
 
 impl Drop for Shmem {
     fn drop(&mut self) {
-        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-        for endpoint in kept {
+        let all_endpoints =
+            std::mem::take(&mut *self.all_endpoints.lock().unwrap_or_else(PoisonError::into_inner));
+        for endpoint in all_endpoints {
             // SAFETY: from Box::into_raw in `install`, freed only here.
             drop(unsafe { Box::from_raw(endpoint.as_ptr()) });
         }
@@ -269,23 +279,23 @@ impl Drop for Shmem {
 
 impl Transport for Shmem {
     const KIND: &'static str = "shmem";
-    const CAPABILITIES: Capabilities = Capabilities { routes: false, member: true };
+    const CAPABILITIES: Capabilities = Capabilities { has_routes: false, can_be_member: true };
 
-    fn own(&self) -> Result<u32> {
-        self.endpoint().map(|e| e.own)
+    fn self_node(&self) -> PmResult<u32> {
+        self.endpoint().map(|e| e.self_node)
     }
-    fn mtu(&self, node: u32) -> Result<usize> {
-        let inside = (node as usize) < self.geometry.nodes;
-        if inside { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
+    fn mtu(&self, node: u32) -> PmResult<usize> {
+        let is_valid = (node as usize) < self.geometry.nodes;
+        if is_valid { Ok(self.geometry.ring.mtu as usize) } else { Err(Error::Invalid) }
     }
     #[inline(always)]
-    fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
+    fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         self.endpoint()?.reserve(node, len)
     }
-    fn reserve_many(&self, nodes: &[u32], len: usize) -> Result<*mut u8> {
-        self.endpoint()?.reserve_many(nodes, len)
+    fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
+        self.endpoint()?.reserve_multicast(nodes, len)
     }
-    fn truncate(&self, len: usize) -> Result<()> {
+    fn truncate(&self, len: usize) -> PmResult<()> {
         self.endpoint()?.truncate(len)
     }
     #[inline(always)]
@@ -295,11 +305,11 @@ impl Transport for Shmem {
         }
     }
     #[inline(always)]
-    fn find(&self) -> Option<Found> {
-        self.endpoint().ok()?.find().map(|source| Found { member: 0, source })
+    fn find(&self) -> Option<ReadySource> {
+        self.endpoint().ok()?.find().map(|source| ReadySource { member: 0, source })
     }
     #[inline(always)]
-    fn take(&self, found: Found) -> Result<(*mut u8, usize)> {
+    fn take(&self, found: ReadySource) -> PmResult<(*mut u8, usize)> {
         self.endpoint()?.take(found.source)
     }
     #[inline(always)]
@@ -314,19 +324,19 @@ impl Transport for Shmem {
             endpoint.count_empty_poll();
         }
     }
-    fn oversubscribed(&self) -> bool {
-        self.endpoint().is_ok_and(Endpoint::oversubscribed)
+    fn is_oversubscribed(&self) -> bool {
+        self.endpoint().is_ok_and(ShmemEndpoint::is_oversubscribed)
     }
-    fn control_send(&self, node: u32, message: &[u8]) -> Result<()> {
+    fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
         self.endpoint()?.control_send(node, message)
     }
-    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> Result<u32> {
+    fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
         self.endpoint()?.control_receive(buffer, len)
     }
-    fn fd(&self) -> Result<RawFd> {
+    fn fd(&self) -> PmResult<RawFd> {
         self.endpoint()?.fd()
     }
-    fn before_select(&self) -> Result<()> {
+    fn before_select(&self) -> PmResult<()> {
         self.endpoint()?.before_select()
     }
     fn after_select(&self) {
@@ -336,28 +346,28 @@ impl Transport for Shmem {
     }
     #[inline(always)]
     fn is_selecting(&self) -> bool {
-        self.endpoint().is_ok_and(Endpoint::is_selecting)
+        self.endpoint().is_ok_and(ShmemEndpoint::is_selecting)
     }
-    fn look_again(&self) -> Option<Found> {
-        let source = self.endpoint().ok()?.look_again()?;
-        Some(Found { member: 0, source })
+    fn rearm_and_rescan(&self) -> Option<ReadySource> {
+        let source = self.endpoint().ok()?.rearm_and_rescan()?;
+        Some(ReadySource { member: 0, source })
     }
-    fn is_send_done(&self) -> Result<()> {
-        self.endpoint().map_or(Ok(()), Endpoint::is_send_done)
+    fn is_send_done(&self) -> PmResult<()> {
+        self.endpoint().map_or(Ok(()), ShmemEndpoint::is_send_done)
     }
-    fn queue_status(&self, held: bool) -> QueueStatus {
-        self.endpoint().map(|e| e.queue_status(held)).unwrap_or_default()
+    fn queue_status(&self, has_held_message: bool) -> QueueStatus {
+        self.endpoint().map(|e| e.queue_status(has_held_message)).unwrap_or_default()
     }
     fn reset(&self) {
         if let Ok(endpoint) = self.endpoint() {
             endpoint.reset();
         }
     }
-    fn save(&self, out: &mut Vec<u8>) -> Result<()> {
+    fn save(&self, out: &mut Vec<u8>) -> PmResult<()> {
         self.endpoint()?.save(out);
         Ok(())
     }
-    fn restore(&self, saved: &[u8]) -> Result<()> {
+    fn restore(&self, saved: &[u8]) -> PmResult<()> {
         self.endpoint()?.restore(saved)
     }
     fn dump(&self, out: &mut dyn Write) -> std::io::Result<()> {
@@ -369,24 +379,24 @@ impl Transport for Shmem {
     fn options(&self) -> u64 {
         OPTIONS
     }
-    fn ways(&self, node: Option<u32>) -> Result<u32> {
+    fn paths(&self, node: Option<u32>) -> PmResult<u32> {
         let endpoint = self.endpoint()?;
         node.map_or(Ok(()), |node| endpoint.check_peer(node))?;
         Ok(1)
     }
-    fn publish_region(&self, _way: usize, region: &Region) -> Result<()> {
+    fn publish_region(&self, _path: usize, region: &Region) -> PmResult<()> {
         self.endpoint()?.publish_region(region)
     }
-    fn withdraw_region(&self, _way: usize, number: Number) {
+    fn withdraw_region(&self, _path: usize, number: RegionId) {
         if let Ok(endpoint) = self.endpoint() {
             endpoint.withdraw_region(number);
         }
     }
     #[inline]
-    fn remote(&self, node: u32, operation: &Operation) -> Result<()> {
-        self.endpoint()?.remote(node, operation)
+    fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        self.endpoint()?.start_rma(node, operation)
     }
-    fn is_remote_done(&self, direction: Direction) -> Result<()> {
+    fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
         self.endpoint()?.is_remote_done(direction)
     }
     fn arena(&self) -> Option<Arc<Arena>> {
@@ -396,5 +406,5 @@ impl Transport for Shmem {
 
 /// The ring that `from` sends to `to`.
 fn message_ring(segment: &Segment, from: usize, to: usize) -> crate::ring::Ring {
-    segment.ring(from, to, Kind::Message)
+    segment.ring(from, to, RingKind::Message)
 }

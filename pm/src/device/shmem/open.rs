@@ -2,20 +2,20 @@
 
 #![forbid(unsafe_code)]
 
-use super::config::{self, Options};
-use super::{Endpoint, Shmem, state};
+use super::config::{self, ShmemOptions};
+use super::{Shmem, ShmemEndpoint, state};
 use crate::config::{Counters, DeviceConfig};
 use crate::debug;
-use crate::device::passing;
-use crate::door::EXITED;
-use crate::doorbell::Ringer;
-use crate::error::{Error, Result};
-use crate::remote::Entry;
-use crate::segment::attach::{ATTACH_BYTES, Attach};
-use crate::segment::layout::Geometry;
-use crate::segment::{Kind, Segment};
+use crate::device::fd_passing;
+use crate::doorbell::DoorbellSender;
+use crate::error::{Error, PmResult};
+use crate::receiver_state::EXITED;
+use crate::rma::RegionEntry;
+use crate::segment::attach::{ATTACH_BYTES, AttachMessage};
+use crate::segment::layout::SegmentGeometry;
+use crate::segment::{RingKind, Segment};
 use crate::sync::Ordering;
-use crate::{barrier, role};
+use crate::{membarrier, role};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use std::collections::HashSet;
@@ -23,30 +23,30 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A shmem device's channels: one segment each, made when the first context is bound to it.
-pub(crate) struct Channels {
-    options: Options,
-    geometry: Geometry,
-    ringer: Arc<Ringer>,
+pub(crate) struct ShmemChannels {
+    options: ShmemOptions,
+    geometry: SegmentGeometry,
+    ringer: Arc<DoorbellSender>,
     state: Mutex<State>,
 }
 
 struct State {
     segments: Vec<Option<Arc<Segment>>>,
-    bound: HashSet<(u32, u32)>,
+    bound_contexts: HashSet<(u32, u32)>,
     oversubscribed: bool,
 }
 
-impl Channels {
-    pub(crate) fn new(options: Options) -> Result<Channels> {
+impl ShmemChannels {
+    pub(crate) fn new(options: ShmemOptions) -> PmResult<ShmemChannels> {
         let state = State {
             segments: vec![None; options.channels],
-            bound: HashSet::new(),
+            bound_contexts: HashSet::new(),
             oversubscribed: false,
         };
-        Ok(Channels {
+        Ok(ShmemChannels {
             options,
-            geometry: Geometry::for_nodes(options.nodes)?,
-            ringer: Arc::new(Ringer::new()?),
+            geometry: SegmentGeometry::for_nodes(options.nodes)?,
+            ringer: Arc::new(DoorbellSender::new()?),
             state: Mutex::new(state),
         })
     }
@@ -55,17 +55,17 @@ impl Channels {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn geometry(&self) -> &Geometry {
+    pub(crate) fn geometry(&self) -> &SegmentGeometry {
         &self.geometry
     }
 
     pub(crate) fn config(&self, contexts: usize) -> DeviceConfig {
-        config::device(self.options, &self.geometry, contexts)
+        config::device_config(self.options, &self.geometry, contexts)
     }
 
     /// Invalid: no such channel or node. Busy: another context is bound there.
-    pub(crate) fn bind(&self, channel: u32, own: u32) -> Result<Endpoint> {
-        if own as usize >= self.options.nodes {
+    pub(crate) fn bind(&self, channel: u32, self_node: u32) -> PmResult<ShmemEndpoint> {
+        if self_node as usize >= self.options.nodes {
             return Err(Error::Invalid);
         }
         let mut state = self.state();
@@ -79,31 +79,31 @@ impl Channels {
                 slot.insert(segment).clone()
             }
         };
-        if state.bound.contains(&(channel, own)) {
+        if state.bound_contexts.contains(&(channel, self_node)) {
             return Err(Error::Busy);
         }
-        let node = segment.node(own as usize);
-        if node.door.0.bits() & EXITED != 0 {
+        let node = segment.node(self_node as usize);
+        if node.receiver_state.0.bits() & EXITED != 0 {
             // A new life: nothing that was sent to the old one may be seen.
-            state::drop_received(&segment, own as usize);
-            forget_regions(&segment, own as usize);
-            node.door.0.0.store(0, Ordering::SeqCst);
+            state::drop_received(&segment, self_node as usize);
+            withdraw_all_regions(&segment, self_node as usize);
+            node.receiver_state.0.0.store(0, Ordering::SeqCst);
         }
-        let me = std::process::id() as i32;
-        let endpoint = Endpoint::new(segment, channel, own, self.ringer.clone(), me)?;
-        state.bound.insert((channel, own));
+        let pid = std::process::id() as i32;
+        let endpoint = ShmemEndpoint::new(segment, channel, self_node, self.ringer.clone(), pid)?;
+        state.bound_contexts.insert((channel, self_node));
         Ok(endpoint)
     }
 
-    pub(crate) fn unbind(&self, channel: u32, own: u32) {
-        self.state().bound.remove(&(channel, own));
+    pub(crate) fn unbind(&self, channel: u32, self_node: u32) {
+        self.state().bound_contexts.remove(&(channel, self_node));
     }
 
     fn segments(&self) -> Vec<Arc<Segment>> {
         self.state().segments.iter().flatten().cloned().collect()
     }
 
-    pub(crate) fn counters(&self, node: usize) -> Result<Counters> {
+    pub(crate) fn counters(&self, node: usize) -> PmResult<Counters> {
         if node >= self.options.nodes {
             return Err(Error::Invalid);
         }
@@ -114,11 +114,11 @@ impl Channels {
         Ok(sum)
     }
 
-    pub(crate) fn mark_exited(&self, node: usize) -> Result<()> {
+    pub(crate) fn mark_exited(&self, node: usize) -> PmResult<()> {
         if node >= self.options.nodes {
             return Err(Error::Invalid);
         }
-        self.segments().iter().for_each(|segment| exit(segment, node));
+        self.segments().iter().for_each(|segment| mark_exited(segment, node));
         Ok(())
     }
 
@@ -133,58 +133,59 @@ impl Channels {
 
 /// `node` receives no more: from now on senders drop what they send to it, and what is queued
 /// counts as received. Each message is counted once, whoever comes first: see `door`.
-pub(super) fn exit(segment: &Segment, node: usize) {
+pub(super) fn mark_exited(segment: &Segment, node: usize) {
     let record = segment.node(node);
-    record.door.0.exit(barrier::issue);
-    let claimed: u64 = segment
-        .active(node, Kind::Message)
-        .map(|source| segment.ring(source, node, Kind::Message).claim_all())
+    record.receiver_state.0.set_exited(membarrier::issue);
+    let claimed_count: u64 = segment
+        .active_sources(node, RingKind::Message)
+        .map(|source| segment.ring(source, node, RingKind::Message).claim_all())
         .sum();
     let received = record.receive.0.received.load(Ordering::Relaxed);
-    record.receive.0.received.store(received.wrapping_add(claimed), Ordering::Release);
+    record.receive.0.received.store(received.wrapping_add(claimed_count), Ordering::Release);
     // Nobody waits for what it had asked for.
-    record.send.0.remote.store(0, Ordering::Release);
+    record.send.0.pending_rma.store(0, Ordering::Release);
 }
 
 /// What a dead process had locked is locked no more.
-fn forget_regions(segment: &Segment, node: usize) {
+fn withdraw_all_regions(segment: &Segment, node: usize) {
     let regions = segment.regions(node);
     if regions.access.pid.swap(0, Ordering::Relaxed) != 0 {
-        regions.entries.iter().for_each(Entry::withdraw);
+        regions.entries.iter().for_each(RegionEntry::withdraw);
     }
 }
 
 /// Makes a descriptor that [`attach`] takes: a socket with everything in it, to be read once.
-pub(super) fn create_attach_fd(number: usize, endpoint: &Endpoint) -> Result<OwnedFd> {
+pub(super) fn create_attach_fd(number: usize, endpoint: &ShmemEndpoint) -> PmResult<OwnedFd> {
     let segment = endpoint.segment();
-    let message = Attach {
+    let message = AttachMessage {
         number: number as u32,
         channel: endpoint.channel(),
-        own: endpoint.own(),
+        self_node: endpoint.self_node(),
         geometry: *segment.geometry(),
         nonce: segment.nonce(),
     }
     .encode();
-    let arena = segment.arena().map(|arena| arena.memory());
-    let memory: Vec<_> = [segment.memory()].into_iter().chain(arena).collect();
-    passing::pack(&message, &memory)
+    let arena = segment.arena().map(|arena| arena.memfd());
+    let fds: Vec<_> = [segment.memfd()].into_iter().chain(arena).collect();
+    fd_passing::pack(&message, &fds)
 }
 
 /// Makes a context from such a descriptor. Invalid: it holds anything else, or was used before.
-pub(crate) fn attach(fd: OwnedFd) -> Result<Shmem> {
-    let owner = getsockopt(&fd, PeerCredentials).map_or(0, |peer| peer.pid());
-    let (bytes, memory) = passing::unpack(&fd, ATTACH_BYTES)?;
-    let attach = Attach::decode(&bytes)?;
-    let mut memory = memory.into_iter();
-    let (Some(rings), arena, None) = (memory.next(), memory.next(), memory.next()) else {
+pub(crate) fn attach(fd: OwnedFd) -> PmResult<Shmem> {
+    let owner_pid = getsockopt(&fd, PeerCredentials).map_or(0, |peer| peer.pid());
+    let (bytes, fds) = fd_passing::unpack(&fd, ATTACH_BYTES)?;
+    let attach = AttachMessage::decode(&bytes)?;
+    let mut fds = fds.into_iter();
+    let (Some(rings_fd), arena_fd, None) = (fds.next(), fds.next(), fds.next()) else {
         return Err(Error::Invalid);
     };
-    let segment = Arc::new(Segment::open(rings, arena, &attach)?);
-    let ringer = Arc::new(Ringer::new()?);
-    let endpoint = Endpoint::new(segment, attach.channel, attach.own, ringer, owner)?;
+    let segment = Arc::new(Segment::open(rings_fd, arena_fd, &attach)?);
+    let ringer = Arc::new(DoorbellSender::new()?);
+    let endpoint =
+        ShmemEndpoint::new(segment, attach.channel, attach.self_node, ringer, owner_pid)?;
     role::become_user();
-    debug::say(debug::INFO, || {
-        format!("shmem: attached as node {} of {}", attach.own, attach.geometry.nodes)
+    debug::log(debug::INFO, || {
+        format!("shmem: attached as node {} of {}", attach.self_node, attach.geometry.nodes)
     });
     Ok(Shmem::attached(attach.number as usize, endpoint))
 }

@@ -1,8 +1,8 @@
 //! Receiving: which ring is looked at when.
 //!
-//! The ring that gave the last message is *hot* and looked at on every poll; after [`TURN`]
+//! The ring that gave the last message is *hot* and looked at on every poll; after [`RECEIVE_QUANTUM`]
 //! messages in a row the others come first. Of the other active rings every poll that finds the
-//! hot one empty looks at [`SWEEP`], in turn: at the slot where the next message will come, and at
+//! hot one empty looks at [`COLD_RINGS_PER_POLL`], in turn: at the slot where the next message will come, and at
 //! a word of our own that says where that is, eight of them to a line. So while one source floods,
 //! another's message waits for at most `TURN` messages of each other source and its own turn in the
 //! sweep; and when nothing floods it is found within `active / SWEEP` polls.
@@ -10,30 +10,30 @@
 // UNSAFETY: points into the segment.
 #![expect(unsafe_code)]
 
-use super::send::{Sender, Target};
-use super::{Endpoint, message_ring};
-use crate::error::{Error, Result};
-use crate::ring::{Consumer, IN_SLOT, Next, Received, Watch};
-use crate::segment::layout::Node;
-use crate::segment::{Kind, Segment};
-use crate::sync::{AtomicU64, Local, Ordering};
+use super::send::{ShmemSender, Target};
+use super::{ShmemEndpoint, message_ring};
+use crate::error::{Error, PmResult};
+use crate::ring::{Consumer, IN_SLOT, PeekResult, PollTarget, TakenMessage};
+use crate::segment::layout::NodeRecord;
+use crate::segment::{RingKind, Segment};
+use crate::sync::{AtomicU64, Ordering, SingleWriterU64};
 use std::ptr::NonNull;
 
 /// Messages in a row from one source.
-pub(super) const TURN: u64 = 16;
+pub(super) const RECEIVE_QUANTUM: u64 = 16;
 /// Cold rings per poll.
-pub(super) const SWEEP: u64 = 4;
+pub(super) const COLD_RINGS_PER_POLL: u64 = 4;
 
 /// No source: none is hot yet.
-const NOBODY: u64 = u64::MAX;
+const NO_SOURCE: u64 = u64::MAX;
 /// Found: not a message, but a source that was not there before.
 const NEW_SOURCE: u32 = u32::MAX;
 /// The held message lies in its slot.
-pub(crate) const NO_DATA: u64 = u64::MAX;
+pub(crate) const HELD_IN_SLOT: u64 = u64::MAX;
 /// The place of a source that has not sent.
-const NO_PLACE: u64 = u64::MAX;
+const NOT_ORDERED: u64 = u64::MAX;
 /// Slots lie at whole lines.
-const LINE: usize = crate::ring::LINE;
+const LINE: usize = crate::ring::CACHE_LINE;
 
 /// The way from one node. All that a message needs is here, so that a composite can keep
 /// the address of the hot one.
@@ -41,46 +41,46 @@ const LINE: usize = crate::ring::LINE;
 pub(crate) struct Source {
     consumer: Consumer,
     /// Messages left of its turn.
-    left: Local,
+    left_of_turn: SingleWriterU64,
     /// The own node's record: what is received is counted there.
-    own: NonNull<Node>,
+    self_record: NonNull<NodeRecord>,
     /// 1 + the node.
-    name: u32,
+    node_plus_one: u32,
     /// The way back.
-    back: NonNull<Target>,
-    /// Where in `Receiver::order` it stands, or [`NO_PLACE`].
-    place: Local,
+    reverse_target: NonNull<Target>,
+    /// Where in `Receiver::order` it stands, or [`NOT_ORDERED`].
+    order_index: SingleWriterU64,
 }
 
 impl Source {
     /// No lock. What is next here, if it is this source's turn. Other: `Endpoint::find` knows.
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Next {
-        if self.left.get() == 0 { Next::Other } else { self.consumer.peek() }
+    pub(crate) fn peek_inline(&self) -> PeekResult {
+        if self.left_of_turn.get() == 0 { PeekResult::Other } else { self.consumer.peek() }
     }
 
     /// As `peek`, for a message of any length.
     #[inline(always)]
-    pub(crate) fn peek_longer(&self) -> Option<Received> {
-        match self.peek() {
-            Next::Short(short) => Some(short.received()),
-            Next::Other if self.left.get() != 0 => self.consumer.peek_long(),
-            Next::Other | Next::Nothing => None,
+    pub(crate) fn peek_any(&self) -> Option<TakenMessage> {
+        match self.peek_inline() {
+            PeekResult::Inline(message) => Some(message.into_taken()),
+            PeekResult::Other if self.left_of_turn.get() != 0 => self.consumer.peek_long(),
+            PeekResult::Other | PeekResult::Empty => None,
         }
     }
 
     /// Receive lock. Whether nobody has taken what was seen.
     #[inline(always)]
-    pub(crate) fn is_next(&self, message: &Received) -> bool {
-        self.left.get() != 0 && self.consumer.is_next(message)
+    pub(crate) fn is_next(&self, message: &TakenMessage) -> bool {
+        self.left_of_turn.get() != 0 && self.consumer.is_next(message)
     }
 
     /// Receive lock. A message was taken that does not lie in its slot.
     #[inline(always)]
-    pub(crate) fn credit(&self, message: &Received) {
+    pub(crate) fn grant_credit(&self, message: &TakenMessage) {
         if message.position != IN_SLOT {
             // SAFETY: one of the endpoint that owns `self`.
-            unsafe { self.back.as_ref() }.credit(message.passed);
+            unsafe { self.reverse_target.as_ref() }.on_credit(message.piggybacked_credit);
         }
     }
 
@@ -88,220 +88,224 @@ impl Source {
     #[inline(always)]
     pub(crate) fn take_next(&self, len: usize) {
         // From the hot source, whose first message `Endpoint::take` took.
-        self.own().receive.0.count_further(len);
+        self.self_record().receive.0.count_received_bytes(len);
         // SAFETY: one of the endpoint that owns `self`.
-        unsafe { self.back.as_ref() }.expect(len & (LINE - 1));
-        self.left.set(self.left.get().wrapping_sub(1));
+        unsafe { self.reverse_target.as_ref() }.expect_line(len & (LINE - 1));
+        self.left_of_turn.set(self.left_of_turn.get().wrapping_sub(1));
     }
 
     /// No lock. A poll found nothing.
     #[inline(always)]
     pub(crate) fn count_empty_poll(&self) {
-        let epoch = &self.own().epoch.0;
+        let epoch = &self.self_record().poll_epoch.0;
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// Receive lock, after `take_next`.
     #[inline(always)]
-    pub(crate) fn release_short(&self) {
-        self.release_long(NO_DATA);
+    pub(crate) fn release_inline(&self) {
+        self.release_out_of_line(HELD_IN_SLOT);
     }
 
-    /// The same; the message ends at `end` in the data area, or [`NO_DATA`].
+    /// The same; the message ends at `end` in the data area, or [`HELD_IN_SLOT`].
     #[inline(always)]
-    pub(crate) fn release_long(&self, end: u64) {
-        self.own().receive.0.count_released();
-        self.consumer.release_next((end != NO_DATA).then_some(end));
+    pub(crate) fn release_out_of_line(&self, data_end: u64) {
+        self.self_record().receive.0.count_released();
+        self.consumer.release_next((data_end != HELD_IN_SLOT).then_some(data_end));
     }
 
     #[inline(always)]
-    fn own(&self) -> &Node {
+    fn self_record(&self) -> &NodeRecord {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
-        unsafe { self.own.as_ref() }
+        unsafe { self.self_record.as_ref() }
     }
 
     /// Messages left of its turn.
-    pub(crate) fn left(&self) -> u64 {
-        self.left.get()
+    pub(crate) fn left_of_turn(&self) -> u64 {
+        self.left_of_turn.get()
     }
 }
 
 /// What was taken and not yet released.
 #[derive(Default)]
-struct Held {
-    source: Local,
-    next: Local,
-    data_end: Local,
+struct HeldMessage {
+    source: SingleWriterU64,
+    next: SingleWriterU64,
+    data_end: SingleWriterU64,
 }
 
-pub(super) struct Receiver {
+pub(super) struct ShmemReceiver {
     sources: Box<[Source]>,
-    /// The active sources, `count` of them, in the order of their first message; [`NOBODY`] where
+    /// The active sources, `count` of them, in the order of their first message; [`NO_SOURCE`] where
     /// one was corrupt.
-    order: Box<[Local]>,
+    activation_order: Box<[SingleWriterU64]>,
     /// For each place in `order` where the source's next message will come, in lines from `first`
     /// (lower half), and the upper half of what is there until then. A slot's word changes before
     /// its message can be taken; so where one was taken and this is not up to date (the hot source,
     /// or after a reset), something seems to have come, and `settle` sets it right.
-    watches: Box<[Local]>,
+    poll_targets: Box<[SingleWriterU64]>,
     /// The ring from node 0.
-    first: NonNull<u8>,
-    count: Local,
-    generation: Local,
+    first_ring: NonNull<u8>,
+    active_count: SingleWriterU64,
+    seen_generation: SingleWriterU64,
     /// The hot source.
-    hot: Local,
+    hot: SingleWriterU64,
     /// The place in `order` that the sweep looks at next.
-    cursor: Local,
+    cold_cursor: SingleWriterU64,
     /// Empty polls when a turn of the hot one last followed another.
-    polls: Local,
-    held: Held,
+    epoch_at_turn_start: SingleWriterU64,
+    held_message: HeldMessage,
 }
 
-impl Receiver {
-    pub(super) fn new(segment: &Segment, own: usize, sender: &Sender) -> Receiver {
+impl ShmemReceiver {
+    pub(super) fn new(segment: &Segment, self_node: usize, sender: &ShmemSender) -> ShmemReceiver {
         let nodes = 0..segment.geometry().nodes;
-        let source = |from| Source {
-            consumer: Consumer::new(message_ring(segment, from, own)),
-            left: Local::default(),
-            own: NonNull::from(segment.node(own)),
-            name: from as u32 + 1,
-            back: NonNull::from(sender.target(from)),
-            place: Local::new(NO_PLACE),
+        let make_source = |from| Source {
+            consumer: Consumer::new(message_ring(segment, from, self_node)),
+            left_of_turn: SingleWriterU64::default(),
+            self_record: NonNull::from(segment.node(self_node)),
+            node_plus_one: from as u32 + 1,
+            reverse_target: NonNull::from(sender.target(from)),
+            order_index: SingleWriterU64::new(NOT_ORDERED),
         };
-        let locals = || nodes.clone().map(|_| Local::default()).collect();
-        Receiver {
-            order: locals(),
-            watches: locals(),
-            first: segment.ring(0, own, Kind::Message).start(),
-            sources: nodes.clone().map(source).collect(),
-            count: Local::default(),
-            generation: Local::default(),
-            hot: Local::new(NOBODY),
-            cursor: Local::default(),
-            polls: Local::default(),
-            held: Held::default(),
+        let new_locals = || nodes.clone().map(|_| SingleWriterU64::default()).collect();
+        ShmemReceiver {
+            activation_order: new_locals(),
+            poll_targets: new_locals(),
+            first_ring: segment.ring(0, self_node, RingKind::Message).start(),
+            sources: nodes.clone().map(make_source).collect(),
+            active_count: SingleWriterU64::default(),
+            seen_generation: SingleWriterU64::default(),
+            hot: SingleWriterU64::new(NO_SOURCE),
+            cold_cursor: SingleWriterU64::default(),
+            epoch_at_turn_start: SingleWriterU64::default(),
+            held_message: HeldMessage::default(),
         }
     }
 
     /// From now on this source is the first that is looked at.
     fn begin_turn(&self, source: u64) {
-        let before = self.hot.get();
+        let previous = self.hot.get();
         self.hot.set(source);
-        if let Some(before) = self.sources.get(before as usize) {
-            self.watch(before);
+        if let Some(previous) = self.sources.get(previous as usize) {
+            self.update_poll_target(previous);
         }
         if let Some(source) = self.sources.get(source as usize) {
-            source.left.set(TURN);
+            source.left_of_turn.set(RECEIVE_QUANTUM);
         }
     }
 
     /// Notes where the next message of `source` will come.
-    fn watch(&self, source: &Source) {
-        if let Some(place) = self.watches.get(source.place.get() as usize) {
-            let Watch { slot, before } = source.consumer.watch();
-            let line = (slot.addr() - self.first.addr().get()) / LINE;
-            place.set(before.mark() | line as u64);
+    fn update_poll_target(&self, source: &Source) {
+        if let Some(poll_target) = self.poll_targets.get(source.order_index.get() as usize) {
+            let PollTarget { slot, empty_header } = source.consumer.poll_target();
+            let line = (slot.addr() - self.first_ring.addr().get()) / LINE;
+            poll_target.set(empty_header.mark() | line as u64);
         }
     }
 
     /// Looks at the next `rings` places: the first where something has come, or may have. The next
     /// look begins there.
     #[inline(always)]
-    fn look_aside(&self, rings: u64) -> Option<u64> {
-        let watches = &self.watches[..];
-        let count = self.count.get().min(watches.len() as u64);
-        let mut place = self.cursor.get();
-        for _ in 0..rings.min(count) {
-            if place >= count {
-                place = 0;
+    fn poll_cold_rings(&self, ring_count: u64) -> Option<u64> {
+        let poll_targets = &self.poll_targets[..];
+        let count = self.active_count.get().min(poll_targets.len() as u64);
+        let mut index = self.cold_cursor.get();
+        for _ in 0..ring_count.min(count) {
+            if index >= count {
+                index = 0;
             }
-            let watch = watches[place as usize].get();
-            let line = watch as u32 as usize;
+            let poll_target = poll_targets[index as usize].get();
+            let line = poll_target as u32 as usize;
             // SAFETY: `watch` has noted a slot of a ring in the segment; or it is 0, and this is
             // the head of a ring there: an atomic word in any case.
-            let word = unsafe { self.first.add(line * LINE).cast::<AtomicU64>().as_ref() };
-            if (word.load(Ordering::Relaxed) ^ watch) >> 32 != 0 {
-                self.cursor.set(place);
-                return Some(place);
+            let header = unsafe { self.first_ring.add(line * LINE).cast::<AtomicU64>().as_ref() };
+            if (header.load(Ordering::Relaxed) ^ poll_target) >> 32 != 0 {
+                self.cold_cursor.set(index);
+                return Some(index);
             }
-            place += 1;
+            index += 1;
         }
-        self.cursor.set(place);
+        self.cold_cursor.set(index);
         None
     }
 
     /// The source at a place in the order.
     #[inline(always)]
-    fn at(&self, place: u64) -> Option<(u32, &Source)> {
-        if place >= self.count.get() {
+    fn active_source(&self, index: u64) -> Option<(u32, &Source)> {
+        if index >= self.active_count.get() {
             return None;
         }
-        let source = self.order.get(place as usize)?.get();
+        let source = self.activation_order.get(index as usize)?.get();
         Some((source as u32, self.sources.get(source as usize)?))
     }
 }
 
-impl Endpoint {
+impl ShmemEndpoint {
     /// Where something waits. May be called by any thread at any time; `take` looks again.
     #[inline(always)]
     pub(crate) fn find(&self) -> Option<u32> {
         let receiver = &self.receive;
         let hot = receiver.hot.get();
         let source = receiver.sources.get(hot as usize);
-        if let Some(source) = source.filter(|source| source.left.get() != 0)
+        if let Some(source) = source.filter(|source| source.left_of_turn.get() != 0)
             && source.consumer.is_waiting()
         {
             return Some(hot as u32);
         }
-        if !self.knows_all() {
+        if !self.has_no_new_source() {
             return Some(NEW_SOURCE);
         }
-        let found = if receiver.count.get() > 1 { self.sweep(SWEEP) } else { None };
+        let found = if receiver.active_count.get() > 1 {
+            self.poll_cold_sources(COLD_RINGS_PER_POLL)
+        } else {
+            None
+        };
         if found.is_some() {
             return found;
         }
         // The hot one's turn was over, but nobody else has anything.
-        let source = source.filter(|source| source.left.get() == 0)?;
-        self.next_turn(source).then_some(hot as u32)
+        let source = source.filter(|source| source.left_of_turn.get() == 0)?;
+        self.start_hot_turn(source).then_some(hot as u32)
     }
 
     /// Another turn of the hot source. Whether it has something. If no poll was in vain since the
     /// last one, this is a flood: its slots are fetched a turn ahead.
     #[inline(never)]
-    fn next_turn(&self, hot: &Source) -> bool {
-        hot.left.set(TURN);
-        let polls = self.record().epoch.0.load(Ordering::Relaxed);
-        if polls == self.receive.polls.get() {
-            hot.consumer.fetch_slots(TURN);
+    fn start_hot_turn(&self, hot: &Source) -> bool {
+        hot.left_of_turn.set(RECEIVE_QUANTUM);
+        let epoch = self.record().poll_epoch.0.load(Ordering::Relaxed);
+        if epoch == self.receive.epoch_at_turn_start.get() {
+            hot.consumer.prefetch_slots(RECEIVE_QUANTUM);
         }
-        self.receive.polls.set(polls);
+        self.receive.epoch_at_turn_start.set(epoch);
         hot.consumer.is_waiting()
     }
 
     /// No lock. Whether there is no source but the hot one.
     #[inline(always)]
-    pub(crate) fn is_alone(&self) -> bool {
-        self.receive.count.get() <= 1 && self.knows_all()
+    pub(crate) fn has_single_source(&self) -> bool {
+        self.receive.active_count.get() <= 1 && self.has_no_new_source()
     }
 
     /// No lock. Whether neither a new source nor the next few in turn have anything.
     #[inline(always)]
-    pub(crate) fn is_silent_aside(&self) -> bool {
-        self.knows_all() && self.receive.look_aside(SWEEP).is_none()
+    pub(crate) fn are_others_silent(&self) -> bool {
+        self.has_no_new_source() && self.receive.poll_cold_rings(COLD_RINGS_PER_POLL).is_none()
     }
 
     #[inline(always)]
-    fn knows_all(&self) -> bool {
-        self.generation().load(Ordering::Relaxed) == self.receive.generation.get()
+    fn has_no_new_source(&self) -> bool {
+        self.generation().load(Ordering::Relaxed) == self.receive.seen_generation.get()
     }
 
     /// Looks at the next `rings` rings in turn, not at the hot one.
     #[inline(never)]
-    fn sweep(&self, rings: u64) -> Option<u32> {
-        for _ in 0..rings {
-            let place = self.receive.look_aside(rings)?;
-            self.receive.cursor.set(place + 1);
-            if let Some(source) = self.settle(place) {
+    fn poll_cold_sources(&self, ring_count: u64) -> Option<u32> {
+        for _ in 0..ring_count {
+            let index = self.receive.poll_cold_rings(ring_count)?;
+            self.receive.cold_cursor.set(index + 1);
+            if let Some(source) = self.begin_turn_if_waiting(index) {
                 return Some(source);
             }
         }
@@ -309,42 +313,46 @@ impl Endpoint {
     }
 
     /// Something may have come from the source at `place`. If so, its turn begins.
-    fn settle(&self, place: u64) -> Option<u32> {
+    fn begin_turn_if_waiting(&self, index: u64) -> Option<u32> {
         let receiver = &self.receive;
-        let (source, cold) = receiver.at(place)?;
-        if u64::from(source) != receiver.hot.get() && cold.consumer.is_waiting() {
+        let (source, source_state) = receiver.active_source(index)?;
+        if u64::from(source) != receiver.hot.get() && source_state.consumer.is_waiting() {
             receiver.begin_turn(u64::from(source));
             return Some(source);
         }
-        receiver.watch(cold);
+        receiver.update_poll_target(source_state);
         None
     }
 
     /// Looks at every ring.
-    pub(crate) fn find_anywhere(&self) -> Option<u32> {
-        let all = self.receive.count.get();
-        self.find().or_else(|| self.sweep(all)).or_else(|| self.find())
+    pub(crate) fn find_in_all_rings(&self) -> Option<u32> {
+        let active_count = self.receive.active_count.get();
+        self.find().or_else(|| self.poll_cold_sources(active_count)).or_else(|| self.find())
     }
 
     #[inline(always)]
-    pub(crate) fn take(&self, source: u32) -> Result<(*mut u8, usize)> {
+    pub(crate) fn take(&self, source: u32) -> PmResult<(*mut u8, usize)> {
         let receiver = &self.receive;
-        let Some(from) = receiver.sources.get(source as usize) else {
-            return self.new_sources();
+        let Some(source_state) = receiver.sources.get(source as usize) else {
+            return self.add_new_sources();
         };
-        match from.consumer.take() {
+        match source_state.consumer.take() {
             Ok(Some(message)) => {
-                from.own().receive.0.count_taken(from.name, message.len);
-                from.credit(&message);
-                from.left.set(from.left.get().saturating_sub(1));
-                receiver.held.source.set(u64::from(source));
-                receiver.held.next.set(message.next);
-                receiver.held.data_end.set(message.data_end().unwrap_or(NO_DATA));
+                source_state
+                    .self_record()
+                    .receive
+                    .0
+                    .record_received(source_state.node_plus_one, message.len);
+                source_state.grant_credit(&message);
+                source_state.left_of_turn.set(source_state.left_of_turn.get().saturating_sub(1));
+                receiver.held_message.source.set(u64::from(source));
+                receiver.held_message.next.set(message.next_index);
+                receiver.held_message.data_end.set(message.data_end().unwrap_or(HELD_IN_SLOT));
                 Ok((message.payload, message.len))
             }
             Ok(None) => Err(Error::NoBuffers),
             Err(error) => {
-                self.forget(source);
+                self.drop_corrupt_source(source);
                 Err(error)
             }
         }
@@ -353,25 +361,25 @@ impl Endpoint {
     /// Adds the sources that have sent for the first time, serves those that ask for remote memory,
     /// and takes from one that has sent.
     #[cold]
-    fn new_sources(&self) -> Result<(*mut u8, usize)> {
+    fn add_new_sources(&self) -> PmResult<(*mut u8, usize)> {
         let receiver = &self.receive;
-        let own = self.own as usize;
+        let self_node = self.self_node as usize;
         // SYNC: activation
         let generation = self.generation().load(Ordering::Acquire);
-        for source in self.segment.active(own, Kind::Message) {
+        for source in self.segment.active_sources(self_node, RingKind::Message) {
             let new = &receiver.sources[source];
-            if new.place.get() == NO_PLACE && source != own {
-                let count = receiver.count.get();
-                new.place.set(count);
-                receiver.watch(new);
-                receiver.order[count as usize].set(source as u64);
-                receiver.count.set(count + 1);
+            if new.order_index.get() == NOT_ORDERED && source != self_node {
+                let count = receiver.active_count.get();
+                new.order_index.set(count);
+                receiver.update_poll_target(new);
+                receiver.activation_order[count as usize].set(source as u64);
+                receiver.active_count.set(count + 1);
                 receiver.begin_turn(source as u64);
             }
         }
-        receiver.generation.set(generation);
-        if self.relay_is_used() {
-            self.relay_progress();
+        receiver.seen_generation.set(generation);
+        if self.is_emulation_used() {
+            self.progress_emulation();
         }
         match self.find() {
             Some(NEW_SOURCE) | None => Err(Error::NoBuffers),
@@ -381,49 +389,51 @@ impl Endpoint {
 
     /// The ring of this source is corrupt: it is told once and never read again.
     #[cold]
-    fn forget(&self, source: u32) {
+    fn drop_corrupt_source(&self, source: u32) {
         self.break_link(source, "it wrote to its ring what no sender writes");
         let receiver = &self.receive;
-        receiver.hot.set(NOBODY);
-        receiver.sources[source as usize].left.set(0);
+        receiver.hot.set(NO_SOURCE);
+        receiver.sources[source as usize].left_of_turn.set(0);
         // Its place stays its own: a glance may be there.
-        let place = receiver.sources[source as usize].place.get();
-        if let Some(place) = receiver.order.get(place as usize) {
-            place.set(NOBODY);
+        let order_index = receiver.sources[source as usize].order_index.get();
+        if let Some(order_entry) = receiver.activation_order.get(order_index as usize) {
+            order_entry.set(NO_SOURCE);
         }
     }
 
     #[inline(always)]
     pub(crate) fn release(&self) {
         let receiver = &self.receive;
-        let held = &receiver.held;
-        let Some(source) = receiver.sources.get(held.source.get() as usize) else { return };
-        source.own().receive.0.count_released();
-        let data_end = held.data_end.get();
-        source.consumer.release(held.next.get(), (data_end != NO_DATA).then_some(data_end));
+        let held_message = &receiver.held_message;
+        let Some(source) = receiver.sources.get(held_message.source.get() as usize) else { return };
+        source.self_record().receive.0.count_released();
+        let data_end = held_message.data_end.get();
+        source
+            .consumer
+            .release(held_message.next.get(), (data_end != HELD_IN_SLOT).then_some(data_end));
     }
 
     /// Whether `source` is one of ours.
-    pub(crate) fn feeds(&self, source: &Source) -> bool {
+    pub(crate) fn owns_source(&self, source: &Source) -> bool {
         self.receive.sources.as_ptr_range().contains(&std::ptr::from_ref(source))
     }
 
     /// The source whose message is held.
     #[inline(always)]
-    pub(crate) fn held(&self) -> Option<&Source> {
-        self.receive.sources.get(self.receive.held.source.get() as usize)
+    pub(crate) fn held_source(&self) -> Option<&Source> {
+        self.receive.sources.get(self.receive.held_message.source.get() as usize)
     }
 
     #[inline(always)]
     pub(crate) fn count_empty_poll(&self) {
-        let epoch = &self.record().epoch.0;
+        let epoch = &self.record().poll_epoch.0;
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// The known sources with their consumers.
     pub(crate) fn known_sources(&self) -> impl Iterator<Item = (usize, &Consumer)> {
-        (0..self.receive.count.get())
-            .filter_map(|place| self.receive.at(place))
-            .map(|(source, from)| (source as usize, &from.consumer))
+        (0..self.receive.active_count.get())
+            .filter_map(|index| self.receive.active_source(index))
+            .map(|(source, source_state)| (source as usize, &source_state.consumer))
     }
 }

@@ -2,79 +2,82 @@
 
 #![forbid(unsafe_code)]
 
-use super::Endpoint;
-use crate::barrier;
-use crate::door::ARMED;
-use crate::doorbell::Bell;
-use crate::error::{Error, Result};
-use crate::sync::{Local, Ordering};
+use super::ShmemEndpoint;
+use crate::doorbell::DoorbellReceiver;
+use crate::error::{Error, PmResult};
+use crate::membarrier;
+use crate::receiver_state::SLEEPING;
+use crate::sync::{Ordering, SingleWriterU64};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Default)]
-pub(super) struct Sleeper {
+pub(super) struct SelectState {
     /// Hung when it is first needed.
-    bell: Mutex<Option<Bell>>,
+    doorbell: Mutex<Option<DoorbellReceiver>>,
     /// Between `before_select` and `after_select`.
-    selecting: Local,
+    is_selecting: SingleWriterU64,
 }
 
-impl Sleeper {
-    fn bell(&self) -> MutexGuard<'_, Option<Bell>> {
-        self.bell.lock().unwrap_or_else(PoisonError::into_inner)
+impl SelectState {
+    fn lock_doorbell(&self) -> MutexGuard<'_, Option<DoorbellReceiver>> {
+        self.doorbell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives the bell's name up.
-    pub(super) fn hang_up(&self) {
-        self.bell().take();
+    pub(super) fn close_doorbell(&self) {
+        self.lock_doorbell().take();
     }
 }
 
-impl Endpoint {
+impl ShmemEndpoint {
     /// The descriptor that becomes readable; the same until the context goes.
-    pub(crate) fn fd(&self) -> Result<RawFd> {
-        let mut bell = self.select.bell();
-        if bell.is_none() {
-            *bell = Some(Bell::new(self.segment.nonce(), self.own as usize)?);
+    pub(crate) fn fd(&self) -> PmResult<RawFd> {
+        let mut doorbell = self.select.lock_doorbell();
+        if doorbell.is_none() {
+            *doorbell = Some(DoorbellReceiver::new(self.segment.nonce(), self.self_node as usize)?);
         }
-        Ok(bell.as_ref().map_or(-1, |bell| bell.fd().as_raw_fd()))
+        Ok(doorbell.as_ref().map_or(-1, |doorbell| doorbell.fd().as_raw_fd()))
     }
 
     /// Hands out the bell's descriptor.
-    pub(crate) fn with_bell<T>(&self, f: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn with_doorbell_fd<T>(
+        &self,
+        action: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
+    ) -> PmResult<T> {
         self.fd()?;
-        f(self.select.bell().as_ref().ok_or(Error::Io)?.fd())
+        action(self.select.lock_doorbell().as_ref().ok_or(Error::Io)?.fd())
     }
 
-    pub(crate) fn before_select(&self) -> Result<()> {
+    pub(crate) fn before_select(&self) -> PmResult<()> {
         self.fd()?;
-        self.select.selecting.set(1);
-        self.record().door.0.arm(barrier::issue);
+        self.select.is_selecting.set(1);
+        self.record().receiver_state.0.set_sleeping(membarrier::issue);
         Ok(())
     }
 
     pub(crate) fn after_select(&self) {
         if self.is_selecting() {
-            self.select.selecting.set(0);
-            self.record().door.0.0.fetch_and(!ARMED, Ordering::AcqRel);
+            self.select.is_selecting.set(0);
+            self.record().receiver_state.0.0.fetch_and(!SLEEPING, Ordering::AcqRel);
         }
     }
 
     #[inline(always)]
     pub(crate) fn is_selecting(&self) -> bool {
-        self.select.selecting.get() != 0
+        self.select.is_selecting.get() != 0
     }
 
     /// Figure 3.4 never reads its descriptors and arms once: so every poll that finds nothing
     /// silences the bell, arms again if somebody rang, and looks once more at every ring. If that
     /// finds nothing, whatever comes rings.
-    pub(crate) fn look_again(&self) -> Option<u32> {
-        if let Some(bell) = self.select.bell().as_ref() {
-            bell.silence();
+    pub(crate) fn rearm_and_rescan(&self) -> Option<u32> {
+        if let Some(doorbell) = self.select.lock_doorbell().as_ref() {
+            doorbell.drain();
         }
-        if self.record().door.0.bits() & ARMED == 0 {
-            self.record().door.0.arm(barrier::issue);
+        if self.record().receiver_state.0.bits() & SLEEPING == 0 {
+            self.record().receiver_state.0.set_sleeping(membarrier::issue);
         }
-        self.find_anywhere()
+        self.find_in_all_rings()
     }
 }

@@ -3,26 +3,26 @@
 // UNSAFETY: points into the segment, and copies a multicast's message.
 #![expect(unsafe_code)]
 
-use super::reach::Reach;
-use super::{Endpoint, message_ring};
+use super::rma_fast_path::PeerMemory;
+use super::{ShmemEndpoint, message_ring};
 use crate::debug;
-use crate::door::{ARMED, EXITED};
-use crate::error::{Error, Result};
-use crate::ring::{LINE, Producer, Reserved, Word};
-use crate::segment::layout::{Node, SendCounters};
-use crate::segment::{Kind, Segment};
-use crate::sync::{AtomicU64, Local, Ordering};
+use crate::error::{Error, PmResult};
+use crate::receiver_state::{EXITED, SLEEPING};
+use crate::ring::{CACHE_LINE, Producer, Reservation, SlotHeader};
+use crate::segment::layout::{NodeRecord, SendCounters};
+use crate::segment::{RingKind, Segment};
+use crate::sync::{AtomicU64, Ordering, SingleWriterU64};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
 
 /// The position of a message that goes nowhere: its receiver has exited.
-const NOWHERE: u64 = u64::MAX - 1;
+const DISCARD: u64 = u64::MAX - 1;
 /// The pending node of a multicast.
-const MANY: u64 = u64::MAX;
+const PENDING_MULTICAST: u64 = u64::MAX;
 
 /// Messages in one direction after which as many slots are fetched at once.
-const RUN: u64 = 16;
+const PREFETCH_RUN: u64 = 16;
 
 /// States of a target.
 const NEW: u64 = 0;
@@ -37,46 +37,46 @@ const WAITS: u64 = 3;
 pub(crate) struct Target {
     producer: Producer,
     /// What is released of the ring in the other direction.
-    passed: NonNull<AtomicU64>,
-    state: Local,
+    consumer_index: NonNull<AtomicU64>,
+    state: SingleWriterU64,
     /// What the own node had received when the last run ended.
-    received: Local,
-    record: NonNull<Node>,
+    received_at_run_end: SingleWriterU64,
+    record: NonNull<NodeRecord>,
     /// The own node's record: what is sent is counted there.
-    own: NonNull<Node>,
+    self_record: NonNull<NodeRecord>,
     /// 1 + the node.
-    pub(super) name: u32,
+    pub(super) node_plus_one: u32,
     /// The way to its memory.
-    pub(super) reach: Reach,
+    pub(super) rma_fast_path: PeerMemory,
 }
 
 impl Target {
     #[inline(always)]
-    pub(super) fn record(&self) -> &Node {
+    pub(super) fn record(&self) -> &NodeRecord {
         // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
         unsafe { self.record.as_ref() }
     }
 
     /// See `Producer::expect`.
     #[inline(always)]
-    pub(super) fn expect(&self, after: usize) {
-        self.producer.expect(after);
+    pub(super) fn expect_line(&self, line_offset: usize) {
+        self.producer.prefetch_slot(line_offset);
     }
 
     /// Send lock. Room for a short message. None: `Endpoint::reserve` makes room, or says why not.
     #[inline(always)]
-    pub(crate) fn reserve_short(&self, len: usize) -> Option<*mut u8> {
-        if self.state.get() != ACTIVE || len.wrapping_sub(1) >= self.producer.inline() {
+    pub(crate) fn reserve_inline(&self, len: usize) -> Option<*mut u8> {
+        if self.state.get() != ACTIVE || len.wrapping_sub(1) >= self.producer.max_inline_len() {
             return None;
         }
-        self.producer.reserve_short()
+        self.producer.reserve_inline()
     }
 
     /// Send lock. The same for a longer one.
     #[inline(always)]
-    pub(crate) fn reserve_long(&self, len: usize) -> Option<Reserved> {
-        let [short, mtu] = [self.producer.inline(), self.producer.mtu()];
-        if self.state.get() != ACTIVE || len <= short || len > mtu {
+    pub(crate) fn reserve_out_of_line(&self, len: usize) -> Option<Reservation> {
+        let [max_inline_len, mtu] = [self.producer.max_inline_len(), self.producer.mtu()];
+        if self.state.get() != ACTIVE || len <= max_inline_len || len > mtu {
             return None;
         }
         self.producer.reserve_long(len)
@@ -84,117 +84,117 @@ impl Target {
 
     /// Send lock, after `reserve_short`. True when `Endpoint::knock` has to follow.
     #[inline(always)]
-    pub(crate) fn publish_short(&self, len: usize) -> bool {
+    pub(crate) fn publish_inline(&self, len: usize) -> bool {
         let counters = self.counters();
-        counters.count();
-        let at = self.producer.publish_short(len);
-        if at % RUN == RUN - 1 {
-            self.fetch_run(len);
+        counters.count_sent();
+        let message_index = self.producer.publish_inline(len);
+        if message_index % PREFETCH_RUN == PREFETCH_RUN - 1 {
+            self.prefetch_run(len);
         }
-        counters.describe(self.name, len);
-        self.record().door.0.is_shut()
+        counters.record_sent(self.node_plus_one, len);
+        self.record().receiver_state.0.needs_attention()
     }
 
     /// Another run of messages has been sent. If nothing was received meanwhile, there may be many
     /// more: their slots are with the receiver, and who waited for one after the other would be
     /// slower than it. Where there are answers, the slots would only be taken away again.
     #[inline(never)]
-    fn fetch_run(&self, len: usize) {
-        let received = self.own().receive.0.received.load(Ordering::Relaxed);
-        if received == self.received.get() {
-            self.producer.fetch_slots(RUN, len);
+    fn prefetch_run(&self, len: usize) {
+        let received = self.self_record().receive.0.received.load(Ordering::Relaxed);
+        if received == self.received_at_run_end.get() {
+            self.producer.prefetch_slots(PREFETCH_RUN, len);
         }
-        self.received.set(received);
+        self.received_at_run_end.set(received);
     }
 
     /// Send lock, after `reserve_long`. The same.
     #[inline(always)]
-    pub(crate) fn publish_long(&self, position: u64, len: usize) -> bool {
+    pub(crate) fn publish_out_of_line(&self, position: u64, len: usize) -> bool {
         let counters = self.counters();
-        counters.count();
-        self.producer.publish(position, len, self.passed());
-        counters.describe(self.name, len);
-        self.record().door.0.is_shut()
+        counters.count_sent();
+        self.producer.publish(position, len, self.consumer_index());
+        counters.record_sent(self.node_plus_one, len);
+        self.record().receiver_state.0.needs_attention()
     }
 
     #[inline(always)]
-    fn passed(&self) -> u64 {
+    fn consumer_index(&self) -> u64 {
         // SAFETY: as `record`. SYNC: credit
-        unsafe { self.passed.as_ref() }.load(Ordering::Acquire)
+        unsafe { self.consumer_index.as_ref() }.load(Ordering::Acquire)
     }
 
     /// See `Producer::credit`.
     #[inline(always)]
-    pub(super) fn credit(&self, passed: u64) {
-        self.producer.credit(passed);
+    pub(super) fn on_credit(&self, consumer_index: u64) {
+        self.producer.on_credit(consumer_index);
     }
 
     /// See `Producer::fetch_home`.
-    pub(crate) fn fetch_home(&self, lines: Range<u64>) -> bool {
-        self.producer.fetch_home(lines)
+    pub(crate) fn prefetch_fixed_buffer(&self, lines: Range<u64>) -> bool {
+        self.producer.prefetch_fixed_buffer(lines)
     }
 
     /// The own node's record.
     #[inline(always)]
-    pub(super) fn own(&self) -> &Node {
+    pub(super) fn self_record(&self) -> &NodeRecord {
         // SAFETY: as `record`.
-        unsafe { self.own.as_ref() }
+        unsafe { self.self_record.as_ref() }
     }
 
     /// What the own node counts of what it sends.
     #[inline(always)]
     fn counters(&self) -> &SendCounters {
-        &self.own().send.0
+        &self.self_record().send.0
     }
 }
 
 /// What is reserved and not yet sent.
 #[derive(Default)]
 struct Pending {
-    node: Local,
-    len: Local,
-    position: Local,
+    node: SingleWriterU64,
+    len: SingleWriterU64,
+    position: SingleWriterU64,
 }
 
-pub(super) struct Sender {
+pub(super) struct ShmemSender {
     targets: Box<[Target]>,
     pending: Pending,
     /// A multicast's message, or one that goes nowhere.
     staging: Staging,
     /// A multicast's nodes.
-    many: Box<[Local]>,
-    many_count: Local,
+    multicast_nodes: Box<[SingleWriterU64]>,
+    multicast_count: SingleWriterU64,
     /// The last multicast, and for each target the last that named it.
-    stamp: Local,
-    stamps: Box<[Local]>,
+    multicast_id: SingleWriterU64,
+    last_multicast_ids: Box<[SingleWriterU64]>,
 }
 
-impl Sender {
-    pub(super) fn new(segment: &Segment, own: usize) -> Sender {
+impl ShmemSender {
+    pub(super) fn new(segment: &Segment, self_node: usize) -> ShmemSender {
         let nodes = 0..segment.geometry().nodes;
-        let target = |to| Target {
-            producer: Producer::new(message_ring(segment, own, to)),
-            passed: message_ring(segment, to, own).passed(),
-            state: Local::new(NEW),
-            received: Local::default(),
+        let make_target = |to| Target {
+            producer: Producer::new(message_ring(segment, self_node, to)),
+            consumer_index: message_ring(segment, to, self_node).consumer_index_ptr(),
+            state: SingleWriterU64::new(NEW),
+            received_at_run_end: SingleWriterU64::default(),
             record: NonNull::from(segment.node(to)),
-            own: NonNull::from(segment.node(own)),
-            name: to as u32 + 1,
-            reach: Reach::new(segment.regions(to)),
+            self_record: NonNull::from(segment.node(self_node)),
+            node_plus_one: to as u32 + 1,
+            rma_fast_path: PeerMemory::new(segment.regions(to)),
         };
-        Sender {
-            targets: nodes.clone().map(target).collect(),
+        ShmemSender {
+            targets: nodes.clone().map(make_target).collect(),
             pending: Pending::default(),
             staging: Staging::new(segment.geometry().ring.mtu as usize),
-            many: nodes.clone().map(|_| Local::default()).collect(),
-            many_count: Local::default(),
-            stamp: Local::default(),
-            stamps: nodes.map(|_| Local::default()).collect(),
+            multicast_nodes: nodes.clone().map(|_| SingleWriterU64::default()).collect(),
+            multicast_count: SingleWriterU64::default(),
+            multicast_id: SingleWriterU64::default(),
+            last_multicast_ids: nodes.map(|_| SingleWriterU64::default()).collect(),
         }
     }
 }
 
-impl Sender {
+impl ShmemSender {
     /// The way to `node`, which stays where it is when the sender is moved.
     pub(super) fn target(&self, node: usize) -> &Target {
         &self.targets[node]
@@ -208,8 +208,9 @@ struct Staging {
 }
 
 impl Staging {
-    fn new(bytes: usize) -> Staging {
-        let layout = Layout::from_size_align(bytes.max(LINE), LINE).unwrap_or(Layout::new::<u64>());
+    fn new(len: usize) -> Staging {
+        let layout = Layout::from_size_align(len.max(CACHE_LINE), CACHE_LINE)
+            .unwrap_or(Layout::new::<u64>());
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) });
         Staging { start: start.unwrap_or_else(|| handle_alloc_error(layout)), layout }
@@ -223,13 +224,13 @@ impl Drop for Staging {
     }
 }
 
-impl Endpoint {
+impl ShmemEndpoint {
     #[inline(always)]
-    pub(crate) fn reserve(&self, node: u32, len: usize) -> Result<*mut u8> {
+    pub(crate) fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
         let target = self.target(node, len)?;
         let (payload, position) = match target.producer.reserve(len) {
             Ok(reserved) => (reserved.payload, reserved.position),
-            Err(error) => (self.refused(target, node, error)?, NOWHERE),
+            Err(error) => (self.on_ring_refused(target, node, error)?, DISCARD),
         };
         let pending = &self.send.pending;
         pending.node.set(u64::from(node));
@@ -240,29 +241,29 @@ impl Endpoint {
 
     /// Invalid: no such node, self, or a length that cannot be. Io: that link is broken.
     #[inline(always)]
-    fn target(&self, node: u32, len: usize) -> Result<&Target> {
+    fn target(&self, node: u32, len: usize) -> PmResult<&Target> {
         let target = self.send.targets.get(node as usize).ok_or(Error::Invalid)?;
-        if node == self.own || len.wrapping_sub(1) >= self.mtu {
+        if node == self.self_node || len.wrapping_sub(1) >= self.mtu {
             return Err(Error::Invalid);
         }
         if target.state.get() != ACTIVE {
-            self.first(target, node)?;
+            self.prepare_target(target, node)?;
         }
         Ok(target)
     }
 
     #[cold]
-    fn first(&self, target: &Target, node: u32) -> Result<()> {
+    fn prepare_target(&self, target: &Target, node: u32) -> PmResult<()> {
         if target.state.get() == BROKEN {
             return Err(Error::Io);
         }
         if target.state.get() == WAITS {
-            self.relay_progress();
+            self.progress_emulation();
         }
-        self.segment.activate(self.own as usize, node as usize, Kind::Message);
+        self.segment.activate(self.self_node as usize, node as usize, RingKind::Message);
         target.state.set(ACTIVE);
         // After it was set: another thread may just have begun with one.
-        if self.is_relaying_to(node) {
+        if self.is_emulating_to(node) {
             target.state.set(WAITS);
             return Err(Error::NoBuffers);
         }
@@ -271,22 +272,22 @@ impl Endpoint {
 
     /// The ring is full or corrupt. A node that has exited takes everything.
     #[cold]
-    fn refused(&self, target: &Target, node: u32, error: Error) -> Result<*mut u8> {
+    fn on_ring_refused(&self, target: &Target, node: u32, error: Error) -> PmResult<*mut u8> {
         if error == Error::Io {
             self.break_link(node, "the ring towards it holds impossible indices");
             return Err(error);
         }
-        if target.record().door.0.bits() & EXITED != 0 {
+        if target.record().receiver_state.0.bits() & EXITED != 0 {
             return Ok(self.send.staging.start.as_ptr());
         }
-        if self.relay_is_used() {
-            self.relay_progress();
+        if self.is_emulation_used() {
+            self.progress_emulation();
         }
         Err(error)
     }
 
     /// No message goes to `node` before the remote operations that are under way.
-    pub(super) fn hold_messages(&self, node: u32) {
+    pub(super) fn delay_messages(&self, node: u32) {
         let state = &self.send.targets[node as usize].state;
         if state.get() != BROKEN {
             state.set(WAITS);
@@ -296,15 +297,15 @@ impl Endpoint {
     /// Rings if `node` sleeps.
     pub(super) fn wake_node(&self, node: usize) {
         let target = &self.send.targets[node];
-        if target.record().door.0.knock(self.fences) & ARMED != 0 {
-            self.wake(target);
+        if target.record().receiver_state.0.load_after_publish(self.must_fence) & SLEEPING != 0 {
+            self.wake_receiver(target);
         }
     }
 
     /// Nothing goes to or comes from `node` any more.
     #[cold]
     pub(crate) fn break_link(&self, node: u32, why: &str) {
-        debug::say(debug::ERROR, || format!("shmem: link to node {node} is broken: {why}"));
+        debug::log(debug::ERROR, || format!("shmem: link to node {node} is broken: {why}"));
         self.send.targets[node as usize].state.set(BROKEN);
     }
 
@@ -312,23 +313,23 @@ impl Endpoint {
         self.send.targets[node].state.get() == BROKEN
     }
 
-    pub(crate) fn is_send_done(&self) -> Result<()> {
+    pub(crate) fn is_send_done(&self) -> PmResult<()> {
         let broken = self.send.targets.iter().any(|target| target.state.get() == BROKEN);
         if broken { Err(Error::Io) } else { Ok(()) }
     }
 
     /// Whether `reserve` would succeed, and go on succeeding until something is sent. Invalid also
     /// where this stamp has been here: a node that is named twice.
-    pub(crate) fn has_room(&self, node: u32, len: usize, stamp: u64) -> Result<()> {
+    pub(crate) fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
         let target = self.target(node, len)?;
-        let last = self.send.stamps.get(node as usize).ok_or(Error::Invalid)?;
-        if last.get() == stamp {
+        let last_id = self.send.last_multicast_ids.get(node as usize).ok_or(Error::Invalid)?;
+        if last_id.get() == multicast_id {
             return Err(Error::Invalid);
         }
-        last.set(stamp);
+        last_id.set(multicast_id);
         match target.producer.reserve(len) {
             Ok(_) => Ok(()),
-            Err(error) => self.refused(target, node, error).map(drop),
+            Err(error) => self.on_ring_refused(target, node, error).map(drop),
         }
     }
 
@@ -340,43 +341,43 @@ impl Endpoint {
     /// Sends `len` bytes at `from` to a node that has room.
     pub(crate) fn send_copy(&self, node: u32, from: *const u8, len: usize) {
         // The room was found under the same lock; only a corrupted ring can refuse now.
-        if let Ok(to) = self.reserve(node, len) {
+        if let Ok(destination) = self.reserve(node, len) {
             // SAFETY: `to` has room for `len` bytes, `from` has as many (staging of a context
             // with at least this MTU); both may be the same staging memory.
-            unsafe { std::ptr::copy(from, to, len) };
+            unsafe { std::ptr::copy(from, destination, len) };
             self.publish();
         }
     }
 
-    pub(crate) fn reserve_many(&self, nodes: &[u32], len: usize) -> Result<*mut u8> {
+    pub(crate) fn reserve_multicast(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
         let sender = &self.send;
-        if nodes.is_empty() || nodes.len() > sender.many.len() {
+        if nodes.is_empty() || nodes.len() > sender.multicast_nodes.len() {
             return Err(Error::Invalid);
         }
-        let stamp = self.next_stamp();
-        nodes.iter().try_for_each(|&node| self.has_room(node, len, stamp))?;
-        for (slot, &node) in sender.many.iter().zip(nodes) {
-            slot.set(u64::from(node));
+        let multicast_id = self.next_multicast_id();
+        nodes.iter().try_for_each(|&node| self.can_reserve(node, len, multicast_id))?;
+        for (entry, &node) in sender.multicast_nodes.iter().zip(nodes) {
+            entry.set(u64::from(node));
         }
-        sender.many_count.set(nodes.len() as u64);
-        sender.pending.node.set(MANY);
+        sender.multicast_count.set(nodes.len() as u64);
+        sender.pending.node.set(PENDING_MULTICAST);
         sender.pending.len.set(len as u64);
         Ok(self.staging())
     }
 
     /// A number that no multicast of this endpoint has had.
-    pub(crate) fn next_stamp(&self) -> u64 {
-        let stamp = self.send.stamp.get() + 1;
-        self.send.stamp.set(stamp);
-        stamp
+    pub(crate) fn next_multicast_id(&self) -> u64 {
+        let multicast_id = self.send.multicast_id.get() + 1;
+        self.send.multicast_id.set(multicast_id);
+        multicast_id
     }
 
     /// No later stamp of this endpoint is as low as `stamp`.
-    pub(crate) fn raise_stamp(&self, stamp: u64) {
-        self.send.stamp.set(self.send.stamp.get().max(stamp));
+    pub(crate) fn raise_multicast_id(&self, multicast_id: u64) {
+        self.send.multicast_id.set(self.send.multicast_id.get().max(multicast_id));
     }
 
-    pub(crate) fn truncate(&self, len: usize) -> Result<()> {
+    pub(crate) fn truncate(&self, len: usize) -> PmResult<()> {
         let pending = &self.send.pending.len;
         if len == 0 || len as u64 > pending.get() {
             return Err(Error::Invalid);
@@ -389,76 +390,82 @@ impl Endpoint {
     pub(crate) fn publish(&self) {
         let pending = &self.send.pending;
         let Some(target) = self.send.targets.get(pending.node.get() as usize) else {
-            return self.publish_many();
+            return self.publish_multicast();
         };
         let len = pending.len.get() as usize;
         let counters = target.counters();
-        counters.count();
-        counters.describe(target.name, len);
+        counters.count_sent();
+        counters.record_sent(target.node_plus_one, len);
         let position = pending.position.get();
-        if position == NOWHERE {
-            return self.drop_one();
+        if position == DISCARD {
+            return self.count_dropped();
         }
-        let (index, word) = target.producer.publish(position, len, target.passed());
-        self.look_at_door(target, index, word);
+        let (index, header) = target.producer.publish(position, len, target.consumer_index());
+        self.check_receiver_state(target, index, header);
     }
 
     /// After `target` was given a message: looks at its door.
     #[cold]
-    pub(crate) fn knock(&self, target: &Target, position: u64, len: usize) {
-        let (index, word) = target.producer.last(position, len);
-        self.look_at_door(target, index, word);
+    pub(crate) fn check_receiver(&self, target: &Target, position: u64, len: usize) {
+        let (index, header) = target.producer.last_published(position, len);
+        self.check_receiver_state(target, index, header);
     }
 
     #[inline(always)]
-    fn look_at_door(&self, target: &Target, index: u64, word: Word) {
-        let bits = target.record().door.0.knock(self.fences);
-        if bits != 0 {
-            self.knocked(target, bits, index, word);
+    fn check_receiver_state(&self, target: &Target, index: u64, header: SlotHeader) {
+        let receiver_bits = target.record().receiver_state.0.load_after_publish(self.must_fence);
+        if receiver_bits != 0 {
+            self.handle_receiver_state(target, receiver_bits, index, header);
         }
     }
 
     /// The way to `node` for who keeps it as long as this endpoint lives. None: no such node, or a
     /// fence is needed after every message.
-    pub(crate) fn direct(&self, node: u32) -> Option<&Target> {
-        self.send.targets.get(node as usize).filter(|_| !self.fences)
+    pub(crate) fn direct_target(&self, node: u32) -> Option<&Target> {
+        self.send.targets.get(node as usize).filter(|_| !self.must_fence)
     }
 
     /// Whether `target` is one of ours.
-    pub(crate) fn owns(&self, target: &Target) -> bool {
+    pub(crate) fn owns_target(&self, target: &Target) -> bool {
         self.send.targets.as_ptr_range().contains(&std::ptr::from_ref(target))
     }
 
     #[cold]
-    fn publish_many(&self) {
+    fn publish_multicast(&self) {
         let sender = &self.send;
         let len = (sender.pending.len.get() as usize).min(self.mtu);
-        let count = (sender.many_count.get() as usize).min(sender.many.len());
-        for node in &sender.many[..count] {
-            self.send_copy(node.get() as u32, self.staging(), len);
+        let count = (sender.multicast_count.get() as usize).min(sender.multicast_nodes.len());
+        for entry in &sender.multicast_nodes[..count] {
+            self.send_copy(entry.get() as u32, self.staging(), len);
         }
     }
 
     /// The receiver sleeps, or has gone.
     #[cold]
-    fn knocked(&self, target: &Target, bits: u32, index: u64, word: Word) {
-        if bits & EXITED != 0 {
-            if target.producer.ring().claim(index, word) {
-                self.drop_one();
+    fn handle_receiver_state(
+        &self,
+        target: &Target,
+        receiver_bits: u32,
+        index: u64,
+        header: SlotHeader,
+    ) {
+        if receiver_bits & EXITED != 0 {
+            if target.producer.ring().claim(index, header) {
+                self.count_dropped();
             }
-        } else if bits & ARMED != 0 {
-            self.wake(target);
+        } else if receiver_bits & SLEEPING != 0 {
+            self.wake_receiver(target);
         }
     }
 
     #[cold]
-    fn wake(&self, target: &Target) {
-        let door = &target.record().door.0;
-        if door.disarm() {
+    fn wake_receiver(&self, target: &Target) {
+        let receiver_state = &target.record().receiver_state.0;
+        if receiver_state.clear_sleeping() {
             let node = self.node_of(target);
             if !self.ringer.ring(self.segment.nonce(), node) {
                 // No memory in the kernel: whoever sends next tries again.
-                door.arm(|| {});
+                receiver_state.set_sleeping(|| {});
             }
         }
     }
@@ -469,10 +476,11 @@ impl Endpoint {
 
     /// A message to a node that has exited counts as received, by its sender.
     #[cold]
-    fn drop_one(&self) {
-        let dropped = &self.record().send.0.dropped;
-        dropped.store(dropped.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        debug::say(debug::WARNING, || {
+    fn count_dropped(&self) {
+        let dropped_counter = &self.record().send.0.dropped;
+        dropped_counter
+            .store(dropped_counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        debug::log(debug::WARNING, || {
             "shmem: a message to a node that has exited is dropped".into()
         });
     }

@@ -3,11 +3,11 @@
 // UNSAFETY: reads messages where they lie in the rings.
 #![expect(unsafe_code)]
 
-use super::{Endpoint, message_ring};
+use super::{ShmemEndpoint, message_ring};
 use crate::config::QueueStatus;
-use crate::error::{Error, Result};
+use crate::error::{Error, PmResult};
 use crate::ring::{Consumer, Saved};
-use crate::segment::{Kind, Segment};
+use crate::segment::{RingKind, Segment};
 use crate::sync::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,115 +15,125 @@ use std::io::Write;
 /// "SCPMSAV" and the version of the format.
 const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMSAV\x02");
 /// Words before the messages: magic, nodes, own node, sent, received, number of messages.
-const HEAD: usize = 6;
+const HEADER_WORDS: usize = 6;
 /// Words before each payload: source, length, position (as `Received::position`).
-const RECORD: usize = 3;
+const MESSAGE_HEADER_WORDS: usize = 3;
 
 /// Takes all that is queued for `own` out of its rings; answers how many messages, and bytes.
-pub(super) fn drop_received(segment: &Segment, own: usize) -> (u64, u64) {
-    let (mut dropped, mut bytes) = (0, 0);
-    for kind in [Kind::Message, Kind::Control, Kind::Remote] {
-        for source in segment.active(own, kind).filter(|&source| source != own) {
-            let ring = Consumer::new(segment.ring(source, own, kind));
+pub(super) fn drop_received(segment: &Segment, self_node: usize) -> (u64, u64) {
+    let (mut dropped_count, mut dropped_len) = (0, 0);
+    for kind in [RingKind::Message, RingKind::Control, RingKind::Rma] {
+        for source in segment.active_sources(self_node, kind).filter(|&source| source != self_node)
+        {
+            let ring = Consumer::new(segment.ring(source, self_node, kind));
             // Bounded: its sender may go on.
-            for _ in 0..segment.geometry().ring.slots {
+            for _ in 0..segment.geometry().ring.slot_count {
                 let Ok(Some(message)) = ring.take() else { break };
-                ring.release(message.next, message.data_end());
-                if kind == Kind::Message {
-                    dropped += 1;
-                    bytes += message.len as u64;
+                ring.release(message.next_index, message.data_end());
+                if kind == RingKind::Message {
+                    dropped_count += 1;
+                    dropped_len += message.len as u64;
                 }
             }
         }
     }
-    (dropped, bytes)
+    (dropped_count, dropped_len)
 }
 
-impl Endpoint {
-    pub(crate) fn queue_status(&self, held: bool) -> QueueStatus {
-        let own = self.own as usize;
+impl ShmemEndpoint {
+    pub(crate) fn queue_status(&self, has_held_message: bool) -> QueueStatus {
+        let self_node = self.self_node as usize;
         let queued: u64 = self
             .segment
-            .active(own, Kind::Message)
-            .filter(|&source| source != own && !self.is_broken(source))
-            .map(|source| message_ring(&self.segment, source, own).queued())
+            .active_sources(self_node, RingKind::Message)
+            .filter(|&source| source != self_node && !self.is_broken(source))
+            .map(|source| message_ring(&self.segment, source, self_node).queued())
             .sum();
         // A sent message is in its receiver's queue at once.
-        let receive = (queued as usize).saturating_sub(held.into());
-        QueueStatus { receive, send: 0, read: self.relayed_reads() }
+        let receive = (queued as usize).saturating_sub(has_held_message.into());
+        QueueStatus { receive, send: 0, read: self.emulated_read_count() }
     }
 
     pub(crate) fn reset(&self) {
-        let (dropped, bytes) = drop_received(&self.segment, self.own as usize);
+        let (dropped_count, dropped_len) = drop_received(&self.segment, self.self_node as usize);
         let counters = &self.record().receive.0;
-        let more = |word: &AtomicU64, by: u64| {
+        let add = |word: &AtomicU64, by: u64| {
             word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Release);
         };
-        more(&counters.bytes, bytes);
-        more(&counters.received, dropped);
+        add(&counters.bytes, dropped_len);
+        add(&counters.received, dropped_count);
     }
 
     pub(crate) fn save(&self, out: &mut Vec<u8>) {
-        let own = self.own as usize;
+        let self_node = self.self_node as usize;
         let record = self.record();
-        let dropped = record.send.0.dropped.load(Ordering::Relaxed);
+        let dropped_count = record.send.0.dropped.load(Ordering::Relaxed);
         let start = out.len();
-        let word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
-        word(out, SAVE_MAGIC);
-        word(out, self.segment.geometry().nodes as u64);
-        word(out, own as u64);
-        word(out, record.send.0.sent.load(Ordering::Acquire));
-        word(out, record.receive.0.received.load(Ordering::Acquire).wrapping_add(dropped));
-        word(out, 0);
+        let put_word = |out: &mut Vec<u8>, word: u64| out.extend_from_slice(&word.to_le_bytes());
+        put_word(out, SAVE_MAGIC);
+        put_word(out, self.segment.geometry().nodes as u64);
+        put_word(out, self_node as u64);
+        put_word(out, record.send.0.sent.load(Ordering::Acquire));
+        put_word(
+            out,
+            record.receive.0.received.load(Ordering::Acquire).wrapping_add(dropped_count),
+        );
+        put_word(out, 0);
         let mut count: u64 = 0;
-        for source in self.segment.active(own, Kind::Message).filter(|&source| source != own) {
-            let ring = Consumer::new(message_ring(&self.segment, source, own));
-            let mut next = ring.ring().consumed();
-            for _ in 0..self.segment.geometry().ring.slots {
-                let Ok(Some(message)) = ring.at(next) else { break };
-                next = message.next;
+        for source in self
+            .segment
+            .active_sources(self_node, RingKind::Message)
+            .filter(|&source| source != self_node)
+        {
+            let ring = Consumer::new(message_ring(&self.segment, source, self_node));
+            let mut next = ring.ring().consumer_index();
+            for _ in 0..self.segment.geometry().ring.slot_count {
+                let Ok(Some(message)) = ring.message_at(next) else { break };
+                next = message.next_index;
                 count += 1;
-                word(out, source as u64);
-                word(out, message.len as u64);
-                word(out, message.position);
+                put_word(out, source as u64);
+                put_word(out, message.len as u64);
+                put_word(out, message.position);
                 // SAFETY: the length and place were checked when the message was looked at.
                 let payload = unsafe { std::slice::from_raw_parts(message.payload, message.len) };
                 out.extend_from_slice(payload);
                 out.resize(start + (out.len() - start).next_multiple_of(8), 0);
             }
         }
-        let at = start + (HEAD - 1) * 8;
-        out[at..at + 8].copy_from_slice(&count.to_le_bytes());
+        let count_offset = start + (HEADER_WORDS - 1) * 8;
+        out[count_offset..count_offset + 8].copy_from_slice(&count.to_le_bytes());
     }
 
     /// Invalid: not a saved context of this place.
-    pub(crate) fn check_saved(&self, saved: &[u8]) -> Result<()> {
-        self.checked(saved).map(drop)
+    pub(crate) fn check_saved(&self, saved: &[u8]) -> PmResult<()> {
+        self.parse_checked(saved).map(drop)
     }
 
-    fn checked<'a>(&self, saved: &'a [u8]) -> Result<State<'a>> {
-        let own = self.own as usize;
-        let state = State::parse(saved)?;
-        if state.nodes != self.segment.geometry().nodes as u64 || state.own != own as u64 {
+    fn parse_checked<'a>(&self, saved: &'a [u8]) -> PmResult<SavedState<'a>> {
+        let self_node = self.self_node as usize;
+        let state = SavedState::parse(saved)?;
+        if state.nodes != self.segment.geometry().nodes as u64
+            || state.self_node != self_node as u64
+        {
             return Err(Error::Invalid);
         }
-        let ring = |source| message_ring(&self.segment, source, own);
+        let ring = |source| message_ring(&self.segment, source, self_node);
         let fits = |(&source, messages): (&usize, &Vec<Saved<'_>>)| {
             source < self.segment.geometry().nodes
-                && source != own
-                && ring(source).can_refill(messages)
+                && source != self_node
+                && ring(source).can_restore(messages)
         };
         if state.messages.iter().all(fits) { Ok(state) } else { Err(Error::Invalid) }
     }
 
     /// Invalid, and nothing has happened: not a saved context of this place.
-    pub(crate) fn restore(&self, saved: &[u8]) -> Result<()> {
-        let own = self.own as usize;
-        let state = self.checked(saved)?;
-        drop_received(&self.segment, own);
+    pub(crate) fn restore(&self, saved: &[u8]) -> PmResult<()> {
+        let self_node = self.self_node as usize;
+        let state = self.parse_checked(saved)?;
+        drop_received(&self.segment, self_node);
         for (&source, messages) in &state.messages {
-            message_ring(&self.segment, source, own).refill(messages)?;
-            self.segment.activate(source, own, Kind::Message);
+            message_ring(&self.segment, source, self_node).restore(messages)?;
+            self.segment.activate(source, self_node, RingKind::Message);
         }
         let record = self.record();
         record.send.0.dropped.store(0, Ordering::Relaxed);
@@ -138,12 +148,12 @@ impl Endpoint {
             out,
             "  channel {} node {} of {}: sent {} received {} polls {} door {:#x}",
             self.channel,
-            self.own,
+            self.self_node,
             self.segment.geometry().nodes,
             record.send.0.sent.load(Ordering::Relaxed),
             record.receive.0.received.load(Ordering::Relaxed),
-            record.epoch.0.load(Ordering::Relaxed),
-            record.door.0.bits(),
+            record.poll_epoch.0.load(Ordering::Relaxed),
+            record.receiver_state.0.bits(),
         )?;
         for (source, consumer) in self.known_sources() {
             writeln!(out, "  from {source}: {} queued", consumer.ring().queued())?;
@@ -156,17 +166,17 @@ impl Endpoint {
 }
 
 /// A saved context, checked as far as bytes alone allow.
-pub(crate) struct State<'a> {
+pub(crate) struct SavedState<'a> {
     nodes: u64,
-    own: u64,
+    self_node: u64,
     sent: u64,
     received: u64,
     messages: BTreeMap<usize, Vec<Saved<'a>>>,
 }
 
-impl<'a> State<'a> {
-    pub(crate) fn parse(mut bytes: &'a [u8]) -> Result<State<'a>> {
-        let mut word = || -> Result<u64> {
+impl<'a> SavedState<'a> {
+    pub(crate) fn parse(mut bytes: &'a [u8]) -> PmResult<SavedState<'a>> {
+        let mut word = || -> PmResult<u64> {
             let (first, rest) = bytes.split_first_chunk::<8>().ok_or(Error::Invalid)?;
             bytes = rest;
             Ok(u64::from_le_bytes(*first))
@@ -174,22 +184,22 @@ impl<'a> State<'a> {
         if word()? != SAVE_MAGIC {
             return Err(Error::Invalid);
         }
-        let mut state = State {
+        let mut state = SavedState {
             nodes: word()?,
-            own: word()?,
+            self_node: word()?,
             sent: word()?,
             received: word()?,
             messages: BTreeMap::new(),
         };
         let count = word()?;
         for _ in 0..count {
-            let mut head = [0; RECORD];
-            for part in &mut head {
+            let mut header = [0; MESSAGE_HEADER_WORDS];
+            for field in &mut header {
                 let (first, rest) = bytes.split_first_chunk::<8>().ok_or(Error::Invalid)?;
                 bytes = rest;
-                *part = u64::from_le_bytes(*first);
+                *field = u64::from_le_bytes(*first);
             }
-            let [source, len, position] = head;
+            let [source, len, position] = header;
             let source = usize::try_from(source).map_err(|_| Error::Invalid)?;
             let len = usize::try_from(len).map_err(|_| Error::Invalid)?;
             let padded = len.checked_next_multiple_of(8).ok_or(Error::Invalid)?;

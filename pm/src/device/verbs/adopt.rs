@@ -4,45 +4,45 @@
 
 #![forbid(unsafe_code)]
 
-use super::arrivals;
-use super::engine::Engine;
-use super::flow::{Kind, Outgoing};
-use crate::device::network::lanes::Lanes;
-use crate::device::network::layout::Published;
-use crate::device::network::{self, Engine as _, Pass};
-use score_proto::wire;
+use super::engine::VerbsEngine;
+use super::outgoing_queue::{MessageClass, QueuedMessage};
+use super::receive;
+use crate::device::net_common::endpoint_queues::EndpointQueues;
+use crate::device::net_common::layout::SendSlotState;
+use crate::device::net_common::{self, Engine as _, ProgressMode};
+use score_proto::packet_header;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// Between two looks at what the adapter has done.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A process that has ended.
-pub(crate) struct Orphan {
-    engine: Engine,
-    lanes: Lanes,
+pub(crate) struct VerbsOrphan {
+    engine: VerbsEngine,
+    lanes: EndpointQueues,
 }
 
-impl Orphan {
+impl VerbsOrphan {
     /// Takes over the dead process's slots.
-    pub(super) fn adopt(mut engine: Engine) -> Orphan {
+    pub(super) fn adopt(mut engine: VerbsEngine) -> VerbsOrphan {
         let geometry = *engine.slab.geometry();
-        let lanes = Lanes::new(&geometry, arrivals::entries(geometry.nodes));
-        engine.resume(&lanes);
-        Orphan { engine, lanes }
+        let lanes = EndpointQueues::new(&geometry, receive::entry_count(geometry.nodes));
+        engine.take_over_slots(&lanes);
+        VerbsOrphan { engine, lanes }
     }
 }
 
-impl network::Orphan for Orphan {
+impl net_common::Orphan for VerbsOrphan {
     fn serve(&mut self) -> Option<Duration> {
-        self.engine.attend(&self.lanes);
-        self.engine.pass(&self.lanes, Pass::All);
-        (!self.is_quiet()).then_some(LOOK)
+        self.engine.service(&self.lanes);
+        self.engine.progress(&self.lanes, ProgressMode::All);
+        (!self.is_drained()).then_some(POLL_INTERVAL)
     }
 
     /// All that it had sent has arrived, or its receivers or the adapter have gone.
-    fn is_quiet(&self) -> bool {
-        self.engine.is_quiet() || self.engine.is_broken
+    fn is_drained(&self) -> bool {
+        self.engine.is_idle() || self.engine.is_broken
     }
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -50,29 +50,30 @@ impl network::Orphan for Orphan {
     }
 }
 
-impl Engine {
+impl VerbsEngine {
     /// Takes over what a process that has ended has left in its slots.
-    fn resume(&mut self, lanes: &Lanes) {
+    fn take_over_slots(&mut self, lanes: &EndpointQueues) {
         let geometry = *self.slab.geometry();
-        let mut left: Vec<(u32, Outgoing)> = Vec::new();
+        let mut remaining: Vec<(u32, QueuedMessage)> = Vec::new();
         for slot in 0..geometry.slots {
-            let Some(content) = self.slab.content(self.place, slot) else { continue };
-            let Published { len, kind, .. } = content.published;
-            let known = (content.to as usize) < geometry.nodes && content.to != self.identity.own;
-            if !known || !(1..=geometry.mtu).contains(&len) {
-                self.slab.free(self.place, slot);
+            let Some(content) = self.slab.content(self.local_index, slot) else { continue };
+            let SendSlotState { len, kind, .. } = content.published;
+            let is_valid =
+                (content.to as usize) < geometry.nodes && content.to != self.identity.self_node;
+            if !is_valid || !(1..=geometry.mtu).contains(&len) {
+                self.slab.free(self.local_index, slot);
                 continue;
             }
-            let control = kind == wire::Kind::Control;
-            let kind = if control { Kind::Control } else { Kind::Data };
+            let control = kind == packet_header::PacketKind::Control;
+            let kind = if control { MessageClass::Control } else { MessageClass::Data };
             let (slot, sequence) = (slot as u32, content.sequence.unwrap_or(0));
-            left.push((content.to, Outgoing { slot, len: len as u32, kind, sequence }));
+            remaining.push((content.to, QueuedMessage { slot, len: len as u32, kind, sequence }));
         }
-        left.sort_by(|(to, a), (to_b, b)| {
-            let apart = b.sequence.wrapping_sub(a.sequence) as i32;
-            to.cmp(to_b).then((a.kind as u32).cmp(&(b.kind as u32))).then(0.cmp(&apart))
+        remaining.sort_by(|(to, a), (to_b, b)| {
+            let distance = b.sequence.wrapping_sub(a.sequence) as i32;
+            to.cmp(to_b).then((a.kind as u32).cmp(&(b.kind as u32))).then(0.cmp(&distance))
         });
-        for (to, message) in left {
+        for (to, message) in remaining {
             self.peers[to as usize].sent[message.kind as usize] = message.sequence.wrapping_add(1);
             self.enqueue(to, message);
             self.transmit(lanes, to);

@@ -2,73 +2,73 @@
 
 #![forbid(unsafe_code)]
 
-use super::choice::Chosen;
-use super::config::Options;
-use crate::error::{Error, Result};
+use super::config::VerbsOptions;
+use super::port_selection::SelectedPort;
+use crate::error::{Error, PmResult};
 
 /// Bytes before the adapter's name.
-const HEAD: usize = 8;
+const HEADER_LEN: usize = 8;
 /// The longest name of an adapter.
-const NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 /// No address is chosen.
-const NONE: u32 = u32::MAX;
+const NO_GID: u32 = u32::MAX;
 
 /// The end that a context had with its owner.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct End {
+pub(super) struct PortParams {
     adapter: String,
     port: u8,
     gid: Option<u32>,
     /// 0, which no partition has: none (iWARP).
     partition: u16,
-    level: u8,
+    service_level: u8,
 }
 
-impl End {
-    pub(super) fn of(chosen: &Chosen) -> End {
-        let partition = chosen.port.partitions.get(chosen.partition).copied();
-        End {
+impl PortParams {
+    pub(super) fn of(chosen: &SelectedPort) -> PortParams {
+        let partition = chosen.port.partitions.get(chosen.partition_index).copied();
+        PortParams {
             adapter: chosen.adapter.clone(),
             port: chosen.port.number,
             gid: chosen.gid.as_ref().map(|gid| gid.index),
             partition: partition.unwrap_or(0),
-            level: chosen.level,
+            service_level: chosen.service_level,
         }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![self.port, self.level];
+        let mut bytes = vec![self.port, self.service_level];
         bytes.extend(self.partition.to_le_bytes());
-        bytes.extend(self.gid.unwrap_or(NONE).to_le_bytes());
+        bytes.extend(self.gid.unwrap_or(NO_GID).to_le_bytes());
         bytes.extend(self.adapter.as_bytes());
         bytes
     }
 
     /// Invalid: not what `encode` writes.
-    pub(super) fn decode(bytes: &[u8]) -> Result<End> {
-        let (&[port, level, p, q, a, b, c, d], name) =
-            bytes.split_first_chunk::<HEAD>().ok_or(Error::Invalid)?;
-        if !(1..=NAME).contains(&name.len()) {
+    pub(super) fn decode(bytes: &[u8]) -> PmResult<PortParams> {
+        let (&[port, service_level, p, q, a, b, c, d], name) =
+            bytes.split_first_chunk::<HEADER_LEN>().ok_or(Error::Invalid)?;
+        if !(1..=MAX_NAME_LEN).contains(&name.len()) {
             return Err(Error::Invalid);
         }
-        Ok(End {
+        Ok(PortParams {
             adapter: String::from_utf8(name.to_vec()).map_err(|_| Error::Invalid)?,
             port,
-            gid: Some(u32::from_le_bytes([a, b, c, d])).filter(|&gid| gid != NONE),
+            gid: Some(u32::from_le_bytes([a, b, c, d])).filter(|&gid| gid != NO_GID),
             partition: u16::from_le_bytes([p, q]),
-            level,
+            service_level,
         })
     }
 
     /// What the adapter is opened with again.
-    pub(super) fn options(&self) -> Options {
-        Options {
+    pub(super) fn options(&self) -> VerbsOptions {
+        VerbsOptions {
             adapter: Some(self.adapter.clone()),
             port: Some(self.port),
             gid: self.gid,
             partition: Some(self.partition).filter(|&key| key != 0),
-            level: self.level,
-            ..Options::default()
+            service_level: self.service_level,
+            ..VerbsOptions::default()
         }
     }
 }
@@ -78,16 +78,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_reads_back_and_one_without_a_name_is_refused() {
+    fn a_port_address_reads_back_and_one_without_a_name_is_refused() {
         for gid in [Some(3), None] {
             let (adapter, partition) = ("mlx5_0".to_owned(), 0x8001);
-            let end = End { adapter, port: 2, gid, partition, level: 4 };
-            assert_eq!(End::decode(&end.encode()), Ok(end.clone()));
-            for len in 0..=HEAD {
-                assert_eq!(End::decode(&end.encode()[..len]), Err(Error::Invalid));
+            let port_address = PortParams { adapter, port: 2, gid, partition, service_level: 4 };
+            assert_eq!(PortParams::decode(&port_address.encode()), Ok(port_address.clone()));
+            for len in 0..=HEADER_LEN {
+                assert_eq!(PortParams::decode(&port_address.encode()[..len]), Err(Error::Invalid));
             }
-            let long = End { adapter: "x".repeat(NAME + 1), ..end };
-            assert_eq!(End::decode(&long.encode()), Err(Error::Invalid));
+            let too_long = PortParams { adapter: "x".repeat(MAX_NAME_LEN + 1), ..port_address };
+            assert_eq!(PortParams::decode(&too_long.encode()), Err(Error::Invalid));
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) const STATE_RTR: u32 = 2;
 pub(super) const STATE_RTS: u32 = 3;
 pub(super) const STATE_ERR: u32 = 6;
 
-/// Which fields of [`PairAttr`] count.
+/// Which fields of [`QpAttr`] count.
 pub(super) mod mask {
     use std::ffi::c_int;
     pub(crate) const STATE: c_int = 1;
@@ -54,7 +54,7 @@ pub(super) const SEND_INLINE: u32 = 1 << 3;
 /// States of a completion that say that the work itself was wrong: its length, memory here, memory
 /// or operation there. Any other error is the connection's; "local queue pair operation" (2) is
 /// what rdma_rxe answers while there is no route.
-pub(super) const REFUSALS: [u32; 5] = [1, 4, 9, 10, 11];
+pub(super) const REQUEST_ERROR_STATUSES: [u32; 5] = [1, 4, 9, 10, 11];
 
 /// Set in the opcode of a completion of something received.
 pub(super) const WC_RECV: u32 = 1 << 7;
@@ -65,7 +65,7 @@ pub(super) const EVENT_PORT_ERR: u32 = 10;
 
 /// `struct ibv_device`, up to what is read of it.
 #[repr(C)]
-pub(super) struct Device {
+pub(super) struct IbvDevice {
     ops: [*mut c_void; 2],
     node_type: u32,
     pub(super) transport_type: u32,
@@ -146,23 +146,19 @@ impl DeviceAttr {
 
 /// `struct ibv_context`: what posts and polls goes through its table.
 #[repr(C)]
-pub(super) struct Context {
-    pub(super) device: *mut Device,
+pub(super) struct IbvContext {
+    pub(super) device: *mut IbvDevice,
     before_poll: [*mut c_void; 11],
     pub(super) poll_cq:
-        Option<unsafe extern "C" fn(*mut CompletionQueue, c_int, *mut Completion) -> c_int>,
+        Option<unsafe extern "C" fn(*mut CompletionQueue, c_int, *mut WorkCompletion) -> c_int>,
     pub(super) req_notify_cq: Option<unsafe extern "C" fn(*mut CompletionQueue, c_int) -> c_int>,
     before_srq: [*mut c_void; 7],
     pub(super) post_srq_recv: Option<
-        unsafe extern "C" fn(
-            *mut SharedQueue,
-            *mut ReceiveRequest,
-            *mut *mut ReceiveRequest,
-        ) -> c_int,
+        unsafe extern "C" fn(*mut SharedReceiveQueue, *mut RecvWr, *mut *mut RecvWr) -> c_int,
     >,
     before_send: [*mut c_void; 4],
     pub(super) post_send:
-        Option<unsafe extern "C" fn(*mut Pair, *mut SendRequest, *mut *mut SendRequest) -> c_int>,
+        Option<unsafe extern "C" fn(*mut IbvQp, *mut SendWr, *mut *mut SendWr) -> c_int>,
     after_send: [*mut c_void; 6],
     cmd_fd: c_int,
     pub(super) async_fd: c_int,
@@ -170,21 +166,21 @@ pub(super) struct Context {
 
 /// `struct ibv_comp_channel`.
 #[repr(C)]
-pub(super) struct Channel {
-    context: *mut Context,
+pub(super) struct CompChannel {
+    context: *mut IbvContext,
     pub(super) fd: c_int,
 }
 
 /// `struct ibv_pd`, `struct ibv_cq`, `struct ibv_srq`: passed by address alone.
-pub(super) type Domain = c_void;
+pub(super) type ProtectionDomain = c_void;
 pub(super) type CompletionQueue = c_void;
-pub(super) type SharedQueue = c_void;
+pub(super) type SharedReceiveQueue = c_void;
 
 /// `struct ibv_mr`.
 #[repr(C)]
-pub(super) struct Registration {
-    context: *mut Context,
-    domain: *mut Domain,
+pub(super) struct IbvMr {
+    context: *mut IbvContext,
+    domain: *mut ProtectionDomain,
     addr: *mut c_void,
     length: usize,
     handle: u32,
@@ -194,7 +190,7 @@ pub(super) struct Registration {
 
 /// `struct ibv_qp`, up to what is read of it.
 #[repr(C)]
-pub(super) struct Pair {
+pub(super) struct IbvQp {
     pointers: [*mut c_void; 6],
     handle: u32,
     pub(super) qp_num: u32,
@@ -203,7 +199,7 @@ pub(super) struct Pair {
 /// `struct ibv_qp_cap`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct PairCap {
+pub(super) struct QpCap {
     pub(super) max_send_wr: u32,
     pub(super) max_recv_wr: u32,
     pub(super) max_send_sge: u32,
@@ -213,19 +209,19 @@ pub(super) struct PairCap {
 
 /// `struct ibv_qp_init_attr`.
 #[repr(C)]
-pub(super) struct PairInit {
+pub(super) struct QpInitAttr {
     pub(super) qp_context: *mut c_void,
     pub(super) send_cq: *mut CompletionQueue,
     pub(super) recv_cq: *mut CompletionQueue,
-    pub(super) srq: *mut SharedQueue,
-    pub(super) cap: PairCap,
+    pub(super) srq: *mut SharedReceiveQueue,
+    pub(super) cap: QpCap,
     pub(super) qp_type: u32,
     pub(super) sq_sig_all: c_int,
 }
 
 /// `struct ibv_srq_init_attr`.
 #[repr(C)]
-pub(super) struct SharedInit {
+pub(super) struct SrqInitAttr {
     pub(super) srq_context: *mut c_void,
     pub(super) max_wr: u32,
     pub(super) max_sge: u32,
@@ -235,7 +231,7 @@ pub(super) struct SharedInit {
 /// `struct ibv_ah_attr`, with `struct ibv_global_route`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct Route {
+pub(super) struct AhAttr {
     pub(super) dgid: [u64; 2],
     pub(super) flow_label: u32,
     pub(super) sgid_index: u8,
@@ -252,7 +248,7 @@ pub(super) struct Route {
 /// `struct ibv_qp_attr`.
 #[repr(C)]
 #[derive(Default)]
-pub(super) struct PairAttr {
+pub(super) struct QpAttr {
     pub(super) qp_state: u32,
     pub(super) cur_qp_state: u32,
     pub(super) path_mtu: u32,
@@ -262,9 +258,9 @@ pub(super) struct PairAttr {
     pub(super) sq_psn: u32,
     pub(super) dest_qp_num: u32,
     pub(super) qp_access_flags: u32,
-    pub(super) cap: PairCap,
-    pub(super) route: Route,
-    pub(super) other_route: Route,
+    pub(super) cap: QpCap,
+    pub(super) route: AhAttr,
+    pub(super) other_route: AhAttr,
     pub(super) pkey_index: u16,
     pub(super) alt_pkey_index: u16,
     pub(super) en_sqd_async_notify: u8,
@@ -284,7 +280,7 @@ pub(super) struct PairAttr {
 /// `struct ibv_sge`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct Sge {
     pub(super) addr: u64,
     pub(super) length: u32,
     pub(super) lkey: u32,
@@ -292,10 +288,10 @@ pub(super) struct Piece {
 
 /// `struct ibv_send_wr`, with the part of its union that RDMA uses.
 #[repr(C)]
-pub(super) struct SendRequest {
+pub(super) struct SendWr {
     pub(super) wr_id: u64,
-    pub(super) next: *mut SendRequest,
-    pub(super) sg_list: *mut Piece,
+    pub(super) next: *mut SendWr,
+    pub(super) sg_list: *mut Sge,
     pub(super) num_sge: c_int,
     pub(super) opcode: u32,
     pub(super) send_flags: u32,
@@ -307,17 +303,17 @@ pub(super) struct SendRequest {
 
 /// `struct ibv_recv_wr`.
 #[repr(C)]
-pub(super) struct ReceiveRequest {
+pub(super) struct RecvWr {
     pub(super) wr_id: u64,
-    pub(super) next: *mut ReceiveRequest,
-    pub(super) sg_list: *mut Piece,
+    pub(super) next: *mut RecvWr,
+    pub(super) sg_list: *mut Sge,
     pub(super) num_sge: c_int,
 }
 
 /// `struct ibv_wc`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct Completion {
+pub(super) struct WorkCompletion {
     pub(super) wr_id: u64,
     pub(super) status: u32,
     pub(super) opcode: u32,
@@ -335,7 +331,7 @@ pub(super) struct Completion {
 
 /// `struct ibv_async_event`.
 #[repr(C)]
-pub(super) struct Event {
+pub(super) struct AsyncEvent {
     pub(super) element: *mut c_void,
     pub(super) event_type: u32,
 }
@@ -343,33 +339,35 @@ pub(super) struct Event {
 // What a C compiler says of the header.
 const _: () = {
     use std::mem::offset_of;
-    assert!(offset_of!(Device, node_type) == 16 && offset_of!(Device, transport_type) == 20);
-    assert!(offset_of!(Device, dev_path) == 152);
+    assert!(offset_of!(IbvDevice, node_type) == 16 && offset_of!(IbvDevice, transport_type) == 20);
+    assert!(offset_of!(IbvDevice, dev_path) == 152);
     assert!(size_of::<PortAttr>() == 52 && offset_of!(PortAttr, gid_tbl_len) == 12);
     assert!(offset_of!(PortAttr, pkey_tbl_len) == 32 && offset_of!(PortAttr, lid) == 34);
     assert!(offset_of!(PortAttr, phys_state) == 45 && offset_of!(PortAttr, link_layer) == 46);
     assert!(size_of::<GidEntry>() == 32 && offset_of!(GidEntry, gid_index) == 16);
     assert!(offset_of!(GidEntry, gid_type) == 24 && size_of::<DeviceAttr>() == 232);
-    assert!(offset_of!(Context, poll_cq) == 8 + 88 && offset_of!(Context, req_notify_cq) == 104);
-    assert!(offset_of!(Context, post_srq_recv) == 8 + 160);
-    assert!(offset_of!(Context, post_send) == 8 + 200 && offset_of!(Context, cmd_fd) == 264);
-    assert!(offset_of!(Context, async_fd) == 268 && offset_of!(Channel, fd) == 8);
-    assert!(size_of::<Registration>() == 48 && offset_of!(Registration, lkey) == 36);
-    assert!(offset_of!(Registration, rkey) == 40 && offset_of!(Pair, qp_num) == 52);
-    assert!(size_of::<PairCap>() == 20 && size_of::<PairInit>() == 64);
-    assert!(offset_of!(PairInit, srq) == 24 && offset_of!(PairInit, cap) == 32);
-    assert!(offset_of!(PairInit, qp_type) == 52 && offset_of!(PairInit, sq_sig_all) == 56);
-    assert!(size_of::<SharedInit>() == 24 && size_of::<Route>() == 32);
-    assert!(offset_of!(Route, sgid_index) == 20 && offset_of!(Route, dlid) == 24);
-    assert!(offset_of!(Route, is_global) == 29 && offset_of!(Route, port_num) == 30);
-    assert!(size_of::<PairAttr>() == 144 && offset_of!(PairAttr, rq_psn) == 20);
-    assert!(offset_of!(PairAttr, dest_qp_num) == 28 && offset_of!(PairAttr, route) == 56);
-    assert!(offset_of!(PairAttr, pkey_index) == 120 && offset_of!(PairAttr, port_num) == 129);
-    assert!(offset_of!(PairAttr, max_rd_atomic) == 126 && offset_of!(PairAttr, rnr_retry) == 132);
-    assert!(size_of::<Piece>() == 16 && size_of::<ReceiveRequest>() == 32);
-    assert!(size_of::<SendRequest>() == 128 && offset_of!(SendRequest, opcode) == 28);
-    assert!(offset_of!(SendRequest, remote_addr) == 40 && offset_of!(SendRequest, rkey) == 48);
-    assert!(size_of::<Completion>() == 48 && offset_of!(Completion, byte_len) == 20);
-    assert!(offset_of!(Completion, qp_num) == 28 && offset_of!(Completion, wc_flags) == 36);
-    assert!(size_of::<Event>() == 16 && offset_of!(Event, event_type) == 8);
+    assert!(
+        offset_of!(IbvContext, poll_cq) == 8 + 88 && offset_of!(IbvContext, req_notify_cq) == 104
+    );
+    assert!(offset_of!(IbvContext, post_srq_recv) == 8 + 160);
+    assert!(offset_of!(IbvContext, post_send) == 8 + 200 && offset_of!(IbvContext, cmd_fd) == 264);
+    assert!(offset_of!(IbvContext, async_fd) == 268 && offset_of!(CompChannel, fd) == 8);
+    assert!(size_of::<IbvMr>() == 48 && offset_of!(IbvMr, lkey) == 36);
+    assert!(offset_of!(IbvMr, rkey) == 40 && offset_of!(IbvQp, qp_num) == 52);
+    assert!(size_of::<QpCap>() == 20 && size_of::<QpInitAttr>() == 64);
+    assert!(offset_of!(QpInitAttr, srq) == 24 && offset_of!(QpInitAttr, cap) == 32);
+    assert!(offset_of!(QpInitAttr, qp_type) == 52 && offset_of!(QpInitAttr, sq_sig_all) == 56);
+    assert!(size_of::<SrqInitAttr>() == 24 && size_of::<AhAttr>() == 32);
+    assert!(offset_of!(AhAttr, sgid_index) == 20 && offset_of!(AhAttr, dlid) == 24);
+    assert!(offset_of!(AhAttr, is_global) == 29 && offset_of!(AhAttr, port_num) == 30);
+    assert!(size_of::<QpAttr>() == 144 && offset_of!(QpAttr, rq_psn) == 20);
+    assert!(offset_of!(QpAttr, dest_qp_num) == 28 && offset_of!(QpAttr, route) == 56);
+    assert!(offset_of!(QpAttr, pkey_index) == 120 && offset_of!(QpAttr, port_num) == 129);
+    assert!(offset_of!(QpAttr, max_rd_atomic) == 126 && offset_of!(QpAttr, rnr_retry) == 132);
+    assert!(size_of::<Sge>() == 16 && size_of::<RecvWr>() == 32);
+    assert!(size_of::<SendWr>() == 128 && offset_of!(SendWr, opcode) == 28);
+    assert!(offset_of!(SendWr, remote_addr) == 40 && offset_of!(SendWr, rkey) == 48);
+    assert!(size_of::<WorkCompletion>() == 48 && offset_of!(WorkCompletion, byte_len) == 20);
+    assert!(offset_of!(WorkCompletion, qp_num) == 28 && offset_of!(WorkCompletion, wc_flags) == 36);
+    assert!(size_of::<AsyncEvent>() == 16 && offset_of!(AsyncEvent, event_type) == 8);
 };

@@ -4,8 +4,8 @@
 
 use crate::config::MAX_NODE;
 use crate::debug;
-use crate::device::network::layout::MAX_LOCAL;
-use crate::error::{Error, Result};
+use crate::device::net_common::layout::MAX_LOCAL;
+use crate::error::{Error, PmResult};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The longest message.
@@ -17,7 +17,7 @@ const MAX_LEVEL: u8 = 15;
 
 /// What `Device::open` is told.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Options {
+pub(crate) struct VerbsOptions {
     /// `-nodes N` (default: as many as are local, else processors).
     pub(crate) nodes: usize,
     /// `-first F` (default 0) and `-local L` (default: all): the nodes of this host.
@@ -39,29 +39,29 @@ pub(crate) struct Options {
     /// `-partition KEY`, hexadecimal (default: the first in the port's table).
     pub(crate) partition: Option<u16>,
     /// `-level L`: service level, 0 to 15 (default 0).
-    pub(crate) level: u8,
+    pub(crate) service_level: u8,
 }
 
-impl Options {
-    pub(crate) fn parse(options: &[&str]) -> Result<Options> {
-        let mut parsed = Options { channels: 1, ..Options::default() };
+impl VerbsOptions {
+    pub(crate) fn parse(options: &[&str]) -> PmResult<VerbsOptions> {
+        let mut parsed = VerbsOptions { channels: 1, ..VerbsOptions::default() };
         for pair in options.chunks(2) {
-            let taken = match pair {
+            let is_accepted = match pair {
                 [name, value] => parsed.set(name, value).is_some(),
                 _ => false,
             };
-            if !taken {
-                debug::say(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
+            if !is_accepted {
+                debug::log(debug::ERROR, || format!("device option {} is refused", pair.join(" ")));
                 return Err(Error::Invalid);
             }
         }
         parsed.complete().map_err(|why| {
-            debug::say(debug::ERROR, || format!("device verbs: {why}"));
+            debug::log(debug::ERROR, || format!("device verbs: {why}"));
             Error::Invalid
         })
     }
 
-    fn complete(mut self) -> std::result::Result<Options, String> {
+    fn complete(mut self) -> std::result::Result<VerbsOptions, String> {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         if self.nodes == 0 {
             self.nodes = if self.local > 0 { self.local } else { processors() };
@@ -81,7 +81,7 @@ impl Options {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Option<()> {
-        let number = |most: usize| value.parse().ok().filter(|n| (1..=most).contains(n));
+        let number = |max: usize| value.parse().ok().filter(|n| (1..=max).contains(n));
         match name {
             "-nodes" => self.nodes = number(MAX_NODE)?,
             "-first" => {
@@ -98,7 +98,9 @@ impl Options {
                 let digits = value.strip_prefix("0x").unwrap_or(value);
                 self.partition = Some(u16::from_str_radix(digits, 16).ok()?);
             }
-            "-level" => self.level = value.parse().ok().filter(|&level| level <= MAX_LEVEL)?,
+            "-level" => {
+                self.service_level = value.parse().ok().filter(|&level| level <= MAX_LEVEL)?
+            }
             _ => return None,
         }
         Some(())
@@ -113,14 +115,14 @@ mod tests {
     fn options_are_pairs_of_a_known_name_and_a_value_in_range() {
         let words = ["-nodes", "4", "-device", "mlx5_0", "-port", "2", "-gid", "3"];
         let more = ["-partition", "0x8001", "-level", "15"];
-        let parsed = Options::parse(&[&words[..], &more[..]].concat()).unwrap();
-        assert_eq!((parsed.nodes, parsed.channels, parsed.level), (4, 1, 15));
+        let parsed = VerbsOptions::parse(&[&words[..], &more[..]].concat()).unwrap();
+        assert_eq!((parsed.nodes, parsed.channels, parsed.service_level), (4, 1, 15));
         assert_eq!((parsed.port, parsed.gid, parsed.partition), (Some(2), Some(3), Some(0x8001)));
         assert_eq!(parsed.adapter.as_deref(), Some("mlx5_0"));
-        let far = ["-nodes", "8", "-first", "2", "-local", "3", "-link", "10.0.0.1"];
-        let parsed = Options::parse(&far).unwrap();
+        let multi_host = ["-nodes", "8", "-first", "2", "-local", "3", "-link", "10.0.0.1"];
+        let parsed = VerbsOptions::parse(&multi_host).unwrap();
         assert_eq!((parsed.first, parsed.local), (2, 3));
-        assert_eq!(Options::parse(&["-nodes", "3"]).unwrap().local, 3);
+        assert_eq!(VerbsOptions::parse(&["-nodes", "3"]).unwrap().local, 3);
         for bad in [
             &["-nodes"][..],
             &["-nodes", "0"],
@@ -137,7 +139,7 @@ mod tests {
             &["-link", "eth0"],
             &["-trunk", "1"],
         ] {
-            assert_eq!(Options::parse(bad), Err(Error::Invalid), "{bad:?}");
+            assert_eq!(VerbsOptions::parse(bad), Err(Error::Invalid), "{bad:?}");
         }
     }
 }

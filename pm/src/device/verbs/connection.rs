@@ -13,49 +13,49 @@
 #![forbid(unsafe_code)]
 
 /// Nanoseconds until a hello is repeated: at first, and at most.
-const FIRST: u64 = 20_000_000;
-const MOST: u64 = 1_000_000_000;
+const MIN_HELLO_INTERVAL_NS: u64 = 20_000_000;
+const MAX_HELLO_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// What a hello says of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(super) struct HandshakeState {
     /// The speaker's queue pair.
-    pub(super) own: u64,
+    pub(super) self_epoch: u64,
     /// The other's that it is wired to; 0: to none.
-    pub(super) other: u64,
-    pub(super) ready: bool,
+    pub(super) peer_epoch: u64,
+    pub(super) is_ready: bool,
 }
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ConnectionEvent {
     /// Something is to be sent.
-    Wanted,
-    Heard(Claim),
+    SendPending,
+    HelloReceived(HandshakeState),
     /// The own queue pair is wired, where that takes its time.
-    Joined,
+    QpConnected,
     /// The own queue pair has failed.
-    Failed,
-    Tick,
+    QpFailed,
+    Timer,
     /// The peer's process has ended, by membership: nobody is met any more. But who brings home
     /// what it has sent may come.
-    Gone,
+    PeerExited,
 }
 
 /// What is to be done, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Give the queue pair up, when all that it has received was taken.
-    Drop,
+    DestroyQp,
     /// Make one.
-    Make,
+    CreateQp,
     /// Back to one that was just made.
-    Reset,
+    ResetQp,
     /// Wire it to the one that was heard of.
-    Wire,
+    ConnectQp,
     /// Both ends are wired: send, from what the peer does not have on.
-    Open,
-    Say,
+    StartSending,
+    SendHello,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,43 +63,43 @@ enum State {
     #[default]
     Idle,
     /// There is a queue pair, wired to nothing.
-    Made,
+    Created,
     /// It is about to be wired.
-    Wiring,
+    Connecting,
     /// It is wired, and the peer may not know it.
-    Wired,
+    Connected,
     Ready,
     /// There is none, for want of something.
-    Without,
-    Gone,
+    NoResources,
+    Closed,
 }
 
 /// The connection to one peer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Connection {
     state: State,
-    own: u64,
-    other: u64,
+    self_epoch: u64,
+    peer_epoch: u64,
     /// What the other's present queue pair is wired to, as it says.
-    answered: u64,
+    acknowledged_epoch: u64,
     /// `Wire` only begins with it: `Joined` says that it is done.
-    is_slow: bool,
+    is_async: bool,
     /// When the next hello is due, and how long after that another.
-    due: u64,
-    wait: u64,
+    due_ns: u64,
+    interval_ns: u64,
     /// The peer's process has ended: whatever comes of it, others begin.
-    passive: bool,
+    is_passive: bool,
 }
 
 impl Connection {
     /// One that is never made.
-    pub(super) fn gone() -> Connection {
-        Connection { state: State::Gone, ..Connection::default() }
+    pub(super) fn closed() -> Connection {
+        Connection { state: State::Closed, ..Connection::default() }
     }
 
     /// One whose queue pairs are wired by a connection manager.
-    pub(super) fn slow() -> Connection {
-        Connection { is_slow: true, ..Connection::default() }
+    pub(super) fn with_async_connect() -> Connection {
+        Connection { is_async: true, ..Connection::default() }
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -107,143 +107,159 @@ impl Connection {
     }
 
     /// `Wire` was said, and neither `Joined` nor anything else came since.
-    pub(super) fn is_wiring(&self) -> bool {
-        self.state == State::Wiring
+    pub(super) fn is_connecting(&self) -> bool {
+        self.state == State::Connecting
     }
 
     /// The own queue pair, and the other's that it is wired to or is to be.
-    pub(super) fn meant(&self) -> (u64, u64) {
-        (self.own, self.other)
+    pub(super) fn epochs(&self) -> (u64, u64) {
+        (self.self_epoch, self.peer_epoch)
     }
 
     /// What a hello says now.
-    pub(super) fn claim(&self) -> Claim {
-        let wired = matches!(self.state, State::Wired | State::Ready);
-        let other = if wired { self.other } else { 0 };
-        Claim { own: self.own, other, ready: self.state == State::Ready }
+    pub(super) fn handshake_state(&self) -> HandshakeState {
+        let is_connected = matches!(self.state, State::Connected | State::Ready);
+        let peer_epoch = if is_connected { self.peer_epoch } else { 0 };
+        HandshakeState {
+            self_epoch: self.self_epoch,
+            peer_epoch,
+            is_ready: self.state == State::Ready,
+        }
     }
 
     /// Whether what was heard is not older than what is known.
-    pub(super) fn is_news(&self, claim: Claim) -> bool {
-        claim.own != 0 && claim.own >= self.other && self.state != State::Gone
+    pub(super) fn is_current(&self, handshake: HandshakeState) -> bool {
+        handshake.self_epoch != 0
+            && handshake.self_epoch >= self.peer_epoch
+            && self.state != State::Closed
     }
 
     /// What was to be done cannot be: there is no queue pair. It is tried again later.
-    pub(super) fn give_up(&mut self, now: u64) {
-        if self.passive && self.state != State::Gone {
+    pub(super) fn retry_later(&mut self, now_ns: u64) {
+        if self.is_passive && self.state != State::Closed {
             self.state = State::Idle;
-        } else if self.state != State::Gone {
-            self.state = State::Without;
-            self.wait = (self.wait * 2).clamp(FIRST, MOST);
-            self.due = now.saturating_add(self.wait);
+        } else if self.state != State::Closed {
+            self.state = State::NoResources;
+            self.interval_ns =
+                (self.interval_ns * 2).clamp(MIN_HELLO_INTERVAL_NS, MAX_HELLO_INTERVAL_NS);
+            self.due_ns = now_ns.saturating_add(self.interval_ns);
         }
     }
 
     /// When `Tick` is due. None: nothing is.
-    pub(super) fn due(&self) -> Option<u64> {
-        let is_due =
-            matches!(self.state, State::Made | State::Wiring | State::Wired | State::Without);
-        (is_due && !self.passive).then_some(self.due)
+    pub(super) fn timer_due_ns(&self) -> Option<u64> {
+        let has_timer = matches!(
+            self.state,
+            State::Created | State::Connecting | State::Connected | State::NoResources
+        );
+        (has_timer && !self.is_passive).then_some(self.due_ns)
     }
 
-    pub(super) fn handle(&mut self, event: Event, now: u64) -> Vec<Action> {
+    pub(super) fn on_event(&mut self, event: ConnectionEvent, now_ns: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         match (event, self.state) {
-            (_, State::Gone) => {}
-            (Event::Gone, state) => {
-                if !matches!(state, State::Idle | State::Without) {
-                    actions.push(Action::Drop);
+            (_, State::Closed) => {}
+            (ConnectionEvent::PeerExited, state) => {
+                if !matches!(state, State::Idle | State::NoResources) {
+                    actions.push(Action::DestroyQp);
                 }
-                (self.state, self.passive) = (State::Idle, true);
+                (self.state, self.is_passive) = (State::Idle, true);
             }
-            (Event::Failed, State::Made | State::Wiring | State::Wired | State::Ready)
-                if self.passive =>
-            {
-                actions.push(Action::Drop);
+            (
+                ConnectionEvent::QpFailed,
+                State::Created | State::Connecting | State::Connected | State::Ready,
+            ) if self.is_passive => {
+                actions.push(Action::DestroyQp);
                 self.state = State::Idle;
             }
-            (Event::Wanted, State::Idle) if !self.passive => {
-                self.make(now, &mut actions);
-                self.say(now, &mut actions);
+            (ConnectionEvent::SendPending, State::Idle) if !self.is_passive => {
+                self.create_qp(now_ns, &mut actions);
+                self.send_hello(now_ns, &mut actions);
             }
             // What fails again and again is tried again ever later.
-            (Event::Failed, State::Made | State::Wiring | State::Wired | State::Ready) => {
-                actions.push(Action::Drop);
-                self.make(now, &mut actions);
-                self.due = now.saturating_add(self.wait.max(FIRST));
+            (
+                ConnectionEvent::QpFailed,
+                State::Created | State::Connecting | State::Connected | State::Ready,
+            ) => {
+                actions.push(Action::DestroyQp);
+                self.create_qp(now_ns, &mut actions);
+                self.due_ns = now_ns.saturating_add(self.interval_ns.max(MIN_HELLO_INTERVAL_NS));
             }
-            (Event::Joined, State::Wiring) => {
-                self.state = State::Wired;
-                self.open(&mut actions);
-                self.say(now, &mut actions);
+            (ConnectionEvent::QpConnected, State::Connecting) => {
+                self.state = State::Connected;
+                self.start_sending_if_connected(&mut actions);
+                self.send_hello(now_ns, &mut actions);
             }
-            (Event::Tick, State::Made | State::Wiring | State::Wired) if now >= self.due => {
-                self.say(now, &mut actions);
+            (ConnectionEvent::Timer, State::Created | State::Connecting | State::Connected)
+                if now_ns >= self.due_ns =>
+            {
+                self.send_hello(now_ns, &mut actions);
             }
-            (Event::Tick, State::Without) if now >= self.due => {
-                self.make(now, &mut actions);
-                self.say(now, &mut actions);
+            (ConnectionEvent::Timer, State::NoResources) if now_ns >= self.due_ns => {
+                self.create_qp(now_ns, &mut actions);
+                self.send_hello(now_ns, &mut actions);
             }
-            (Event::Heard(claim), _) if self.is_news(claim) => {
-                self.hear(claim, now, &mut actions);
+            (ConnectionEvent::HelloReceived(handshake), _) if self.is_current(handshake) => {
+                self.on_hello(handshake, now_ns, &mut actions);
             }
             _ => {}
         }
         actions
     }
 
-    fn make(&mut self, now: u64, actions: &mut Vec<Action>) {
-        self.own = now.max(self.own.saturating_add(1));
-        self.state = State::Made;
-        actions.push(Action::Make);
+    fn create_qp(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        self.self_epoch = now_ns.max(self.self_epoch.saturating_add(1));
+        self.state = State::Created;
+        actions.push(Action::CreateQp);
     }
 
-    fn say(&mut self, now: u64, actions: &mut Vec<Action>) {
-        self.wait = (self.wait * 2).clamp(FIRST, MOST);
-        self.due = now.saturating_add(self.wait);
-        actions.push(Action::Say);
+    fn send_hello(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        self.interval_ns =
+            (self.interval_ns * 2).clamp(MIN_HELLO_INTERVAL_NS, MAX_HELLO_INTERVAL_NS);
+        self.due_ns = now_ns.saturating_add(self.interval_ns);
+        actions.push(Action::SendHello);
     }
 
-    fn hear(&mut self, claim: Claim, now: u64, actions: &mut Vec<Action>) {
-        let is_new = claim.own > self.other;
-        (self.other, self.answered) = (claim.own, claim.other);
+    fn on_hello(&mut self, handshake: HandshakeState, now_ns: u64, actions: &mut Vec<Action>) {
+        let is_new_qp = handshake.self_epoch > self.peer_epoch;
+        (self.peer_epoch, self.acknowledged_epoch) = (handshake.self_epoch, handshake.peer_epoch);
         match self.state {
-            State::Idle | State::Without => {
-                self.make(now, actions);
-                self.wire(actions);
+            State::Idle | State::NoResources => {
+                self.create_qp(now_ns, actions);
+                self.connect_qp(actions);
             }
-            State::Made => self.wire(actions),
-            State::Wiring | State::Wired if is_new => {
-                actions.push(Action::Reset);
-                self.wire(actions);
+            State::Created => self.connect_qp(actions),
+            State::Connecting | State::Connected if is_new_qp => {
+                actions.push(Action::ResetQp);
+                self.connect_qp(actions);
             }
-            State::Ready if is_new => {
-                actions.push(Action::Drop);
-                self.make(now, actions);
-                self.wire(actions);
+            State::Ready if is_new_qp => {
+                actions.push(Action::DestroyQp);
+                self.create_qp(now_ns, actions);
+                self.connect_qp(actions);
             }
             _ => {}
         }
-        self.open(actions);
+        self.start_sending_if_connected(actions);
         // While both are about to be wired there is nothing to tell that the timers do not.
-        let is_told = self.state == State::Wiring && !is_new && !self.passive;
+        let is_known_to_peer = self.state == State::Connecting && !is_new_qp && !self.is_passive;
         // Who is ready with another queue pair than the present one does not know it yet.
-        if (!claim.ready || claim.other != self.own) && !is_told {
-            self.say(now, actions);
+        if (!handshake.is_ready || handshake.peer_epoch != self.self_epoch) && !is_known_to_peer {
+            self.send_hello(now_ns, actions);
         }
     }
 
-    fn wire(&mut self, actions: &mut Vec<Action>) {
-        self.state = if self.is_slow { State::Wiring } else { State::Wired };
-        actions.push(Action::Wire);
+    fn connect_qp(&mut self, actions: &mut Vec<Action>) {
+        self.state = if self.is_async { State::Connecting } else { State::Connected };
+        actions.push(Action::ConnectQp);
     }
 
     /// Both are wired to each other.
-    fn open(&mut self, actions: &mut Vec<Action>) {
-        if self.state == State::Wired && self.answered == self.own {
+    fn start_sending_if_connected(&mut self, actions: &mut Vec<Action>) {
+        if self.state == State::Connected && self.acknowledged_epoch == self.self_epoch {
             self.state = State::Ready;
-            self.wait = 0;
-            actions.push(Action::Open);
+            self.interval_ns = 0;
+            actions.push(Action::StartSending);
         }
     }
 }
@@ -255,222 +271,232 @@ mod tests {
 
     /// Two ends, the queue pairs that they have, and the datagrams between them.
     struct World {
-        ends: [Connection; 2],
+        connections: [Connection; 2],
         /// Of each the wiring of its queue pair: own epoch, other's.
-        pairs: [Option<(u64, u64)>; 2],
-        heard: [u64; 2],
-        under_way: Vec<(usize, Claim)>,
+        queue_pairs: [Option<(u64, u64)>; 2],
+        received_epochs: [u64; 2],
+        in_flight: Vec<(usize, HandshakeState)>,
         /// Where wiring takes its time: who waits for it.
-        wiring: [bool; 2],
-        now: u64,
+        is_connecting: [bool; 2],
+        now_ns: u64,
     }
 
     impl World {
-        fn new(is_slow: bool) -> World {
+        fn new(is_async: bool) -> World {
             World {
-                ends: [(); 2].map(|()| World::end(is_slow)),
-                pairs: [None; 2],
-                heard: [0; 2],
-                under_way: Vec::new(),
-                wiring: [false; 2],
-                now: 1,
+                connections: [(); 2].map(|()| World::new_connection(is_async)),
+                queue_pairs: [None; 2],
+                received_epochs: [0; 2],
+                in_flight: Vec::new(),
+                is_connecting: [false; 2],
+                now_ns: 1,
             }
         }
 
-        fn end(is_slow: bool) -> Connection {
-            if is_slow { Connection::slow() } else { Connection::default() }
+        fn new_connection(is_async: bool) -> Connection {
+            if is_async { Connection::with_async_connect() } else { Connection::default() }
         }
 
         /// As a connection manager: end 0 calls, and is refused by one that means another.
-        fn call(&mut self) {
-            match (self.wiring, self.pairs) {
+        fn run_connection_manager(&mut self) {
+            match (self.is_connecting, self.queue_pairs) {
                 ([true, true], [Some((a, b)), Some((c, d))]) if (a, b) == (d, c) => {
-                    self.wiring = [false; 2];
-                    (0..2).for_each(|end| self.event(end, Event::Joined));
+                    self.is_connecting = [false; 2];
+                    (0..2).for_each(|end| self.event(end, ConnectionEvent::QpConnected));
                 }
                 // Who has not heard of it yet lets it wait.
                 ([true, _], [Some((a, b)), other])
                     if other.is_none_or(|(c, d)| c != b || d >= a) =>
                 {
-                    self.event(0, Event::Failed);
+                    self.event(0, ConnectionEvent::QpFailed);
                 }
                 _ => {}
             }
         }
 
-        fn event(&mut self, end: usize, event: Event) {
-            self.now += 1000;
-            if let Event::Heard(claim) = event
-                && claim.own >= self.heard[end]
+        fn event(&mut self, end: usize, event: ConnectionEvent) {
+            self.now_ns += 1000;
+            if let ConnectionEvent::HelloReceived(handshake) = event
+                && handshake.self_epoch >= self.received_epochs[end]
             {
-                self.heard[end] = claim.own;
+                self.received_epochs[end] = handshake.self_epoch;
             }
-            let actions = self.ends[end].handle(event, self.now);
+            let actions = self.connections[end].on_event(event, self.now_ns);
             for action in actions {
-                let own = self.ends[end].claim().own;
+                let self_epoch = self.connections[end].handshake_state().self_epoch;
                 match action {
-                    Action::Drop => {
-                        self.wiring[end] = false;
-                        assert!(self.pairs[end].take().is_some());
+                    Action::DestroyQp => {
+                        self.is_connecting[end] = false;
+                        assert!(self.queue_pairs[end].take().is_some());
                     }
-                    Action::Make => {
-                        assert!(self.pairs[end].is_none());
-                        self.pairs[end] = Some((own, 0));
+                    Action::CreateQp => {
+                        assert!(self.queue_pairs[end].is_none());
+                        self.queue_pairs[end] = Some((self_epoch, 0));
                     }
-                    Action::Reset => {
-                        assert!(self.pairs[end].is_some_and(|(_, other)| other != 0));
-                        self.pairs[end] = Some((own, 0));
-                        self.wiring[end] = false;
+                    Action::ResetQp => {
+                        assert!(self.queue_pairs[end].is_some_and(|(_, other)| other != 0));
+                        self.queue_pairs[end] = Some((self_epoch, 0));
+                        self.is_connecting[end] = false;
                     }
-                    Action::Wire => {
-                        assert_eq!(self.pairs[end], Some((own, 0)));
-                        self.pairs[end] = Some((own, self.heard[end]));
-                        self.wiring[end] = self.ends[end].is_slow;
+                    Action::ConnectQp => {
+                        assert_eq!(self.queue_pairs[end], Some((self_epoch, 0)));
+                        self.queue_pairs[end] = Some((self_epoch, self.received_epochs[end]));
+                        self.is_connecting[end] = self.connections[end].is_async;
                     }
-                    Action::Open => assert!(self.pairs[end].is_some()),
-                    Action::Say => self.under_way.push((1 - end, self.ends[end].claim())),
+                    Action::StartSending => assert!(self.queue_pairs[end].is_some()),
+                    Action::SendHello => {
+                        self.in_flight.push((1 - end, self.connections[end].handshake_state()))
+                    }
                 }
             }
         }
 
-        fn are_joined(&self) -> bool {
-            let wired = matches!(self.pairs, [Some((a, b)), Some((c, d))] if (a, b) == (d, c));
-            wired && self.ends.iter().all(Connection::is_ready)
+        fn are_connected(&self) -> bool {
+            let are_paired =
+                matches!(self.queue_pairs, [Some((a, b)), Some((c, d))] if (a, b) == (d, c));
+            are_paired && self.connections.iter().all(Connection::is_ready)
         }
 
         /// No loss from here on: hellos and time do the rest.
-        fn settle(&mut self) {
+        fn run_until_connected(&mut self) {
             for _ in 0..1000 {
-                let mut heard = 0;
-                while let Some((to, claim)) = self.under_way.pop() {
-                    self.event(to, Event::Heard(claim));
-                    heard += 1;
-                    assert!(heard < 1000, "they talk without end");
+                let mut delivered_count = 0;
+                while let Some((to, handshake)) = self.in_flight.pop() {
+                    self.event(to, ConnectionEvent::HelloReceived(handshake));
+                    delivered_count += 1;
+                    assert!(delivered_count < 1000, "they talk without end");
                 }
-                self.call();
-                if !self.under_way.is_empty() {
+                self.run_connection_manager();
+                if !self.in_flight.is_empty() {
                     continue;
                 }
-                if self.are_joined() {
+                if self.are_connected() {
                     return;
                 }
-                let due = self.ends.iter().filter_map(Connection::due).min();
-                self.now = self.now.max(due.expect("somebody still tries"));
-                (0..2).for_each(|end| self.event(end, Event::Tick));
+                let due_ns = self.connections.iter().filter_map(Connection::timer_due_ns).min();
+                self.now_ns = self.now_ns.max(due_ns.expect("somebody still tries"));
+                (0..2).for_each(|end| self.event(end, ConnectionEvent::Timer));
             }
-            panic!("never joined: {:?} {:?}", self.ends, self.pairs);
+            panic!("never joined: {:?} {:?}", self.connections, self.queue_pairs);
         }
     }
 
     #[test]
-    fn one_who_wants_is_joined_with_one_who_answers_and_both_at_once_too() {
-        let all = [&[0][..], &[1], &[0, 1]].map(|wanted| [(wanted, false), (wanted, true)]);
-        for (wanted, is_slow) in all.into_iter().flatten() {
-            let mut world = World::new(is_slow);
-            wanted.iter().for_each(|&end| world.event(end, Event::Wanted));
-            world.settle();
-            assert!(world.ends.iter().all(|end| end.due().is_none()), "nothing is left to do");
+    fn a_connection_is_made_from_either_end_and_from_both_at_once() {
+        let starts =
+            [&[0][..], &[1], &[0, 1]].map(|starters| [(starters, false), (starters, true)]);
+        for (starters, is_async) in starts.into_iter().flatten() {
+            let mut world = World::new(is_async);
+            starters.iter().for_each(|&end| world.event(end, ConnectionEvent::SendPending));
+            world.run_until_connected();
+            assert!(
+                world.connections.iter().all(|end| end.timer_due_ns().is_none()),
+                "nothing is left to do"
+            );
         }
     }
 
     #[test]
-    fn a_peer_that_has_gone_is_not_talked_to_but_who_brings_home_what_it_sent_is_answered() {
-        for is_slow in [false, true] {
-            let mut world = World::new(is_slow);
-            world.event(0, Event::Wanted);
-            world.settle();
-            world.event(0, Event::Gone);
-            world.event(0, Event::Wanted);
-            assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
-            assert!(world.under_way.is_empty());
-            (world.ends[1], world.pairs[1], world.heard[1]) = (World::end(is_slow), None, 0);
-            world.event(1, Event::Wanted);
-            world.settle();
-            world.event(0, Event::Failed);
-            assert_eq!((world.pairs[0], world.ends[0].due()), (None, None));
+    fn a_peer_that_has_exited_gets_no_hello_but_the_owner_that_delivers_its_messages_is_answered() {
+        for is_async in [false, true] {
+            let mut world = World::new(is_async);
+            world.event(0, ConnectionEvent::SendPending);
+            world.run_until_connected();
+            world.event(0, ConnectionEvent::PeerExited);
+            world.event(0, ConnectionEvent::SendPending);
+            assert_eq!((world.queue_pairs[0], world.connections[0].timer_due_ns()), (None, None));
+            assert!(world.in_flight.is_empty());
+            (world.connections[1], world.queue_pairs[1], world.received_epochs[1]) =
+                (World::new_connection(is_async), None, 0);
+            world.event(1, ConnectionEvent::SendPending);
+            world.run_until_connected();
+            world.event(0, ConnectionEvent::QpFailed);
+            assert_eq!((world.queue_pairs[0], world.connections[0].timer_due_ns()), (None, None));
         }
     }
 
     #[test]
-    fn who_had_no_queue_pair_to_give_has_one_later() {
-        for is_slow in [false, true] {
-            let mut world = World::new(is_slow);
-            world.event(0, Event::Wanted);
-            world.pairs[0] = None;
-            world.ends[0].give_up(world.now);
-            world.settle();
+    fn a_queue_pair_that_could_not_be_created_is_created_later() {
+        for is_async in [false, true] {
+            let mut world = World::new(is_async);
+            world.event(0, ConnectionEvent::SendPending);
+            world.queue_pairs[0] = None;
+            world.connections[0].retry_later(world.now_ns);
+            world.run_until_connected();
         }
     }
 
     #[test]
-    fn a_successor_of_a_process_that_has_ended_takes_its_place() {
-        for is_slow in [false, true] {
-            let mut world = World::new(is_slow);
-            world.event(0, Event::Wanted);
-            world.settle();
-            (world.ends[0], world.pairs[0], world.heard[0]) = (World::end(is_slow), None, 0);
-            world.event(0, Event::Wanted);
-            world.settle();
+    fn a_successor_of_an_exited_process_is_connected_in_its_place() {
+        for is_async in [false, true] {
+            let mut world = World::new(is_async);
+            world.event(0, ConnectionEvent::SendPending);
+            world.run_until_connected();
+            (world.connections[0], world.queue_pairs[0], world.received_epochs[0]) =
+                (World::new_connection(is_async), None, 0);
+            world.event(0, ConnectionEvent::SendPending);
+            world.run_until_connected();
         }
     }
 
     #[test]
-    fn who_drops_the_successor_with_the_one_that_has_gone_tells_it() {
-        for is_slow in [false, true] {
-            let mut world = World::new(is_slow);
-            world.event(0, Event::Wanted);
-            world.settle();
-            (world.ends[1], world.pairs[1], world.heard[1]) = (World::end(is_slow), None, 0);
-            world.event(1, Event::Wanted);
-            world.settle();
+    fn a_successor_whose_queue_pair_is_dropped_by_a_late_exit_event_is_connected_again() {
+        for is_async in [false, true] {
+            let mut world = World::new(is_async);
+            world.event(0, ConnectionEvent::SendPending);
+            world.run_until_connected();
+            (world.connections[1], world.queue_pairs[1], world.received_epochs[1]) =
+                (World::new_connection(is_async), None, 0);
+            world.event(1, ConnectionEvent::SendPending);
+            world.run_until_connected();
             // Its last word comes after that of membership.
-            let last = world.ends[1].claim();
-            world.event(0, Event::Gone);
-            world.event(0, Event::Heard(last));
-            world.settle();
+            let last_handshake = world.connections[1].handshake_state();
+            world.event(0, ConnectionEvent::PeerExited);
+            world.event(0, ConnectionEvent::HelloReceived(last_handshake));
+            world.run_until_connected();
         }
     }
 
     proptest! {
         /// Datagrams are lost, doubled and delayed, and queue pairs fail; then all is calm.
         #[test]
-        fn after_any_trouble_both_are_joined(
+        fn both_ends_are_connected_after_any_failures(
             steps in prop::collection::vec((0..9u8, 0..64usize), 1..60), is_slow in any::<bool>()
         ) {
             let mut world = World::new(is_slow);
-            world.event(0, Event::Wanted);
-            for (what, which) in steps {
-                let end = which % 2;
-                match what {
-                    0 => world.event(end, Event::Wanted),
-                    1 if world.pairs[end].is_some() => world.event(end, Event::Failed),
+            world.event(0, ConnectionEvent::SendPending);
+            for (step, choice) in steps {
+                let end = choice % 2;
+                match step {
+                    0 => world.event(end, ConnectionEvent::SendPending),
+                    1 if world.queue_pairs[end].is_some() => world.event(end, ConnectionEvent::QpFailed),
                     2 => {
-                        world.now += MOST;
-                        world.event(end, Event::Tick);
+                        world.now_ns += MAX_HELLO_INTERVAL_NS;
+                        world.event(end, ConnectionEvent::Timer);
                     }
-                    3 if !world.under_way.is_empty() => {
-                        let at = which % world.under_way.len();
-                        world.under_way.remove(at);
+                    3 if !world.in_flight.is_empty() => {
+                        let index = choice % world.in_flight.len();
+                        world.in_flight.remove(index);
                     }
-                    8 => world.call(),
-                    _ if !world.under_way.is_empty() => {
-                        let at = which % world.under_way.len();
+                    8 => world.run_connection_manager(),
+                    _ if !world.in_flight.is_empty() => {
+                        let index = choice % world.in_flight.len();
                         // What 4 delivers may come once more.
-                        let (to, claim) = if what == 4 {
-                            world.under_way[at]
+                        let (to, handshake) = if step == 4 {
+                            world.in_flight[index]
                         } else {
-                            world.under_way.remove(at)
+                            world.in_flight.remove(index)
                         };
-                        world.event(to, Event::Heard(claim));
+                        world.event(to, ConnectionEvent::HelloReceived(handshake));
                     }
                     _ => {}
                 }
             }
-            if world.ends.iter().all(|end| end.due().is_none()) && !world.are_joined() {
+            if world.connections.iter().all(|end| end.timer_due_ns().is_none()) && !world.are_connected() {
                 // Nobody knows yet that the other has failed: whoever sends next will.
-                world.event(0, Event::Failed);
+                world.event(0, ConnectionEvent::QpFailed);
             }
-            world.settle();
+            world.run_until_connected();
         }
     }
 }

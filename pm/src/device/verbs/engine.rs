@@ -4,23 +4,23 @@
 // UNSAFETY: has the slots of the slab registered.
 #![expect(unsafe_code)]
 
-use super::adapter::{Access, Adapter, Batch, Buffers, Registered, Sizes};
-use super::arrivals::{Arrivals, HEAD, window};
-use super::bindings::{Completion, REFUSALS};
-use super::calls;
-use super::choice::Chosen;
-use super::connection::{Connection, Event};
-use super::flow::{Item, Kind, Outgoing};
-use super::manager::{self, Manager};
-use super::peer::Peer;
-use super::regions::{ENTRY, Regions};
+use super::adapter::{AccessRights, Adapter, CompletionBatch, DmaBuffer, MemoryRegion, QueueSizes};
+use super::bindings::{REQUEST_ERROR_STATUSES, WorkCompletion};
+use super::cm_request;
+use super::connection::{Connection, ConnectionEvent};
+use super::connection_manager::{self, ConnectionManager};
+use super::outgoing_queue::{MessageClass, QueueItem, QueuedMessage};
+use super::peer::VerbsPeer;
+use super::port_selection::SelectedPort;
+use super::receive::{HEADER_LEN, SharedReceiveBuffers, window};
+use super::regions::{ENTRY_LEN, VerbsRegions};
 use crate::debug;
-use crate::device::network::addresses::Addresses;
-use crate::device::network::lanes::{Lanes, Letter};
-use crate::device::network::layout::OUTBOX;
-use crate::device::network::slab::Slab;
-use crate::device::network::{self, Identity, Pass};
-use crate::error::{Error, Result};
+use crate::device::net_common::address_table::AddressTable;
+use crate::device::net_common::endpoint_queues::{ControlMessage, EndpointQueues};
+use crate::device::net_common::layout::CONTROL_QUEUE_LEN;
+use crate::device::net_common::slab::Slab;
+use crate::device::net_common::{self, EndpointIdentity, ProgressMode};
+use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -28,179 +28,196 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 
 /// Work requests of a queue pair that are left for what is not a message.
-const SPARE: usize = 8;
+const RESERVED_WORK_REQUESTS: usize = 8;
 
 /// See the module.
-pub(crate) struct Engine {
+pub(crate) struct VerbsEngine {
     /// Before what they use.
-    pub(super) peers: Box<[Peer]>,
-    pub(super) arrivals: Arrivals,
+    pub(super) peers: Box<[VerbsPeer]>,
+    pub(super) receive_buffers: SharedReceiveBuffers,
     /// How many messages may be on their way to one peer or unread there.
     pub(super) window: u32,
     /// Works of one peer that may be under way.
-    pub(super) room: usize,
+    pub(super) max_in_flight: usize,
     /// The slots of this process.
-    pub(super) frames: Registered<Arc<Slab>>,
+    pub(super) frames: MemoryRegion<Arc<Slab>>,
     /// A word for each node, what it has consumed: written by RDMA. Then a word for each, what was
     /// consumed of it: written from here.
-    pub(super) credits: Registered<Arc<Buffers>>,
-    pub(super) regions: Arc<Regions>,
+    pub(super) credits: MemoryRegion<Arc<DmaBuffer>>,
+    pub(super) regions: Arc<VerbsRegions>,
     /// For each node, where the entry of its table lands that was asked for; then a word that
     /// nobody reads.
-    pub(super) landings: Registered<Arc<Buffers>>,
+    pub(super) read_landings: MemoryRegion<Arc<DmaBuffer>>,
     /// Makes connections, on iWARP. After the peers, whose queue pairs it may hold.
-    pub(super) manager: Option<Manager>,
+    pub(super) manager: Option<ConnectionManager>,
     pub(super) adapter: Arc<Adapter>,
     pub(super) socket: UdpSocket,
-    pub(super) addresses: Arc<Addresses>,
-    pub(super) identity: Identity,
-    pub(super) place: usize,
+    pub(super) addresses: Arc<AddressTable>,
+    pub(super) identity: EndpointIdentity,
+    pub(super) local_index: usize,
     pub(super) slab: Arc<Slab>,
     /// Peers with a timer.
-    pub(super) meeting: Vec<u32>,
+    pub(super) timer_peers: Vec<u32>,
     /// Peers that something is under way to.
-    pub(super) busy: Vec<u32>,
+    pub(super) busy_peers: Vec<u32>,
     pub(super) outstanding: u64,
     /// Work requests under way, to all peers.
-    pub(super) works: usize,
+    pub(super) in_flight: usize,
     /// The last pass has left all but a message to the next.
-    is_put_off: bool,
+    is_deferred: bool,
     /// Remote operations under way, and whether some have failed, by direction.
-    pub(super) moves: [u64; 2],
-    pub(super) failed_moves: [bool; 2],
+    pub(super) rdma_in_flight: [u64; 2],
+    pub(super) has_failed_rdma: [bool; 2],
     /// Those that were refused, since the beginning.
-    pub(super) given_up: u64,
+    pub(super) refused_rdma_count: u64,
     /// Peers to which operations are held back, and until when; see `flow/caution.rs`.
-    pub(super) held: VecDeque<(u32, u64)>,
+    pub(super) held_peers: VecDeque<(u32, u64)>,
     /// Slots for control messages.
-    pub(super) spare_slots: Vec<u32>,
-    pub(super) gone_seen: u64,
+    pub(super) control_slots: Vec<u32>,
+    pub(super) exited_seen: u64,
     /// The adapter has gone.
     pub(super) is_broken: bool,
     /// When it was last looked whether it is still there.
-    pub(super) looked: u64,
+    pub(super) adapter_checked_ns: u64,
     /// A port is down, and the user was told.
-    pub(super) is_down: bool,
+    pub(super) is_port_down: bool,
     /// The user was told that the adapter has nothing more to give.
-    pub(super) is_full: bool,
+    pub(super) is_exhaustion_reported: bool,
     /// Control messages that wait to be read.
-    pub(super) letters: VecDeque<Letter>,
+    pub(super) control_messages: VecDeque<ControlMessage>,
     /// Something was handed out since somebody asked.
-    pub(super) delivered: bool,
+    pub(super) has_delivered: bool,
 }
 
 /// A complaint of the adapter's, with which a context ends before it has begun.
-pub(super) fn refused(why: String) -> Error {
+pub(super) fn warn_no_memory(why: String) -> Error {
     debug::warn_user(&why);
     Error::NoMemory
 }
 
-impl Engine {
+impl VerbsEngine {
     /// NoMemory: the adapter or the kernel refuses something, which a line names.
     pub(super) fn new(
-        chosen: &Chosen,
-        identity: Identity,
+        chosen: &SelectedPort,
+        identity: EndpointIdentity,
         socket: UdpSocket,
-        addresses: Arc<Addresses>,
+        addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
-    ) -> Result<Engine> {
+    ) -> PmResult<VerbsEngine> {
         let geometry = *slab.geometry();
-        let place = geometry.place(identity.own as usize).ok_or(Error::Invalid)?;
-        let arrivals = Arrivals::new(geometry.nodes, geometry.mtu);
-        let sends = geometry.slots + geometry.nodes * SPARE;
-        let adapter = Adapter::open(chosen, Sizes { receives: arrivals.entries(), sends });
-        let adapter = adapter.map_err(refused)?;
-        let first = slab.payload(place, 0);
-        let last = slab.payload(place, geometry.slots - 1);
-        let len = HEAD + (last.addr() - first.addr()) + geometry.mtu;
-        let begin = first.wrapping_sub(HEAD);
+        let local_index =
+            geometry.local_index(identity.self_node as usize).ok_or(Error::Invalid)?;
+        let receive_buffers = SharedReceiveBuffers::new(geometry.nodes, geometry.mtu);
+        let send_count = geometry.slots + geometry.nodes * RESERVED_WORK_REQUESTS;
+        let adapter = Adapter::open(
+            chosen,
+            QueueSizes { receive_count: receive_buffers.buffer_count(), send_count },
+        );
+        let adapter = adapter.map_err(warn_no_memory)?;
+        let first = slab.payload(local_index, 0);
+        let last = slab.payload(local_index, geometry.slots - 1);
+        let len = HEADER_LEN + (last.addr() - first.addr()) + geometry.mtu;
+        let first_frame = first.wrapping_sub(HEADER_LEN);
         // SAFETY: frames of the slab, each with room before its payload.
-        let frames = unsafe { Registered::new(&adapter, slab.clone(), begin, len, Access::Own) };
-        let frames = frames.map_err(|why| refused(adapter.unpinnable(&why)))?;
-        let credits = Registered::buffers(&adapter, geometry.nodes * 16, Access::Written);
+        let frames = unsafe {
+            MemoryRegion::new(&adapter, slab.clone(), first_frame, len, AccessRights::Local)
+        };
+        let frames = frames.map_err(|why| warn_no_memory(adapter.registration_error_text(&why)))?;
+        let credits =
+            MemoryRegion::allocate(&adapter, geometry.nodes * 16, AccessRights::RemoteWrite);
         // What iWARP reads is written by the peer's adapter.
-        let access = if chosen.iwarp { Access::Written } else { Access::Own };
-        let landings = Registered::buffers(&adapter, (geometry.nodes + 1) * ENTRY, access);
-        let regions = Arc::new(Regions::new(&adapter).map_err(refused)?);
-        let manager = calls::manager(&adapter, &socket).map_err(refused)?;
+        let access = if chosen.is_iwarp { AccessRights::RemoteWrite } else { AccessRights::Local };
+        let landings = MemoryRegion::allocate(&adapter, (geometry.nodes + 1) * ENTRY_LEN, access);
+        let regions = Arc::new(VerbsRegions::new(&adapter).map_err(warn_no_memory)?);
+        let manager = cm_request::start_manager(&adapter, &socket).map_err(warn_no_memory)?;
         if manager.is_some() {
-            slab.record(place).opened.0.store(manager::opened(), Ordering::Relaxed);
+            slab.record(local_index)
+                .opened
+                .0
+                .store(connection_manager::opened_count(), Ordering::Relaxed);
         }
-        let slots = (geometry.slots - OUTBOX) as u32..geometry.slots as u32;
-        Ok(Engine {
-            peers: (0..geometry.nodes).map(|_| Peer::new(chosen.iwarp, adapter.reads)).collect(),
-            arrivals,
+        let control_slots = (geometry.slots - CONTROL_QUEUE_LEN) as u32..geometry.slots as u32;
+        Ok(VerbsEngine {
+            peers: (0..geometry.nodes)
+                .map(|_| VerbsPeer::new(chosen.is_iwarp, adapter.max_reads))
+                .collect(),
+            receive_buffers,
             window: window(geometry.nodes) as u32,
-            room: super::pair::DEPTH.min(adapter.depth) - SPARE,
+            max_in_flight: super::queue_pair::SEND_QUEUE_DEPTH.min(adapter.max_work_requests)
+                - RESERVED_WORK_REQUESTS,
             frames,
-            credits: credits.map_err(refused)?,
+            credits: credits.map_err(warn_no_memory)?,
             regions,
-            landings: landings.map_err(refused)?,
+            read_landings: landings.map_err(warn_no_memory)?,
             manager,
             adapter,
             socket,
             addresses,
             identity,
-            place,
+            local_index,
             slab,
-            meeting: Vec::new(),
-            busy: Vec::new(),
+            timer_peers: Vec::new(),
+            busy_peers: Vec::new(),
             outstanding: 0,
-            works: 0,
-            is_put_off: false,
-            moves: [0; 2],
-            failed_moves: [false; 2],
-            given_up: 0,
-            held: VecDeque::new(),
-            spare_slots: slots.collect(),
-            gone_seen: 0,
+            in_flight: 0,
+            is_deferred: false,
+            rdma_in_flight: [0; 2],
+            has_failed_rdma: [false; 2],
+            refused_rdma_count: 0,
+            held_peers: VecDeque::new(),
+            control_slots: control_slots.collect(),
+            exited_seen: 0,
             is_broken: false,
-            looked: 0,
-            is_down: false,
-            is_full: false,
-            letters: VecDeque::new(),
-            delivered: false,
+            adapter_checked_ns: 0,
+            is_port_down: false,
+            is_exhaustion_reported: false,
+            control_messages: VecDeque::new(),
+            has_delivered: false,
         })
     }
 
     /// The words in which peers say what they have consumed.
-    pub(super) fn credits(&self) -> Arc<Buffers> {
-        self.credits.keeps.clone()
+    pub(super) fn credits(&self) -> Arc<DmaBuffer> {
+        self.credits.memory.clone()
     }
 
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.outstanding == 0
     }
 
     /// Takes back what is done.
     #[inline]
-    fn complete(&mut self, lanes: &Lanes) {
+    fn poll_send_completions(&mut self, lanes: &EndpointQueues) {
         loop {
-            let mut batch = Batch::new();
-            let Some(found) = self.adapter.poll_sends(&mut batch) else {
-                return self.breaks();
+            let mut batch = CompletionBatch::new();
+            let Some(completions) = self.adapter.poll_sends(&mut batch) else {
+                return self.on_adapter_lost();
             };
-            for done in found {
-                let (to, number) = ((done.wr_id >> 32) as u32, done.wr_id as u32);
-                if !self.is_pair_of(done.qp_num, to) {
+            for completion in completions {
+                let (to, work) = ((completion.wr_id >> 32) as u32, completion.wr_id as u32);
+                if !self.is_current_qp(completion.qp_num, to) {
                     continue;
                 }
-                if done.status != 0 {
-                    let (status, more) = (done.status, done.vendor_err);
-                    if REFUSALS.contains(&status) {
-                        self.is_refused(to, number);
+                if completion.status != 0 {
+                    let (status, vendor_error) = (completion.status, completion.vendor_err);
+                    if REQUEST_ERROR_STATUSES.contains(&status) {
+                        self.on_work_refused(to, work);
                     }
-                    self.failed(lanes, to, &format!("answers error {status} ({more:#x})"));
+                    self.on_qp_failed(
+                        lanes,
+                        to,
+                        &format!("answers error {status} ({vendor_error:#x})"),
+                    );
                     continue;
                 }
-                self.works -= self.peers[to as usize].flow.done(number);
-                self.is_answered(to, number);
-                while let Some(item) = self.peers[to as usize].flow.pop_done() {
-                    self.is_over(lanes, to, item, true);
+                self.in_flight -= self.peers[to as usize].send_queue.complete_up_to(work);
+                self.on_work_done(to, work);
+                while let Some(item) = self.peers[to as usize].send_queue.pop_done() {
+                    self.complete_item(lanes, to, item, true);
                 }
                 self.transmit_more(lanes, to);
             }
-            if found.len() < Batch::SIZE {
+            if completions.len() < CompletionBatch::SIZE {
                 return;
             }
         }
@@ -208,70 +225,76 @@ impl Engine {
 
     /// Whether this is the number of the queue pair to that peer.
     #[inline]
-    pub(super) fn is_pair_of(&self, pair: u32, node: u32) -> bool {
-        self.peers.get(node as usize).is_some_and(|peer| peer.number == Some(pair))
+    pub(super) fn is_current_qp(&self, qp_number: u32, node: u32) -> bool {
+        self.peers.get(node as usize).is_some_and(|peer| peer.qp_number == Some(qp_number))
     }
 
     /// There is room again.
     #[inline]
-    fn transmit_more(&mut self, lanes: &Lanes, to: u32) {
-        if self.peers[to as usize].flow.wants_read() {
-            self.read_nothing(lanes, to);
+    fn transmit_more(&mut self, lanes: &EndpointQueues, to: u32) {
+        if self.peers[to as usize].send_queue.needs_confirming_read() {
+            self.post_flush_read(lanes, to);
         }
-        if self.peers[to as usize].flow.to_post().is_some() {
+        if self.peers[to as usize].send_queue.next_to_post().is_some() {
             self.transmit(lanes, to);
         }
     }
 
     /// What is done, or goes nowhere.
-    pub(super) fn is_over(&mut self, lanes: &Lanes, to: u32, item: Item, is_done: bool) {
+    pub(super) fn complete_item(
+        &mut self,
+        lanes: &EndpointQueues,
+        to: u32,
+        item: QueueItem,
+        is_done: bool,
+    ) {
         match item {
-            Item::Message(message) => self.free(lanes, to, message),
-            Item::Move(it) => self.end_move(to, &it, is_done),
+            QueueItem::Message(message) => self.free_slot(lanes, to, message),
+            QueueItem::Rdma(operation) => self.finish_rdma(to, &operation, is_done),
         }
     }
 
     #[inline(always)]
-    fn free(&mut self, lanes: &Lanes, to: u32, message: Outgoing) {
+    fn free_slot(&mut self, lanes: &EndpointQueues, to: u32, message: QueuedMessage) {
         self.outstanding -= 1;
-        self.slab.free(self.place, message.slot as usize);
-        if message.kind == Kind::Control {
-            return self.spare_slots.push(message.slot);
+        self.slab.free(self.local_index, message.slot as usize);
+        if message.kind == MessageClass::Control {
+            return self.control_slots.push(message.slot);
         }
         if let Some(peer) = lanes.peers.get(to) {
-            peer.freed.set(peer.freed.get().wrapping_add(1));
+            peer.freed_count.set(peer.freed_count.get().wrapping_add(1));
         }
         lanes.freed.push(u64::from(message.slot));
     }
 
     /// Has the last work of each peer told of that it would not tell of by itself.
     #[cold]
-    fn ask(&mut self, lanes: &Lanes) {
-        let mut busy = std::mem::take(&mut self.busy);
-        busy.retain(|&to| {
-            if self.peers[to as usize].flow.is_silent() {
+    fn request_completions(&mut self, lanes: &EndpointQueues) {
+        let mut busy_peers = std::mem::take(&mut self.busy_peers);
+        busy_peers.retain(|&to| {
+            if self.peers[to as usize].send_queue.is_last_unsignalled() {
                 match self.manager {
-                    Some(_) => self.read_nothing(lanes, to),
+                    Some(_) => self.post_flush_read(lanes, to),
                     None => drop(self.write_word(lanes, to, 0, 0)),
                 }
             }
             let peer = &mut self.peers[to as usize];
-            peer.is_busy = peer.flow.len() > 0;
+            peer.is_busy = peer.send_queue.len() > 0;
             peer.is_busy
         });
         // A failure may have added to it.
-        busy.append(&mut self.busy);
-        self.busy = busy;
+        busy_peers.append(&mut self.busy_peers);
+        self.busy_peers = busy_peers;
     }
 
     /// The owner has marked nodes as gone: what is under way to them arrives nowhere.
     #[cold]
-    fn look_who_has_gone(&mut self, lanes: &Lanes) {
-        self.gone_seen = self.slab.gone_count().load(Ordering::Acquire);
+    fn check_exited_peers(&mut self, lanes: &EndpointQueues) {
+        self.exited_seen = self.slab.exited_count().load(Ordering::Acquire);
         for node in 0..self.peers.len() as u32 {
-            if node != self.identity.own && self.slab.is_gone(node as usize) {
-                self.happens(lanes, node, Event::Gone);
-                self.drop_all(lanes, node);
+            if node != self.identity.self_node && self.slab.is_exited(node as usize) {
+                self.dispatch_event(lanes, node, ConnectionEvent::PeerExited);
+                self.drop_queued(lanes, node);
             }
         }
     }
@@ -279,140 +302,143 @@ impl Engine {
     /// What a peer that has gone has not taken counts as received, by its sender. Where it was of
     /// this host, it has left how much it has.
     #[cold]
-    pub(super) fn drop_all(&mut self, lanes: &Lanes, node: u32) {
-        let mut dropped = 0u32;
-        while let Some(item) = self.peers[node as usize].flow.pop_any() {
-            let is_data = matches!(item, Item::Message(Outgoing { kind: Kind::Data, .. }));
-            dropped += u32::from(is_data);
-            self.is_over(lanes, node, item, false);
+    pub(super) fn drop_queued(&mut self, lanes: &EndpointQueues, node: u32) {
+        let mut dropped_count = 0u32;
+        while let Some(item) = self.peers[node as usize].send_queue.pop_first() {
+            let is_data =
+                matches!(item, QueueItem::Message(QueuedMessage { kind: MessageClass::Data, .. }));
+            dropped_count += u32::from(is_data);
+            self.complete_item(lanes, node, item, false);
         }
-        let own = self.identity.own as usize;
+        let self_node = self.identity.self_node as usize;
         let sent = self.peers[node as usize].sent[0];
-        if let Some(place) = self.slab.geometry().place(node as usize) {
-            let accepted = self.slab.accepted(place, own);
+        if let Some(peer_index) = self.slab.geometry().local_index(node as usize) {
+            let accepted = self.slab.accepted(peer_index, self_node);
             // Once: from now on all of it counts as accepted.
-            let before = accepted.swap(u64::from(sent), Ordering::AcqRel) as u32;
-            dropped = sent.wrapping_sub(before);
+            let accepted_before = accepted.swap(u64::from(sent), Ordering::AcqRel) as u32;
+            dropped_count = sent.wrapping_sub(accepted_before);
         }
-        let count = &self.slab.record(self.place).node.send.0.dropped;
-        count.fetch_add(dropped.into(), Ordering::Release);
+        let drop_counter = &self.slab.record(self.local_index).node.send.0.dropped;
+        drop_counter.fetch_add(dropped_count.into(), Ordering::Release);
     }
 
     /// Gives all queue pairs up: nobody takes what comes any more.
     pub(super) fn close(&mut self) {
         for node in 0..self.peers.len() as u32 {
             let peer = &mut self.peers[node as usize];
-            peer.connection = Connection::gone();
-            peer.number = None;
+            peer.connection = Connection::closed();
+            peer.qp_number = None;
             if let Some(pair) = peer.pair.take() {
-                self.hang_up(node, pair);
+                self.disconnect(node, pair);
             }
         }
     }
 }
 
-impl Engine {
+impl VerbsEngine {
     /// Whether a pass that has received nothing would do nothing.
     #[inline(always)]
-    fn has_done_all(&self, lanes: &Lanes) -> bool {
-        let is_calm = !self.is_put_off
-            && self.works == 0
-            && self.slab.gone_count().load(Ordering::Relaxed) == self.gone_seen;
+    fn has_nothing_to_do(&self, lanes: &EndpointQueues) -> bool {
+        let is_idle = !self.is_deferred
+            && self.in_flight == 0
+            && self.slab.exited_count().load(Ordering::Relaxed) == self.exited_seen;
         let is_empty = lanes.submitted.is_empty() && lanes.released.is_empty();
-        is_calm && is_empty && self.slab.record(self.place).outbox.is_empty()
+        is_idle && is_empty && self.slab.record(self.local_index).control_queue.is_empty()
     }
 
     /// The rest of a pass.
     #[inline(never)]
-    fn go_on(&mut self, lanes: &Lanes, what: Pass) -> bool {
-        self.is_put_off = false;
+    fn finish_progress(&mut self, lanes: &EndpointQueues, mode: ProgressMode) -> bool {
+        self.is_deferred = false;
         if !lanes.submitted.is_empty() {
-            self.take_submitted(lanes);
+            self.send_submitted(lanes);
         }
         // What has failed with its queue pair is found now and then.
-        if self.works > 0 || what == Pass::All {
-            self.complete(lanes);
+        if self.in_flight > 0 || mode == ProgressMode::All {
+            self.poll_send_completions(lanes);
         }
-        self.take_released(lanes);
-        if self.slab.gone_count().load(Ordering::Relaxed) != self.gone_seen {
-            self.look_who_has_gone(lanes);
+        self.repost_released(lanes);
+        if self.slab.exited_count().load(Ordering::Relaxed) != self.exited_seen {
+            self.check_exited_peers(lanes);
         }
-        if !self.slab.record(self.place).outbox.is_empty() {
-            self.send_letters(lanes);
+        if !self.slab.record(self.local_index).control_queue.is_empty() {
+            self.send_queued_control(lanes);
         }
-        if what == Pass::All {
-            self.ask(lanes);
-            let works = self.peers.iter().map(|peer| peer.flow.under_way());
-            debug_assert_eq!(self.works, works.sum::<usize>());
+        if mode == ProgressMode::All {
+            self.request_completions(lanes);
+            let in_flight = self.peers.iter().map(|peer| peer.send_queue.in_flight());
+            debug_assert_eq!(self.in_flight, in_flight.sum::<usize>());
         }
         lanes.outstanding.store(self.outstanding, Ordering::Release);
-        std::mem::take(&mut self.delivered)
+        std::mem::take(&mut self.has_delivered)
     }
 }
 
-impl network::Engine for Engine {
+impl net_common::Engine for VerbsEngine {
     #[inline(always)]
-    fn pass(&mut self, lanes: &Lanes, what: Pass) -> bool {
-        let mut batch = Batch::new();
-        let found: &[Completion] = match what {
-            Pass::Send => &[],
+    fn progress(&mut self, lanes: &EndpointQueues, mode: ProgressMode) -> bool {
+        let mut batch = CompletionBatch::new();
+        let completions: &[WorkCompletion] = match mode {
+            ProgressMode::Send => &[],
             _ => match self.adapter.poll_receives(&mut batch) {
-                Some(found) => found,
+                Some(completions) => completions,
                 None => {
-                    self.breaks();
+                    self.on_adapter_lost();
                     &[]
                 }
             },
         };
         // As most polls.
-        if what == Pass::Receive && found.is_empty() && self.has_done_all(lanes) {
+        if mode == ProgressMode::Receive && completions.is_empty() && self.has_nothing_to_do(lanes)
+        {
             return false;
         }
-        self.take(lanes, found);
+        self.deliver_completions(lanes, completions);
         // Who waits for a message has it at once, and the next pass does the rest.
-        if what == Pass::Receive && self.delivered && !self.is_put_off {
-            self.is_put_off = true;
-            return std::mem::take(&mut self.delivered);
+        if mode == ProgressMode::Receive && self.has_delivered && !self.is_deferred {
+            self.is_deferred = true;
+            return std::mem::take(&mut self.has_delivered);
         }
-        self.go_on(lanes, what)
+        self.finish_progress(lanes, mode)
     }
 
-    fn letters(&self) -> usize {
-        self.letters.len()
+    fn control_message_count(&self) -> usize {
+        self.control_messages.len()
     }
 
-    fn send_letter(&mut self, lanes: &Lanes, to: u32, message: &[u8]) -> Result<()> {
-        self.send_letter(lanes, to, message)
+    fn send_control(&mut self, lanes: &EndpointQueues, to: u32, message: &[u8]) -> PmResult<()> {
+        self.send_control_message(lanes, to, message)
     }
 
-    fn read_letter<T>(
+    fn receive_control<T>(
         &mut self,
-        lanes: &Lanes,
-        read: impl FnOnce(&Letter) -> Result<T>,
-    ) -> Result<T> {
-        let letter = self.letters.front().ok_or(Error::NoBuffers)?;
-        let from = letter.from;
-        let done = read(letter)?;
-        self.letters.pop_front();
+        lanes: &EndpointQueues,
+        read: impl FnOnce(&ControlMessage) -> PmResult<T>,
+    ) -> PmResult<T> {
+        let control_message = self.control_messages.front().ok_or(Error::NoBuffers)?;
+        let from = control_message.from;
+        let result = read(control_message)?;
+        self.control_messages.pop_front();
         let consumed = &mut self.peers[from as usize].consumed[1];
         *consumed = consumed.wrapping_add(1);
-        self.tell(lanes, from);
-        Ok(done)
+        self.send_credits(lanes, from);
+        Ok(result)
     }
 
     fn dump(&mut self, out: &mut dyn Write) -> std::io::Result<()> {
         let name = &self.adapter.chosen.adapter;
-        let state = if self.is_broken { ", which has gone" } else { "" };
-        let refused = self.given_up;
-        let refused = if refused > 0 { format!(", {refused} refused") } else { String::new() };
-        writeln!(out, "  adapter {name}{state}: {} under way{refused}", self.outstanding)?;
+        let suffix = if self.is_broken { ", which has gone" } else { "" };
+        let refused_count = self.refused_rdma_count;
+        let refused_text =
+            if refused_count > 0 { format!(", {refused_count} refused") } else { String::new() };
+        writeln!(out, "  adapter {name}{suffix}: {} under way{refused_text}", self.outstanding)?;
         for (node, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.pair.is_some()) {
             let [data, _] = peer.consumed;
-            let (sent, under_way) = (peer.sent[0], peer.flow.len());
-            let state = &peer.connection;
+            let (sent, under_way) = (peer.sent[0], peer.send_queue.len());
+            let connection = &peer.connection;
             writeln!(
                 out,
-                "  node {node}: sent {sent}, {under_way} under way, consumed {data}; {state:?}"
+                "  node {node}: sent {sent}, {under_way} under way, consumed {data}; {connection:?}"
             )?;
         }
         Ok(())

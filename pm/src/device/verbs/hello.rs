@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::connection::Claim;
-use super::pair::Station;
+use super::connection::HandshakeState;
+use super::queue_pair::QpAddress;
 
 /// Bytes of a hello.
-pub(super) const LENGTH: usize = 128;
+pub(super) const HELLO_LEN: usize = 128;
 /// "SCPMVER" and the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"SCPMVER\x02");
 
@@ -18,65 +18,77 @@ pub(super) struct Hello {
     pub(super) channel: u32,
     pub(super) from: u32,
     pub(super) to: u32,
-    pub(super) claim: Claim,
+    pub(super) handshake: HandshakeState,
     /// The speaker's queue pair.
-    pub(super) station: Station,
+    pub(super) qp_address: QpAddress,
     /// Which numbers of messages and control messages the speaker expects next.
     pub(super) expected: [u32; 2],
     /// What it has consumed, and where it wants to be told what the other has.
     pub(super) consumed: u64,
-    pub(super) credit: (u64, u32),
+    pub(super) credit_target: (u64, u32),
     /// Where its table of locked regions can be read.
-    pub(super) table: (u64, u32),
+    pub(super) region_table: (u64, u32),
 }
 
 impl Hello {
-    pub(super) fn encode(&self) -> [u8; LENGTH] {
-        let mut bytes = Vec::with_capacity(LENGTH);
-        let Station { number, psn, gid, lid, mtu } = self.station;
-        let Claim { own, other, ready } = self.claim;
-        for word in [MAGIC, self.secret, own, other, self.consumed, self.credit.0] {
+    pub(super) fn encode(&self) -> [u8; HELLO_LEN] {
+        let mut bytes = Vec::with_capacity(HELLO_LEN);
+        let QpAddress { number, psn, gid, lid, mtu } = self.qp_address;
+        let HandshakeState { self_epoch, peer_epoch, is_ready } = self.handshake;
+        for word in
+            [MAGIC, self.secret, self_epoch, peer_epoch, self.consumed, self.credit_target.0]
+        {
             bytes.extend(word.to_le_bytes());
         }
         let [data, control] = self.expected;
-        for word in [self.channel, self.from, self.to, number, psn, data, control, self.credit.1] {
+        for word in
+            [self.channel, self.from, self.to, number, psn, data, control, self.credit_target.1]
+        {
             bytes.extend(word.to_le_bytes());
         }
         bytes.extend(gid);
         bytes.extend(lid.to_le_bytes());
-        bytes.extend([mtu, u8::from(ready)]);
-        bytes.extend(self.table.0.to_le_bytes());
-        bytes.extend(self.table.1.to_le_bytes());
-        let mut all = [0; LENGTH];
-        all[..bytes.len()].copy_from_slice(&bytes);
-        all
+        bytes.extend([mtu, u8::from(is_ready)]);
+        bytes.extend(self.region_table.0.to_le_bytes());
+        bytes.extend(self.region_table.1.to_le_bytes());
+        let mut padded = [0; HELLO_LEN];
+        padded[..bytes.len()].copy_from_slice(&bytes);
+        padded
     }
 
     /// None: it is none of ours.
     pub(super) fn decode(bytes: &[u8]) -> Option<Hello> {
-        let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
-        let long = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        if long(0)? != MAGIC || bytes[99] > 1 || bytes[112..] != [0; LENGTH - 112] {
+        let bytes: &[u8; HELLO_LEN] = bytes.try_into().ok()?;
+        let read_u64 = |offset: usize| {
+            Some(u64::from_le_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))
+        };
+        let read_u32 = |offset: usize| {
+            Some(u32::from_le_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
+        };
+        if read_u64(0)? != MAGIC || bytes[99] > 1 || bytes[112..] != [0; HELLO_LEN - 112] {
             return None;
         }
         Some(Hello {
-            secret: long(8)?,
-            channel: word(48)?,
-            from: word(52)?,
-            to: word(56)?,
-            claim: Claim { own: long(16)?, other: long(24)?, ready: bytes[99] == 1 },
-            station: Station {
-                number: word(60)?,
-                psn: word(64)?,
+            secret: read_u64(8)?,
+            channel: read_u32(48)?,
+            from: read_u32(52)?,
+            to: read_u32(56)?,
+            handshake: HandshakeState {
+                self_epoch: read_u64(16)?,
+                peer_epoch: read_u64(24)?,
+                is_ready: bytes[99] == 1,
+            },
+            qp_address: QpAddress {
+                number: read_u32(60)?,
+                psn: read_u32(64)?,
                 gid: bytes.get(80..96)?.try_into().ok()?,
                 lid: u16::from_le_bytes(bytes.get(96..98)?.try_into().ok()?),
                 mtu: bytes[98],
             },
-            expected: [word(68)?, word(72)?],
-            consumed: long(32)?,
-            credit: (long(40)?, word(76)?),
-            table: (long(100)?, word(108)?),
+            expected: [read_u32(68)?, read_u32(72)?],
+            consumed: read_u64(32)?,
+            credit_target: (read_u64(40)?, read_u32(76)?),
+            region_table: (read_u64(100)?, read_u32(108)?),
         })
     }
 }
@@ -87,30 +99,30 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_hello_reads_back_and_anything_shorter_or_longer_is_none() {
-        let station = Station { number: 17, psn: 0xabcdef, gid: [9; 16], lid: 4, mtu: 3 };
-        let claim = Claim { own: 1 << 60, other: 5, ready: true };
+    fn a_hello_reads_back_and_any_other_length_is_refused() {
+        let qp_address = QpAddress { number: 17, psn: 0xabcdef, gid: [9; 16], lid: 4, mtu: 3 };
+        let handshake = HandshakeState { self_epoch: 1 << 60, peer_epoch: 5, is_ready: true };
         let hello = Hello {
             secret: 7,
             channel: 1,
             from: 2,
             to: 3,
-            claim,
-            station,
+            handshake,
+            qp_address,
             expected: [u32::MAX, 1],
             consumed: 1 << 33,
-            credit: (0x7fff_0000_0000, 99),
-            table: (0x7ffe_0000_0000, 98),
+            credit_target: (0x7fff_0000_0000, 99),
+            region_table: (0x7ffe_0000_0000, 98),
         };
         let bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes), Some(hello));
-        assert_eq!(Hello::decode(&bytes[..LENGTH - 1]), None);
+        assert_eq!(Hello::decode(&bytes[..HELLO_LEN - 1]), None);
         assert_eq!(Hello::decode(&[&bytes[..], &[0]].concat()), None);
     }
 
     proptest! {
         #[test]
-        fn whatever_is_accepted_reads_back(bytes in prop::collection::vec(any::<u8>(), LENGTH)) {
+        fn every_accepted_hello_encodes_to_the_same_bytes(bytes in prop::collection::vec(any::<u8>(), HELLO_LEN)) {
             let mut bytes = bytes;
             bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
             bytes[99] &= 1;

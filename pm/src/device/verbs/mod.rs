@@ -1,5 +1,5 @@
 //! PM over RDMA hardware: InfiniBand, RoCE and iWARP, by libibverbs. `docs/verbs.md` tells how
-//! messages travel; `docs/ARCHITECTURE.md` how the parts hang together. It is a [`Network`]: what
+//! messages travel; `docs/ARCHITECTURE.md` how the parts hang together. It is a [`NetworkDevice`]: what
 //! such devices share is in `network/`.
 //!
 //! | file | what is in it |
@@ -21,60 +21,62 @@
 //! | `adopt.rs` | what the owner does for a process that has ended |
 
 mod adapter;
+mod adapter_probe;
 mod adopt;
-mod arrivals;
 mod attach;
 mod bindings;
-mod calls;
-pub(crate) mod choice;
-mod cm_library;
+mod cm_request;
 pub(crate) mod config;
 mod connection;
-mod departures;
+mod connection_driver;
+mod connection_manager;
+mod control_queue;
 mod engine;
-mod flow;
 mod hello;
-mod letters;
-mod library;
-mod manager;
-mod meeting;
+mod ibverbs_library;
 pub(crate) mod open;
-mod pair;
+mod outgoing_queue;
 mod peer;
+pub(crate) mod port_selection;
 mod progress;
+mod queue_pair;
+mod rdmacm_library;
+mod receive;
 mod regions;
-mod remote;
-mod trial;
+mod rma;
+mod send;
 
-use super::network::addresses::Addresses;
-use super::network::lanes::{Peer, Submitted};
-use super::network::layout::Published;
-use super::network::slab::{Content, Slab};
-use super::network::{self, Engine as _, Identity, Network, Pass, count_unread};
-use crate::error::{Error, Result};
-use crate::remote::{Direction, Number, Operation, Region};
+use super::net_common::address_table::AddressTable;
+use super::net_common::endpoint_queues::{PeerSendState, SendRequest};
+use super::net_common::layout::SendSlotState;
+use super::net_common::slab::{PublishedMessage, Slab};
+use super::net_common::{
+    self, EndpointIdentity, Engine as _, NetworkDevice, ProgressMode, count_unread,
+};
+use crate::error::{Error, PmResult};
+use crate::rma::{Direction, Region, RegionId, RmaOperation};
 use crate::segment::from_errno;
 use crate::sync::{AtomicU64, Ordering};
-use adapter::Buffers;
-use adopt::Orphan;
-use choice::Chosen;
-use engine::Engine;
+use adapter::DmaBuffer;
+pub use adapter_probe::{Unusable, Usable, probe_adapter};
+use adopt::VerbsOrphan;
+use engine::VerbsEngine;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 pub use open::probe;
-use regions::Regions;
-use score_proto::wire::Kind;
+use port_selection::SelectedPort;
+use regions::VerbsRegions;
+use score_proto::packet_header::PacketKind;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-pub use trial::{Unusable, Usable, try_out};
 
 /// This network, and what it keeps for an endpoint.
 pub(crate) struct Verbs {
     /// Messages that may be on the way to one peer, or unread there.
     window: u32,
     /// What each peer says that it has consumed.
-    credits: Arc<Buffers>,
-    regions: Arc<Regions>,
+    credits: Arc<DmaBuffer>,
+    regions: Arc<VerbsRegions>,
     /// Wakes the thread to its end.
     stop: EventFd,
     /// The adapter has gone.
@@ -82,49 +84,54 @@ pub(crate) struct Verbs {
 }
 
 /// What this process keeps for one channel and node.
-pub(crate) type Endpoint = network::Endpoint<Verbs>;
+pub(crate) type VerbsEndpoint = net_common::NetworkEndpoint<Verbs>;
 /// The verbs part of a context.
-pub(crate) type Bound = network::Bound<Verbs>;
+pub(crate) type VerbsContext = net_common::NetworkContext<Verbs>;
 
-impl Network for Verbs {
+impl NetworkDevice for Verbs {
     const KIND: &'static str = "verbs";
-    const OPTIONS: u64 = remote::OPTIONS;
-    const SAVED: u64 = u64::from_le_bytes(*b"SCPMVSV\x01");
-    const ATTACH: u64 = u64::from_le_bytes(*b"SCPMVAT\x02");
+    const OPTIONS: u64 = rma::OPTIONS;
+    const SAVE_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVSV\x01");
+    const ATTACH_MAGIC: u64 = u64::from_le_bytes(*b"SCPMVAT\x02");
 
-    type Engine = Engine;
-    type Setup = Chosen;
+    type Engine = VerbsEngine;
+    type OpenParams = SelectedPort;
     /// Where hellos are heard.
-    type Port = UdpSocket;
-    type Orphan = Orphan;
+    type LocalSockets = UdpSocket;
+    type Orphan = VerbsOrphan;
 
-    fn duplicate(socket: &UdpSocket) -> Result<UdpSocket> {
-        socket.try_clone().map_err(open::io)
+    fn duplicate(socket: &UdpSocket) -> PmResult<UdpSocket> {
+        socket.try_clone().map_err(open::log_io_error)
     }
-    fn addresses(socket: &UdpSocket) -> Result<Vec<Vec<u8>>> {
-        Ok(vec![meeting::encode(socket.local_addr().map_err(open::io)?)])
+    fn addresses(socket: &UdpSocket) -> PmResult<Vec<Vec<u8>>> {
+        Ok(vec![connection_driver::encode_address(
+            socket.local_addr().map_err(open::log_io_error)?,
+        )])
     }
-    fn describe<'a>(chosen: &Chosen, socket: &'a UdpSocket) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
-        (attach::End::of(chosen).encode(), vec![socket.as_fd()])
+    fn describe<'a>(
+        chosen: &SelectedPort,
+        socket: &'a UdpSocket,
+    ) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+        (attach::PortParams::of(chosen).encode(), vec![socket.as_fd()])
     }
-    fn rebuild(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<(Chosen, UdpSocket, usize)> {
-        let end = attach::End::decode(bytes)?;
+    fn rebuild(bytes: &[u8], fds: Vec<OwnedFd>) -> PmResult<(SelectedPort, UdpSocket, usize)> {
+        let port_address = attach::PortParams::decode(bytes)?;
         let [socket] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Error::Invalid)?;
         let socket = UdpSocket::from(socket);
         socket.local_addr().map_err(|_| Error::Invalid)?;
-        Ok((open::choose(&end.options())?, socket, 1))
+        Ok((open::choose(&port_address.options())?, socket, 1))
     }
 
     /// NoMemory: the adapter or the kernel refuses something, which a line names.
     fn open(
-        chosen: &Chosen,
-        identity: Identity,
+        chosen: &SelectedPort,
+        identity: EndpointIdentity,
         socket: UdpSocket,
-        addresses: Arc<Addresses>,
+        addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
-    ) -> Result<Arc<Endpoint>> {
-        let entries = arrivals::entries(slab.geometry().nodes);
-        let engine = Engine::new(chosen, identity, socket, addresses, slab.clone())?;
+    ) -> PmResult<Arc<VerbsEndpoint>> {
+        let buffer_count = receive::entry_count(slab.geometry().nodes);
+        let engine = VerbsEngine::new(chosen, identity, socket, addresses, slab.clone())?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let net = Verbs {
             window: engine.window,
@@ -133,98 +140,104 @@ impl Network for Verbs {
             stop: EventFd::from_flags(flags).map_err(from_errno)?,
             broken: AtomicU64::new(0),
         };
-        let endpoint = Endpoint::new(identity, slab, entries, engine, net)?;
+        let endpoint = VerbsEndpoint::new(identity, slab, buffer_count, engine, net)?;
         progress::start(&endpoint)?;
         Ok(endpoint)
     }
     fn adopt(
-        chosen: &Chosen,
-        identity: Identity,
+        chosen: &SelectedPort,
+        identity: EndpointIdentity,
         socket: UdpSocket,
-        addresses: Arc<Addresses>,
+        addresses: Arc<AddressTable>,
         slab: Arc<Slab>,
-    ) -> Result<Orphan> {
-        Ok(Orphan::adopt(Engine::new(chosen, identity, socket, addresses, slab)?))
+    ) -> PmResult<VerbsOrphan> {
+        Ok(VerbsOrphan::adopt(VerbsEngine::new(chosen, identity, socket, addresses, slab)?))
     }
 
     /// Io: the adapter has gone.
     #[inline(always)]
-    fn check(end: &Endpoint) -> Result<()> {
-        if end.is_broken() { Err(Error::Io) } else { Ok(()) }
+    fn check_operational(endpoint: &VerbsEndpoint) -> PmResult<()> {
+        if endpoint.is_broken() { Err(Error::Io) } else { Ok(()) }
     }
-    fn longest(end: &Endpoint, _: u32) -> Result<usize> {
-        Ok(end.mtu)
+    fn max_message_len(endpoint: &VerbsEndpoint, _: u32) -> PmResult<usize> {
+        Ok(endpoint.mtu)
     }
     /// Nobody sends more than the receiver has buffers for: it says by RDMA what it has consumed.
     #[inline(always)]
-    fn may_send(end: &Endpoint, node: u32, peer: &Peer) -> bool {
-        let consumed = end.net.credits.word(node as usize).load(Ordering::Acquire) as u32;
-        (peer.sent.get() as u32).wrapping_sub(consumed) < end.net.window
+    fn may_send(endpoint: &VerbsEndpoint, node: u32, peer: &PeerSendState) -> bool {
+        let consumed = endpoint.net.credits.word(node as usize).load(Ordering::Acquire) as u32;
+        (peer.sent_count.get() as u32).wrapping_sub(consumed) < endpoint.net.window
     }
     #[inline(always)]
-    fn content(_: &Endpoint, node: u32, peer: &Peer, len: usize) -> Content {
-        let published = Published::new(len, Kind::Data);
-        Content { to: node, order: 0, sequence: Some(peer.sent.get() as u32), published }
+    fn content(_: &VerbsEndpoint, node: u32, peer: &PeerSendState, len: usize) -> PublishedMessage {
+        let published = SendSlotState::new(len, PacketKind::Data);
+        PublishedMessage {
+            to: node,
+            order: 0,
+            sequence: Some(peer.sent_count.get() as u32),
+            published,
+        }
     }
     /// Past the queue, unless somebody else makes progress.
     #[inline(always)]
-    fn send(end: &Endpoint, peer: &Peer, message: Submitted) {
-        end.publish_slot(peer, message);
-        let Some(mut inside) = end.served.try_enter() else {
+    fn send(endpoint: &VerbsEndpoint, peer: &PeerSendState, message: SendRequest) {
+        endpoint.publish_slot(peer, message);
+        let Some(mut engine) = endpoint.progress_lock.try_lock() else {
             // As many words as slots: there is room.
-            end.lanes.submitted.push(message.word());
-            return end.serve(Pass::Send);
+            endpoint.queues.submitted.push(message.word());
+            return endpoint.serve(ProgressMode::Send);
         };
-        inside.send_at_once(&end.lanes, message);
-        end.serve_inside(inside, Pass::Send);
+        engine.send_now(&endpoint.queues, message);
+        endpoint.serve_locked(engine, ProgressMode::Send);
         // The way to the next message is shorter then.
-        end.collect();
+        endpoint.collect_freed_slots();
     }
     /// Waits for the thread, if that is at it.
-    fn poll_surely(end: &Endpoint) {
-        let mut engine = end.served.enter();
-        let ring = engine.pass(&end.lanes, Pass::All) && end.lanes.bell.must_ring();
+    fn poll_blocking(endpoint: &VerbsEndpoint) {
+        let mut engine = endpoint.progress_lock.lock();
+        let must_ring = engine.progress(&endpoint.queues, ProgressMode::All)
+            && endpoint.queues.wakeup_flag.take_wakeup();
         drop(engine);
-        if ring {
-            end.select.ring();
+        if must_ring {
+            endpoint.select.notify();
         }
         // For those who found the engine taken.
-        end.serve(Pass::Send);
+        endpoint.serve(ProgressMode::Send);
     }
     /// What comes after this makes the adapter's channel readable, and the thread rings.
-    fn watch(end: &Endpoint) {
-        end.served.enter().adapter.request_notify();
+    fn arm_wakeup(endpoint: &VerbsEndpoint) {
+        endpoint.progress_lock.lock().adapter.request_notify();
     }
-    fn reads(end: &Endpoint) -> usize {
-        end.served.enter().moves[Direction::Read as usize] as usize
+    fn pending_reads(endpoint: &VerbsEndpoint) -> usize {
+        endpoint.progress_lock.lock().rdma_in_flight[Direction::Read as usize] as usize
     }
-    fn leave(end: &Endpoint) {
-        if end.left.load(Ordering::Acquire) != 0 {
+    fn close(endpoint: &VerbsEndpoint) {
+        if endpoint.closed.load(Ordering::Acquire) != 0 {
             return;
         }
-        end.linger();
-        end.left.store(1, Ordering::Release);
-        let _ = end.net.stop.write(1);
-        end.record().node.door.0.exit(crate::barrier::issue);
-        count_unread(&end.slab, end.place);
-        end.served.enter().close();
+        endpoint.wait_for_acks();
+        endpoint.closed.store(1, Ordering::Release);
+        let _ = endpoint.net.stop.write(1);
+        endpoint.record().node.receiver_state.0.set_exited(crate::membarrier::issue);
+        count_unread(&endpoint.slab, endpoint.local_index);
+        endpoint.progress_lock.lock().close();
     }
 
-    fn publish_region(end: &Endpoint, region: &Region) -> Result<()> {
-        end.net.regions.publish(region)
+    fn publish_region(endpoint: &VerbsEndpoint, region: &Region) -> PmResult<()> {
+        endpoint.net.regions.publish(region)
     }
-    fn withdraw_region(end: &Endpoint, number: Number) {
-        end.net.regions.withdraw(number);
+    fn withdraw_region(endpoint: &VerbsEndpoint, number: RegionId) {
+        endpoint.net.regions.withdraw(number);
     }
-    fn remote(end: &Endpoint, node: u32, operation: &Operation) -> Result<()> {
-        end.begin(node, operation)
+    fn start_rma(endpoint: &VerbsEndpoint, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        endpoint.begin_operation(node, operation)
     }
-    fn is_remote_done(end: &Endpoint, direction: Direction) -> Result<()> {
-        end.outcome(direction)
+    fn is_remote_done(endpoint: &VerbsEndpoint, direction: Direction) -> PmResult<()> {
+        endpoint.take_rma_outcome(direction)
     }
 }
 
-impl Endpoint {
+impl VerbsEndpoint {
     #[inline(always)]
     fn is_broken(&self) -> bool {
         self.net.broken.load(Ordering::Relaxed) != 0

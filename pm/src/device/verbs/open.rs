@@ -3,42 +3,42 @@
 #![forbid(unsafe_code)]
 
 use super::Verbs;
-use super::choice::{self, Chosen};
-use super::config::{MTU, Options};
-use super::library::Library;
-use super::manager;
+use super::config::{MTU, VerbsOptions};
+use super::connection_manager;
+use super::ibverbs_library::Library;
+use super::port_selection::{self, SelectedPort};
 use crate::debug;
-use crate::device::network;
-use crate::device::network::layout::Geometry;
-use crate::error::{Error, Result};
+use crate::device::net_common;
+use crate::device::net_common::layout::SlabGeometry;
+use crate::error::{Error, PmResult};
 use crate::segment::from_errno;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 /// A verbs device's channels.
-pub(crate) type Channels = network::Channels<Verbs>;
+pub(crate) type VerbsChannels = net_common::Channels<Verbs>;
 
-pub(super) fn io(error: std::io::Error) -> Error {
-    debug::say(debug::ERROR, || format!("verbs: {error}"));
+pub(super) fn log_io_error(error: std::io::Error) -> Error {
+    debug::log(debug::ERROR, || format!("verbs: {error}"));
     error.raw_os_error().map_or(Error::Io, |errno| from_errno(nix::errno::Errno::from_raw(errno)))
 }
 
-impl Channels {
+impl VerbsChannels {
     /// NoDevice: PM_DEBUG says whether library, kernel or adapter is missing, or what of the
     /// options.
-    pub(crate) fn new(options: &Options) -> Result<Channels> {
+    pub(crate) fn new(options: &VerbsOptions) -> PmResult<VerbsChannels> {
         let chosen = choose(options)?;
-        debug::say(debug::INFO, || format!("device verbs: {}", describe(&chosen)));
-        let geometry = Geometry::new(options.nodes, options.first, options.local, MTU)?;
-        let open = |_| -> Result<UdpSocket> {
+        debug::log(debug::INFO, || format!("device verbs: {}", describe(&chosen)));
+        let geometry = SlabGeometry::new(options.nodes, options.first, options.local, MTU)?;
+        let bind_socket = |_| -> PmResult<UdpSocket> {
             let link = options.link.ok_or(Error::Invalid)?;
-            let socket = UdpSocket::bind(SocketAddr::new(link, 0)).map_err(io)?;
-            socket.set_nonblocking(true).map_err(io)?;
+            let socket = UdpSocket::bind(SocketAddr::new(link, 0)).map_err(log_io_error)?;
+            socket.set_nonblocking(true).map_err(log_io_error)?;
             Ok(socket)
         };
-        let ends = (0..options.channels)
-            .map(|_| (0..options.local).map(open).collect::<Result<Vec<_>>>())
-            .collect::<Result<Vec<_>>>()?;
-        Channels::over(chosen, geometry, options.secret, 1, ends)
+        let sockets = (0..options.channels)
+            .map(|_| (0..options.local).map(bind_socket).collect::<PmResult<Vec<_>>>())
+            .collect::<PmResult<Vec<_>>>()?;
+        VerbsChannels::from_sockets(chosen, geometry, options.secret, 1, sockets)
     }
 
     /// For people.
@@ -48,40 +48,46 @@ impl Channels {
 }
 
 /// The port that these options name. NoDevice: there is none, and PM_DEBUG says why.
-pub(super) fn choose(options: &Options) -> Result<Chosen> {
-    find(options).map_err(|why| {
-        debug::say(debug::ERROR, || format!("device verbs: {why}; use ethernet"));
+pub(super) fn choose(options: &VerbsOptions) -> PmResult<SelectedPort> {
+    find_port(options).map_err(|why| {
+        debug::log(debug::ERROR, || format!("device verbs: {why}; use ethernet"));
         Error::NoDevice
     })
 }
 
-fn find(options: &Options) -> std::result::Result<Chosen, String> {
-    let library = Library::get().map_err(|lack| lack.to_string())?;
-    let adapters = library.adapters().map_err(|lack| lack.to_string())?;
-    let chosen = choice::choose(&adapters, options)?;
-    if chosen.iwarp {
+fn find_port(options: &VerbsOptions) -> std::result::Result<SelectedPort, String> {
+    let library = Library::get().map_err(|unavailable| unavailable.to_string())?;
+    let adapters = library.adapters().map_err(|unavailable| unavailable.to_string())?;
+    let chosen = port_selection::choose(&adapters, options)?;
+    if chosen.is_iwarp {
         // Said here and now, where it can be said why.
-        manager::probe(&chosen, options.link.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)))?;
+        connection_manager::probe(
+            &chosen,
+            options.link.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        )?;
     }
     Ok(chosen)
 }
 
-pub(super) fn describe(chosen: &Chosen) -> String {
-    let Chosen { adapter, port, .. } = chosen;
-    let kind = match (chosen.iwarp, port.ethernet) {
+pub(super) fn describe(chosen: &SelectedPort) -> String {
+    let SelectedPort { adapter, port, .. } = chosen;
+    let kind = match (chosen.is_iwarp, port.is_ethernet) {
         (true, _) => "iWARP",
         (false, true) => "RoCE",
         (false, false) => "InfiniBand",
     };
     let address = match &chosen.gid {
         Some(gid) => format!("GID {} {}", gid.index, std::net::Ipv6Addr::from(gid.bytes)),
-        None if chosen.iwarp => "by rdma_cm".to_owned(),
+        None if chosen.is_iwarp => "by rdma_cm".to_owned(),
         None => format!("LID {}", port.lid),
     };
-    let place = format!("{adapter} port {}, {kind}, {address}, MTU {}", port.number, port.mtu);
-    let key = port.partitions.get(chosen.partition);
-    key.map_or(place.clone(), |key| {
-        format!("{place}, partition {key:#06x}, service level {}", chosen.level)
+    let port_text = format!("{adapter} port {}, {kind}, {address}, MTU {}", port.number, port.mtu);
+    let partition_key = port.partitions.get(chosen.partition_index);
+    partition_key.map_or(port_text.clone(), |partition_key| {
+        format!(
+            "{port_text}, partition {partition_key:#06x}, service level {}",
+            chosen.service_level
+        )
     })
 }
 
@@ -90,5 +96,6 @@ pub(super) fn describe(chosen: &Chosen) -> String {
 /// # Errors
 /// Which of library, kernel and adapter is missing.
 pub fn probe() -> std::result::Result<String, String> {
-    find(&Options::parse(&[]).map_err(|error| error.to_string())?).map(|chosen| describe(&chosen))
+    find_port(&VerbsOptions::parse(&[]).map_err(|error| error.to_string())?)
+        .map(|chosen| describe(&chosen))
 }

@@ -3,11 +3,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::Endpoint;
-use super::engine::Engine;
+use super::VerbsEndpoint;
+use super::engine::VerbsEngine;
 use crate::debug;
-use crate::device::network::{Engine as _, Pass};
-use crate::error::{Error, Result};
+use crate::device::net_common::{Engine as _, ProgressMode};
+use crate::error::{Error, PmResult};
 use crate::sync::Ordering;
 use crate::threads;
 use nix::poll::{PollFd, PollFlags, poll};
@@ -17,80 +17,85 @@ use std::time::{Duration, Instant};
 
 /// The longest sleep: for what the owner writes to the slab; and while messages are on the way,
 /// for failures of which only a poll tells.
-const REST: Duration = Duration::from_millis(100);
-const SHORT_REST: Duration = Duration::from_millis(20);
+const MAX_SLEEP_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_BUSY_SLEEP_INTERVAL: Duration = Duration::from_millis(20);
 /// How long an exit waits for acknowledgements at most: the owner brings home what is left.
-const LINGER: Duration = Duration::from_millis(200);
+const EXIT_ACK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Of a thread.
 pub(super) const STACK: usize = 256 << 10;
 
 /// Starts it. NoMemory: the kernel gives no thread.
-pub(super) fn start(endpoint: &Arc<Endpoint>) -> Result<()> {
-    let of_thread = endpoint.clone();
-    threads::spawn("score-pm", STACK, move || of_thread.attend()).map_err(|why| {
-        debug::say(debug::ERROR, || format!("verbs: no progress thread: {why}"));
-        Error::NoMemory
-    })
+pub(super) fn start(endpoint: &Arc<VerbsEndpoint>) -> PmResult<()> {
+    let thread_endpoint = endpoint.clone();
+    threads::spawn("score-pm", STACK, move || thread_endpoint.run_progress_thread()).map_err(
+        |why| {
+            debug::log(debug::ERROR, || format!("verbs: no progress thread: {why}"));
+            Error::NoMemory
+        },
+    )
 }
 
-impl Endpoint {
+impl VerbsEndpoint {
     /// By the thread, until the endpoint is given up.
-    fn attend(&self) {
-        let (adapter, socket, manager) = {
-            let engine = self.served.enter();
+    fn run_progress_thread(&self) {
+        let (adapter, socket, manager_fd) = {
+            let engine = self.progress_lock.lock();
             let Ok(socket) = engine.socket.try_clone() else { return };
-            (engine.adapter.clone(), socket, engine.manager_bell())
+            (engine.adapter.clone(), socket, engine.manager_notify_fd())
         };
-        let bell = manager.as_ref().map_or(self.net.stop.as_fd(), |bell| bell.as_fd());
-        let mut wait = Duration::ZERO;
-        while self.left.load(Ordering::Acquire) == 0 {
-            let of_adapter = [adapter.channel_fd(), adapter.events_fd()];
-            let fds = [socket.as_fd(), of_adapter[0], of_adapter[1], self.net.stop.as_fd(), bell];
+        let wakeup_fd =
+            manager_fd.as_ref().map_or(self.net.stop.as_fd(), |eventfd| eventfd.as_fd());
+        let mut max_sleep = Duration::ZERO;
+        while self.closed.load(Ordering::Acquire) == 0 {
+            let adapter_fds = [adapter.completion_fd(), adapter.async_event_fd()];
+            let fds =
+                [socket.as_fd(), adapter_fds[0], adapter_fds[1], self.net.stop.as_fd(), wakeup_fd];
             let mut fds = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
             // An adapter that has gone would wake it without end.
             let count = if self.is_broken() { 1 } else { fds.len() };
-            let timeout = wait.as_micros().div_ceil(1000).min(100) as u8;
-            let _ = poll(&mut fds[..count], timeout);
-            if self.left.load(Ordering::Acquire) != 0 {
+            let timeout_ms = max_sleep.as_micros().div_ceil(1000).min(100) as u8;
+            let _ = poll(&mut fds[..count], timeout_ms);
+            if self.closed.load(Ordering::Acquire) != 0 {
                 return;
             }
-            let _ = manager.as_ref().map(|bell| bell.read());
-            wait = self.look(fds[1].any().unwrap_or(false));
+            let _ = manager_fd.as_ref().map(|eventfd| eventfd.read());
+            max_sleep = self.service_once(fds[1].any().unwrap_or(false));
         }
     }
 
     /// Answers how long the thread may sleep. `came`: the adapter says that something has come.
-    fn look(&self, came: bool) -> Duration {
-        let mut wait = REST;
-        let mut ring = false;
-        drop(self.served.enter());
-        let pass = |engine: &mut Engine| {
-            if came {
+    fn service_once(&self, has_event: bool) -> Duration {
+        let mut max_sleep = MAX_SLEEP_INTERVAL;
+        let mut must_ring = false;
+        drop(self.progress_lock.lock());
+        let pass = |engine: &mut VerbsEngine| {
+            if has_event {
                 engine.adapter.drain_channel();
             }
-            engine.attend(&self.lanes);
-            ring |= engine.pass(&self.lanes, Pass::All) && self.lanes.bell.must_ring();
+            engine.service(&self.queues);
+            must_ring |= engine.progress(&self.queues, ProgressMode::All)
+                && self.queues.wakeup_flag.take_wakeup();
             self.net.broken.store(u64::from(engine.is_broken), Ordering::Release);
-            if !engine.is_quiet() {
-                wait = SHORT_REST;
+            if !engine.is_idle() {
+                max_sleep = MAX_BUSY_SLEEP_INTERVAL;
             }
-            if let Some(nanoseconds) = engine.wait() {
-                wait = wait.min(Duration::from_nanos(nanoseconds));
+            if let Some(timer_ns) = engine.time_to_timer_ns() {
+                max_sleep = max_sleep.min(Duration::from_nanos(timer_ns));
             }
         };
-        self.served.serve(pass, || true);
-        if ring {
-            self.select.ring();
+        self.progress_lock.run_exclusive(pass, || true);
+        if must_ring {
+            self.select.notify();
         }
-        wait
+        max_sleep
     }
 
     /// Waits until what was sent is acknowledged.
-    pub(super) fn linger(&self) {
-        let end = Instant::now() + LINGER;
-        while self.is_send_done() == Err(Error::Busy) && Instant::now() < end {
-            self.look(false);
+    pub(super) fn wait_for_acks(&self) {
+        let deadline = Instant::now() + EXIT_ACK_TIMEOUT;
+        while self.is_send_done() == Err(Error::Busy) && Instant::now() < deadline {
+            self.service_once(false);
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -4,11 +4,11 @@
 // UNSAFETY: registers memory of the application, at its word.
 #![expect(unsafe_code)]
 
-use super::adapter::{Access, Adapter, Buffers, Registered};
+use super::adapter::{AccessRights, Adapter, DmaBuffer, MemoryRegion};
 use crate::debug;
-use crate::error::{Error, Result};
-use crate::pin::{Cache, Id, Options, Registrar, Span};
-use crate::remote::{AddrHandle, Number, Region, SLOTS};
+use crate::error::{Error, PmResult};
+use crate::pin::{Cache, CacheOptions, PageRange, Registrar, UseId};
+use crate::rma::{AddrHandle, Region, RegionId, SLOTS};
 use crate::sync::Ordering;
 use std::collections::HashMap;
 use std::io;
@@ -16,119 +16,128 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bytes of an entry: state and number, address, length, key and number. Number twice: who reads it
 /// while it is written sees that they differ.
-pub(super) const ENTRY: usize = 32;
-const WORDS: usize = ENTRY / 8;
-const USED: u64 = 1 << 63;
+pub(super) const ENTRY_LEN: usize = 32;
+const ENTRY_WORDS: usize = ENTRY_LEN / 8;
+const ENTRY_VALID: u64 = 1 << 63;
 /// Nobody may write there.
-const CONSTANT: u64 = 1 << 62;
+const READ_ONLY: u64 = 1 << 62;
 
 /// What the pin-down cache registers with.
-struct Pinner(Arc<Adapter>);
+struct VerbsRegistrar(Arc<Adapter>);
 
-impl Registrar for Pinner {
-    type Registration = Arc<Registered<()>>;
+impl Registrar for VerbsRegistrar {
+    type Registration = Arc<MemoryRegion<()>>;
 
-    fn pin(&mut self, span: Span) -> std::result::Result<Arc<Registered<()>>, i32> {
+    fn pin(&mut self, span: PageRange) -> std::result::Result<Arc<MemoryRegion<()>>, i32> {
         let (start, len) = (span.start() as *mut u8, span.bytes());
-        let pin = |access| -> io::Result<Registered<()>> {
+        let pin = |access| -> io::Result<MemoryRegion<()>> {
             // SAFETY: the pages are pinned, so that the adapter reaches what was here whatever
             // becomes of the addresses; what is not mapped is refused.
-            unsafe { Registered::new(&self.0, (), start, len, access) }
+            unsafe { MemoryRegion::new(&self.0, (), start, len, access) }
         };
         let errno = |why: io::Error| why.raw_os_error().unwrap_or(libc::EIO);
-        match pin(Access::All).map_err(errno) {
+        match pin(AccessRights::RemoteReadWrite).map_err(errno) {
             // Perhaps it may only be read.
-            Err(libc::EFAULT | libc::EACCES | libc::EPERM) => pin(Access::Constant).map_err(errno),
+            Err(libc::EFAULT | libc::EACCES | libc::EPERM) => {
+                pin(AccessRights::ReadOnly).map_err(errno)
+            }
             other => other,
         }
         .map(Arc::new)
     }
 
-    fn unpin(&mut self, registration: Arc<Registered<()>>) {
+    fn unpin(&mut self, registration: Arc<MemoryRegion<()>>) {
         drop(registration);
     }
 }
 
 /// A region of this process.
-struct Own {
+struct LocalRegion {
     addr: usize,
     len: usize,
     lkey: u32,
-    constant: bool,
-    id: Id,
+    is_read_only: bool,
+    id: UseId,
 }
 
 /// See the module.
-pub(super) struct Regions {
+pub(super) struct VerbsRegions {
     /// Made with the first region. None inside: it cannot be.
-    cache: OnceLock<Option<Cache<Pinner>>>,
-    own: Mutex<HashMap<u32, Own>>,
-    table: Registered<Arc<Buffers>>,
+    cache: OnceLock<Option<Cache<VerbsRegistrar>>>,
+    local_regions: Mutex<HashMap<u32, LocalRegion>>,
+    table: MemoryRegion<Arc<DmaBuffer>>,
     adapter: Arc<Adapter>,
 }
 
-impl Regions {
-    pub(super) fn new(adapter: &Arc<Adapter>) -> std::result::Result<Regions, String> {
-        Ok(Regions {
+impl VerbsRegions {
+    pub(super) fn new(adapter: &Arc<Adapter>) -> std::result::Result<VerbsRegions, String> {
+        Ok(VerbsRegions {
             cache: OnceLock::new(),
-            own: Mutex::default(),
-            table: Registered::buffers(adapter, SLOTS * ENTRY, Access::Read)?,
+            local_regions: Mutex::default(),
+            table: MemoryRegion::allocate(adapter, SLOTS * ENTRY_LEN, AccessRights::RemoteRead)?,
             adapter: adapter.clone(),
         })
     }
 
     /// Where peers find the table, and its key.
-    pub(super) fn table(&self) -> (u64, u32) {
-        (self.table.keeps.at(0, 8).addr() as u64, self.table.rkey)
+    pub(super) fn table_addr_and_key(&self) -> (u64, u32) {
+        (self.table.memory.addr(0, 8).addr() as u64, self.table.rkey)
     }
 
-    fn own(&self) -> MutexGuard<'_, HashMap<u32, Own>> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_local_regions(&self) -> MutexGuard<'_, HashMap<u32, LocalRegion>> {
+        self.local_regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Pins it, and lists it. NoSpace: no more memory can be pinned. Invalid: it is not mapped.
-    pub(super) fn publish(&self, region: &Region) -> Result<()> {
-        let make = || Cache::new(Pinner(self.adapter.clone()), Options::default()).ok();
-        let cache = self.cache.get_or_init(make).as_ref().ok_or(Error::NoMemory)?;
+    pub(super) fn publish(&self, region: &Region) -> PmResult<()> {
+        let create_cache =
+            || Cache::new(VerbsRegistrar(self.adapter.clone()), CacheOptions::default()).ok();
+        let cache = self.cache.get_or_init(create_cache).as_ref().ok_or(Error::NoMemory)?;
         let lock = cache.lock(region.addr, region.len)?;
         let (lkey, rkey) = (lock.registration.lkey, lock.registration.rkey);
-        let (number, addr, len) = (region.number.bits(), region.addr, region.len);
-        let constant = lock.registration.access == Access::Constant;
-        self.own().insert(number, Own { addr, len, lkey, constant, id: lock.id });
+        let (number, addr, len) = (region.id.bits(), region.addr, region.len);
+        let is_read_only = lock.registration.access == AccessRights::ReadOnly;
+        self.lock_local_regions()
+            .insert(number, LocalRegion { addr, len, lkey, is_read_only, id: lock.id });
         let key = u64::from(number) << 32 | u64::from(rkey);
-        let state = USED | if constant { CONSTANT } else { 0 } | u64::from(number);
+        let state = ENTRY_VALID | if is_read_only { READ_ONLY } else { 0 } | u64::from(number);
         let words = [state, addr as u64, len as u64, key];
         // The state last.
-        for at in [1, 2, 3, 0] {
-            self.word(region.number, at).store(words[at], Ordering::Release);
+        for index in [1, 2, 3, 0] {
+            self.word(region.id, index).store(words[index], Ordering::Release);
         }
         Ok(())
     }
 
-    fn word(&self, number: Number, at: usize) -> &crate::sync::AtomicU64 {
-        self.table.keeps.word(number.slot() * WORDS + at)
+    fn word(&self, number: RegionId, index: usize) -> &crate::sync::AtomicU64 {
+        self.table.memory.word(number.slot() * ENTRY_WORDS + index)
     }
 
     /// It is listed no more, and pinned as long as the cache likes.
-    pub(super) fn withdraw(&self, number: Number) {
-        for at in [0, 3] {
-            self.word(number, at).store(0, Ordering::Release);
+    pub(super) fn withdraw(&self, number: RegionId) {
+        for index in [0, 3] {
+            self.word(number, index).store(0, Ordering::Release);
         }
-        let Some(own) = self.own().remove(&number.bits()) else { return };
+        let Some(local_region) = self.lock_local_regions().remove(&number.bits()) else { return };
         if let Some(Some(cache)) = self.cache.get()
-            && cache.unlock(own.id).is_err()
+            && cache.unlock(local_region.id).is_err()
         {
-            debug::say(debug::WARNING, || "verbs: a region was pinned by another process".into());
+            debug::log(debug::WARNING, || "verbs: a region was pinned by another process".into());
         }
     }
 
     /// Where the `len` bytes at an own handle lie, and their key. Invalid: it is not locked, does
     /// not reach, or may not be written to, where `written` says that it will be.
-    pub(super) fn find(&self, handle: AddrHandle, len: usize, written: bool) -> Result<(u64, u32)> {
-        let own = self.own();
-        let region = own.get(&handle.number()).ok_or(Error::Invalid)?;
+    pub(super) fn find(
+        &self,
+        handle: AddrHandle,
+        len: usize,
+        will_be_written: bool,
+    ) -> PmResult<(u64, u32)> {
+        let local_regions = self.lock_local_regions();
+        let region = local_regions.get(&handle.region_bits()).ok_or(Error::Invalid)?;
         let offset = handle.offset();
-        if written && region.constant {
+        if will_be_written && region.is_read_only {
             return Err(Error::Invalid);
         }
         if offset.checked_add(len as u64).is_none_or(|end| end > region.len as u64) {
@@ -140,32 +149,33 @@ impl Regions {
 
 /// A region of a peer, as its table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct There {
+pub(super) struct RemoteRegion {
     addr: u64,
     len: u64,
     pub(super) rkey: u32,
     /// Nobody may write there.
-    pub(super) constant: bool,
+    pub(super) is_read_only: bool,
 }
 
 /// Where the entry of a region lies in a table at `table`.
-pub(super) fn entry_at(table: u64, number: u32) -> u64 {
-    table.wrapping_add((number as usize % SLOTS * ENTRY) as u64)
+pub(super) fn entry_addr(table: u64, number: u32) -> u64 {
+    table.wrapping_add((number as usize % SLOTS * ENTRY_LEN) as u64)
 }
 
-impl There {
+impl RemoteRegion {
     /// None: there is no such region.
-    pub(super) fn parse(words: [u64; WORDS], number: u32) -> Option<There> {
+    pub(super) fn parse(words: [u64; ENTRY_WORDS], number: u32) -> Option<RemoteRegion> {
         let [state, addr, len, key] = words;
-        let constant = state & CONSTANT != 0;
-        let same = state & !CONSTANT == USED | u64::from(number) && key >> 32 == u64::from(number);
-        same.then_some(There { addr, len, rkey: key as u32, constant })
+        let is_read_only = state & READ_ONLY != 0;
+        let is_valid =
+            state & !READ_ONLY == ENTRY_VALID | u64::from(number) && key >> 32 == u64::from(number);
+        is_valid.then_some(RemoteRegion { addr, len, rkey: key as u32, is_read_only })
     }
 
     /// The address of `len` bytes from `offset` on. None: they are not all in it.
-    pub(super) fn reach(&self, offset: u64, len: usize) -> Option<u64> {
-        let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
-        self.addr.checked_add(offset).filter(|_| inside)
+    pub(super) fn addr_of(&self, offset: u64, len: usize) -> Option<u64> {
+        let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
+        self.addr.checked_add(offset).filter(|_| is_inside)
     }
 }
 
@@ -174,24 +184,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_is_a_region_only_under_its_own_number_and_to_its_end() {
+    fn an_entry_is_a_region_under_its_own_number_only_and_up_to_its_end() {
         let number = 0x7a_b00f;
-        let words = [USED | 0x7a_b00f, 4096, 100, 0x7a_b00f << 32 | 9];
-        let there = There::parse(words, number).unwrap();
-        assert!(!there.constant);
-        let mut constant = words;
-        constant[0] |= CONSTANT;
-        assert!(There::parse(constant, number).is_some_and(|there| there.constant));
-        assert_eq!((there.reach(0, 100), there.reach(99, 1)), (Some(4096), Some(4195)));
+        let words = [ENTRY_VALID | 0x7a_b00f, 4096, 100, 0x7a_b00f << 32 | 9];
+        let region = RemoteRegion::parse(words, number).unwrap();
+        assert!(!region.is_read_only);
+        let mut read_only = words;
+        read_only[0] |= READ_ONLY;
+        assert!(RemoteRegion::parse(read_only, number).is_some_and(|region| region.is_read_only));
+        assert_eq!((region.addr_of(0, 100), region.addr_of(99, 1)), (Some(4096), Some(4195)));
         for (offset, len) in [(0, 101), (100, 1), (u64::MAX, 2), (1, usize::MAX)] {
-            assert_eq!(there.reach(offset, len), None, "{offset} {len}");
+            assert_eq!(region.addr_of(offset, len), None, "{offset} {len}");
         }
-        assert_eq!(There::parse(words, number + 1), None);
-        for changed in 0..WORDS {
+        assert_eq!(RemoteRegion::parse(words, number + 1), None);
+        for word_index in 0..ENTRY_WORDS {
             let mut torn = words;
-            torn[changed] = 0;
-            let is_torn = There::parse(torn, number).is_none();
-            assert_eq!(is_torn, changed == 0 || changed == 3, "{changed}");
+            torn[word_index] = 0;
+            let is_torn = RemoteRegion::parse(torn, number).is_none();
+            assert_eq!(is_torn, word_index == 0 || word_index == 3, "{word_index}");
         }
     }
 }

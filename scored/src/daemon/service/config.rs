@@ -5,29 +5,29 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use score_hosts::placement::mixable;
-use score_hosts::request::{parse_hosts, parse_nodes};
-use score_hosts::{Context, Database, Host, Network, evaluate, source};
+use score_hosts::node_request::{parse_hosts, parse_nodes};
+use score_hosts::placement::homogeneous_pools;
+use score_hosts::{Context, Database, Host, Network, database_file, evaluate};
 use score_proto::nodeset::NodeSet;
 use score_tree::key::Key;
 
 use score_proto::network::HostNetwork;
 
-use crate::cluster::HostSetting;
-use crate::start;
+use crate::cluster::HostConfig;
+use crate::launch;
 
 /// Where the service listens (manual, scored(8)).
-pub const PORT: u16 = 9901;
+pub const DEFAULT_PORT: u16 = 9901;
 /// Jobs that may share a processor.
-const ROWS: u32 = 8;
+const DEFAULT_MAX_ROWS: u32 = 8;
 /// The key of the cluster.
-pub const KEY: &str = "/etc/score/cluster.key";
+pub const DEFAULT_KEY_PATH: &str = "/etc/score/cluster.key";
 /// Where scruns of this host call.
-pub const SOCKET: &str = score_proto::env::DEFAULT_SOCKET;
+pub const DEFAULT_SOCKET_PATH: &str = score_proto::env::DEFAULT_SOCKET;
 
 /// What the command line says.
 #[derive(Debug, Default)]
-pub struct Setting {
+pub struct ServiceOptions {
     /// `-group EXPR`: the hosts of the cluster; all of the database when absent.
     pub group: Option<String>,
     /// `-file FILE`: the database.
@@ -57,24 +57,24 @@ pub struct Setting {
     /// `-v`
     pub verbose: bool,
     /// `-page PORT|ADDRESS:PORT|off`
-    pub page: PageAt,
+    pub page: PageListen,
     /// Options that have no effect: what is said of them.
     pub notices: Vec<String>,
 }
 
 /// Where the server's page listens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum PageAt {
+pub enum PageListen {
     /// At a free port of the loopback interface.
     #[default]
-    Free,
+    EphemeralPort,
     /// There.
     Address(SocketAddr),
     /// Nowhere.
-    Off,
+    Disabled,
 }
 
-impl PageAt {
+impl PageListen {
     /// Reads `PORT`, `ADDRESS:PORT` or `off`.
     ///
     /// # Errors
@@ -82,8 +82,8 @@ impl PageAt {
     pub fn parse(word: &str) -> Result<Self, String> {
         let on_loopback = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         match (word, word.parse().map(on_loopback), word.parse()) {
-            ("off", ..) => Ok(PageAt::Off),
-            (_, Ok(address), _) | (_, _, Ok(address)) => Ok(PageAt::Address(address)),
+            ("off", ..) => Ok(PageListen::Disabled),
+            (_, Ok(address), _) | (_, _, Ok(address)) => Ok(PageListen::Address(address)),
             _ => Err(format!("-page {word}: a port, ADDRESS:PORT or off is wanted")),
         }
     }
@@ -91,9 +91,9 @@ impl PageAt {
     /// The address, if there is to be a page.
     pub fn address(self) -> Option<SocketAddr> {
         match self {
-            PageAt::Free => Some(SocketAddr::from(([127, 0, 0, 1], 0))),
-            PageAt::Address(address) => Some(address),
-            PageAt::Off => None,
+            PageListen::EphemeralPort => Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            PageListen::Address(address) => Some(address),
+            PageListen::Disabled => None,
         }
     }
 }
@@ -102,11 +102,11 @@ impl PageAt {
 #[derive(Debug)]
 pub struct Config {
     /// All hosts, the server first.
-    pub hosts: Vec<HostSetting>,
+    pub hosts: Vec<HostConfig>,
     /// The networks of each.
     pub networks: Vec<Vec<HostNetwork>>,
     /// Which one this is.
-    pub own: usize,
+    pub local_index: usize,
     /// Where the server listens.
     pub server: SocketAddr,
     /// Where this daemon listens.
@@ -119,7 +119,7 @@ pub struct Config {
     pub rows: u32,
     database: Option<Database>,
     /// What the database says of the hosts, in their order.
-    records: Vec<Host>,
+    host_records: Vec<Host>,
 }
 
 impl Config {
@@ -127,61 +127,67 @@ impl Config {
     ///
     /// # Errors
     /// One line: file, word, host at fault.
-    pub fn read(setting: &Setting) -> Result<Self, String> {
-        let variable = std::env::var_os(source::VARIABLE);
-        let path = source::locate(setting.file.as_deref(), variable.as_deref())?;
-        let database = path.map(|path| Database::load(&path, &source::disk));
-        let database = database.transpose().map_err(|fault| fault.to_string())?;
-        let mut hosts = chosen(setting, database.as_ref())?;
-        let regular = hosts.len();
+    pub fn read(options: &ServiceOptions) -> Result<Self, String> {
+        let env_path = std::env::var_os(database_file::DATABASE_ENV);
+        let path = database_file::locate(options.file.as_deref(), env_path.as_deref())?;
+        let database = path.map(|path| Database::load(&path, &database_file::read_from_disk));
+        let database = database.transpose().map_err(|error| error.to_string())?;
+        let mut hosts = select_hosts(options, database.as_ref())?;
+        let regular_count = hosts.len();
         let spare_for = add_spares(&mut hosts, database.as_ref());
-        let own = own(setting, &hosts)?;
-        let server = match &setting.server {
-            None => regular - 1,
-            Some(name) => start::position_of(name, &names(&hosts[..regular]))
-                .ok_or_else(|| format!("-server {name}: not one of the {regular} hosts"))?,
+        let local_index = local_host_index(options, &hosts)?;
+        let server = match &options.server {
+            None => regular_count - 1,
+            Some(name) => launch::position_of(name, &names(&hosts[..regular_count]))
+                .ok_or_else(|| format!("-server {name}: not one of the {regular_count} hosts"))?,
         };
         let key = match hosts.len() {
             1 => None,
             _ => {
-                let path = setting.key.clone().unwrap_or_else(|| KEY.into());
-                Some(Key::load(&path).map_err(|fault| {
-                    format!("{fault} (scored -makekey FILE makes one; every host needs the same)")
+                let path = options.key.clone().unwrap_or_else(|| DEFAULT_KEY_PATH.into());
+                Some(Key::load(&path).map_err(|error| {
+                    format!("{error} (scored -makekey FILE makes one; every host needs the same)")
                 })?)
             }
         };
-        let port = setting.port.unwrap_or(PORT);
-        let alone = hosts.len() == 1;
-        let network = setting.network.as_deref();
+        let port = options.port.unwrap_or(DEFAULT_PORT);
+        let is_single_host = hosts.len() == 1;
+        let network = options.network.as_deref();
         let network = network.map(|name| network_of(name, database.as_ref())).transpose()?;
-        let address = |host: &Host| match alone {
+        let address = |host: &Host| match is_single_host {
             true => Ok(SocketAddr::from(([127, 0, 0, 1], port))),
             false => resolve(host, network, port),
         };
-        let (server_address, address) = (address(&hosts[server])?, address(&hosts[own])?);
-        let mut list: Vec<_> = (0..hosts.len()).collect();
+        let (server_address, address) = (address(&hosts[server])?, address(&hosts[local_index])?);
+        let mut order: Vec<_> = (0..hosts.len()).collect();
         // The server first, the others in their order.
-        list.swap(0, server);
-        list[1..].sort_unstable();
-        let number = |at: u32| list.iter().position(|one| *one == at as usize).map(|at| at as u32);
-        let setting_of = |at: &usize| {
-            let spare_for = spare_for[*at].iter().filter_map(|at| number(*at)).collect();
-            Ok(HostSetting { spare_for, ..host_setting(&hosts[*at], *at == own)? })
+        order.swap(0, server);
+        order[1..].sort_unstable();
+        let new_index = |index: u32| {
+            order
+                .iter()
+                .position(|old_index| *old_index == index as usize)
+                .map(|index| index as u32)
         };
-        let settings: Result<Vec<_>, String> = list.iter().map(setting_of).collect();
-        let position = list.iter().position(|at| *at == own);
-        let networks = list.iter().map(|at| networks(&hosts[*at])).collect();
+        let host_config_of = |index: &usize| {
+            let spare_for =
+                spare_for[*index].iter().filter_map(|spared| new_index(*spared)).collect();
+            Ok(HostConfig { spare_for, ..host_config(&hosts[*index], *index == local_index)? })
+        };
+        let host_configs: Result<Vec<_>, String> = order.iter().map(host_config_of).collect();
+        let local_position = order.iter().position(|index| *index == local_index);
+        let networks = order.iter().map(|index| host_networks(&hosts[*index])).collect();
         Ok(Self {
-            hosts: settings?,
+            hosts: host_configs?,
             networks,
-            own: position.unwrap_or(0),
+            local_index: local_position.unwrap_or(0),
             server: server_address,
             address,
             key,
-            operators: operators(&setting.operators)?,
-            rows: setting.rows.unwrap_or(ROWS),
+            operators: operators(&options.operators)?,
+            rows: options.rows.unwrap_or(DEFAULT_MAX_ROWS),
             database,
-            records: list.iter().map(|at| hosts[*at].clone()).collect(),
+            host_records: order.iter().map(|index| hosts[*index].clone()).collect(),
         })
     }
 
@@ -190,22 +196,23 @@ impl Config {
     /// # Errors
     /// One line that says what it names instead.
     pub fn check(&self, expression: &str) -> Result<(), String> {
-        let known = |name: &str| self.hosts.iter().any(|host| host.name == name);
-        if expression.is_empty() || known(expression) {
+        let is_member = |name: &str| self.hosts.iter().any(|host| host.name == name);
+        if expression.is_empty() || is_member(expression) {
             return Ok(());
         }
         // A user's expression must not have root read files.
-        let no_file: source::Read<'_> = &|_| Err(std::io::ErrorKind::PermissionDenied.into());
+        let no_file: database_file::ReadFile<'_> =
+            &|_| Err(std::io::ErrorKind::PermissionDenied.into());
         let context = Context { database: self.database.as_ref(), ..Context::new(no_file) };
         let hosts = evaluate(expression, &context)
-            .map_err(|fault| format!("scored={expression}: {fault}"))?;
-        match hosts.iter().find(|host| !known(&host.name)) {
+            .map_err(|error| format!("scored={expression}: {error}"))?;
+        match hosts.iter().find(|host| !is_member(&host.name)) {
             None => Ok(()),
             Some(other) => Err(format!(
                 "scored={expression}: {} is not of the cluster that the scored of this host ({}) \
                  serves; that has {}",
                 other.name,
-                self.hosts[self.own].name,
+                self.hosts[self.local_index].name,
                 summary(&self.hosts)
             )),
         }
@@ -217,26 +224,26 @@ impl Config {
     /// # Errors
     /// One line: no host is of the kind that is wanted.
     pub fn pools(&self, options: &[(String, Option<String>)]) -> Result<Vec<NodeSet>, String> {
-        let given = options.iter().find(|(key, _)| matches!(key.as_str(), "nodes" | "hosts"));
-        let kind = match given {
+        let node_option = options.iter().find(|(key, _)| matches!(key.as_str(), "nodes" | "hosts"));
+        let kind = match node_option {
             Some((key, Some(value))) => {
                 let parse = if key == "hosts" { parse_hosts } else { parse_nodes };
-                parse(value).map_err(|fault| format!("{key}={value}: {fault}"))?.kind
+                parse(value).map_err(|error| format!("{key}={value}: {error}"))?.kind
             }
             _ => None,
         };
         let hetero =
             options.iter().any(|(key, _)| matches!(key.as_str(), "hetero" | "heterogeneous"));
-        let pools = mixable(&self.records, kind.as_ref(), hetero)?;
-        if pools.len() == 1 && pools[0].len() == self.records.len() {
+        let pools = homogeneous_pools(&self.host_records, kind.as_ref(), hetero)?;
+        if pools.len() == 1 && pools[0].len() == self.host_records.len() {
             return Ok(Vec::new());
         }
-        let set = |pool: Vec<usize>| pool.into_iter().map(|at| at as u32).collect();
-        Ok(pools.into_iter().map(set).collect())
+        let to_set = |pool: Vec<usize>| pool.into_iter().map(|index| index as u32).collect();
+        Ok(pools.into_iter().map(to_set).collect())
     }
 }
 
-fn summary(hosts: &[HostSetting]) -> String {
+fn summary(hosts: &[HostConfig]) -> String {
     let names: Vec<_> = hosts.iter().take(4).map(|host| host.name.as_str()).collect();
     match hosts.len() {
         0..=4 => names.join(", "),
@@ -244,16 +251,19 @@ fn summary(hosts: &[HostSetting]) -> String {
     }
 }
 
-fn chosen(setting: &Setting, database: Option<&Database>) -> Result<Vec<Host>, String> {
-    let hosts = match (&setting.group, database) {
+fn select_hosts(
+    options: &ServiceOptions,
+    database: Option<&Database>,
+) -> Result<Vec<Host>, String> {
+    let hosts = match (&options.group, database) {
         (None, None) => {
-            let name = setting.host.clone().unwrap_or_else(start::own_name);
+            let name = options.host.clone().unwrap_or_else(launch::local_name);
             vec![Host { name, processors: Some(processors()), ..Host::default() }]
         }
         (None, Some(database)) => database.hosts().to_vec(),
         (Some(group), database) => {
-            let context = Context { database, ..Context::new(&source::disk) };
-            evaluate(group, &context).map_err(|fault| format!("-group {group}: {fault}"))?
+            let context = Context { database, ..Context::new(&database_file::read_from_disk) };
+            evaluate(group, &context).map_err(|error| format!("-group {group}: {error}"))?
         }
     };
     if let Some(host) = hosts.iter().find(|host| host.is_virtual) {
@@ -265,31 +275,31 @@ fn chosen(setting: &Setting, database: Option<&Database>) -> Result<Vec<Host>, S
 /// Appends the spares that are not hosts of the cluster anyway; for which hosts each of all stands
 /// in (scorehosts.db, `spare`).
 fn add_spares(hosts: &mut Vec<Host>, database: Option<&Database>) -> Vec<Vec<u32>> {
-    let regular = hosts.len();
-    let mut spare_for = vec![Vec::new(); regular];
-    for at in 0..regular {
-        for name in hosts[at].spares.clone() {
+    let regular_count = hosts.len();
+    let mut spare_for = vec![Vec::new(); regular_count];
+    for index in 0..regular_count {
+        for name in hosts[index].spares.clone() {
             let Some(spare) = database.and_then(|database| database.host(&name)) else { continue };
-            let known = hosts.iter().position(|host| host.name == spare.name);
-            let place = known.unwrap_or_else(|| {
+            let existing = hosts.iter().position(|host| host.name == spare.name);
+            let index_of_spare = existing.unwrap_or_else(|| {
                 hosts.push(spare.clone());
                 spare_for.push(Vec::new());
                 hosts.len() - 1
             });
             // Who has a place of its own stands in for nobody.
-            if place >= regular {
-                spare_for[place].push(at as u32);
+            if index_of_spare >= regular_count {
+                spare_for[index_of_spare].push(index as u32);
             }
         }
     }
     spare_for
 }
 
-fn own(setting: &Setting, hosts: &[Host]) -> Result<usize, String> {
-    let name = setting.host.clone().unwrap_or_else(start::own_name);
-    let found = start::position_of(&name, &names(hosts));
+fn local_host_index(options: &ServiceOptions, hosts: &[Host]) -> Result<usize, String> {
+    let name = options.host.clone().unwrap_or_else(launch::local_name);
+    let by_name = launch::position_of(&name, &names(hosts));
     let by_address = || hosts.iter().position(|host| host.is_machine(&name));
-    found.or_else(|| setting.host.is_none().then(by_address).flatten()).ok_or_else(|| {
+    by_name.or_else(|| options.host.is_none().then(by_address).flatten()).ok_or_else(|| {
         format!("this host is {name}, which is not one of the cluster (-group, -file, -host)")
     })
 }
@@ -298,13 +308,13 @@ fn names(hosts: &[Host]) -> Vec<String> {
     hosts.iter().map(|host| host.name.clone()).collect()
 }
 
-fn host_setting(host: &Host, is_own: bool) -> Result<HostSetting, String> {
+fn host_config(host: &Host, is_own: bool) -> Result<HostConfig, String> {
     let slots = match host.processors {
         Some(processors) => processors,
         None if is_own => processors(),
         None => return Err(format!("{}: the database does not say its cores", host.name)),
     };
-    Ok(HostSetting {
+    Ok(HostConfig {
         name: host.name.clone(),
         slots,
         spare_for: NodeSet::new(),
@@ -312,11 +322,11 @@ fn host_setting(host: &Host, is_own: bool) -> Result<HostSetting, String> {
     })
 }
 
-fn networks(host: &Host) -> Vec<HostNetwork> {
-    let ends = host.ends.iter();
+fn host_networks(host: &Host) -> Vec<HostNetwork> {
+    let ends = host.interfaces.iter();
     ends.map(|end| {
         let network = HostNetwork::new(&end.network, &end.device, end.trusted, end.links.clone());
-        network.addressed(end.addressing.clone())
+        network.with_addressing(end.addressing.clone())
     })
     .collect()
 }
@@ -351,12 +361,12 @@ fn resolve(host: &Host, network: Option<&Network>, port: u16) -> Result<SocketAd
         }
         (_, None) => host.dial(),
     };
-    let mut found = (dial, port)
+    let mut addresses = (dial, port)
         .to_socket_addrs()
         .map_err(|error| format!("{}: {dial}: {error}", host.name))?;
-    let all: Vec<SocketAddr> = found.by_ref().collect();
-    let four = all.iter().find(|address| address.is_ipv4());
-    four.or(all.first()).copied().ok_or_else(|| format!("{}: no address", host.name))
+    let resolved: Vec<SocketAddr> = addresses.by_ref().collect();
+    let ipv4 = resolved.iter().find(|address| address.is_ipv4());
+    ipv4.or(resolved.first()).copied().ok_or_else(|| format!("{}: no address", host.name))
 }
 
 fn operators(names: &[String]) -> Result<Vec<u32>, String> {
@@ -375,26 +385,27 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn read(text: &str, setting: Setting) -> Result<Config, String> {
+    fn read(text: &str, options: ServiceOptions) -> Result<Config, String> {
         let name = format!("score-config-{:?}", std::thread::current().id());
         let file = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         std::fs::write(&file, text).unwrap();
         let key = file.with_extension("key");
         let _ = std::fs::remove_file(&key);
         score_tree::key::make(&key).unwrap();
-        let setting = Setting { file: Some(file.clone()), key: Some(key.clone()), ..setting };
-        let config = Config::read(&setting);
-        let gone = |path: &Path| std::fs::remove_file(path).unwrap();
-        gone(&file);
-        gone(&key);
+        let options =
+            ServiceOptions { file: Some(file.clone()), key: Some(key.clone()), ..options };
+        let config = Config::read(&options);
+        let remove = |path: &Path| std::fs::remove_file(path).unwrap();
+        remove(&file);
+        remove(&key);
         config
     }
 
     const DB: &str = "a address=127.0.0.1 cores=2\nb address=127.0.0.2 cores=3 group=g\n\
                       c address=127.0.0.3 cores=4 group=g\n";
 
-    fn host(name: &str) -> Setting {
-        Setting { host: Some(name.to_owned()), ..Setting::default() }
+    fn host(name: &str) -> ServiceOptions {
+        ServiceOptions { host: Some(name.to_owned()), ..ServiceOptions::default() }
     }
 
     #[test]
@@ -404,10 +415,13 @@ mod tests {
         };
         let config = read(DB, host("b")).unwrap();
         assert_eq!(names(&config), [("c".into(), 4), ("a".into(), 2), ("b".into(), 3)]);
-        assert_eq!((config.own, config.server.to_string()), (2, "127.0.0.3:9901".to_owned()));
-        let setting = Setting { server: Some("a".to_owned()), port: Some(77), ..host("c") };
-        let config = read(DB, setting).unwrap();
-        assert_eq!((config.own, config.hosts[0].name.as_str()), (2, "a"));
+        assert_eq!(
+            (config.local_index, config.server.to_string()),
+            (2, "127.0.0.3:9901".to_owned())
+        );
+        let options = ServiceOptions { server: Some("a".to_owned()), port: Some(77), ..host("c") };
+        let config = read(DB, options).unwrap();
+        assert_eq!((config.local_index, config.hosts[0].name.as_str()), (2, "a"));
         assert_eq!(config.address.to_string(), "127.0.0.3:77");
     }
 
@@ -416,16 +430,16 @@ mod tests {
         let db = "a address=127.0.0.1 cores=2 group=g spare=s,b\n\
                   b address=127.0.0.2 cores=2 group=g spare=s\n\
                   s address=127.0.0.3 cores=2\nx address=127.0.0.4 cores=2\n";
-        let setting = Setting { group: Some("g".to_owned()), ..host("s") };
-        let config = read(db, setting).unwrap();
-        let list: Vec<_> =
+        let options = ServiceOptions { group: Some("g".to_owned()), ..host("s") };
+        let config = read(db, options).unwrap();
+        let spare_counts: Vec<_> =
             config.hosts.iter().map(|host| (host.name.as_str(), host.spare_for.len())).collect();
         // b is the server, and a host of its own right.
-        assert_eq!(list, [("b", 0), ("a", 0), ("s", 2)]);
-        assert_eq!(config.own, 2);
-        let setting =
-            Setting { group: Some("g".to_owned()), server: Some("s".into()), ..host("a") };
-        assert!(read(db, setting).unwrap_err().contains("-server s"));
+        assert_eq!(spare_counts, [("b", 0), ("a", 0), ("s", 2)]);
+        assert_eq!(config.local_index, 2);
+        let options =
+            ServiceOptions { group: Some("g".to_owned()), server: Some("s".into()), ..host("a") };
+        assert!(read(db, options).unwrap_err().contains("-server s"));
     }
 
     #[test]
@@ -433,14 +447,16 @@ mod tests {
         let db = "lan type=ethernet\na address=127.0.0.1 cores=2 network=lan\n\
                   b address=127.0.0.2 cores=2 network=lan\n\
                   lan/a address=127.0.1.1\nlan/b address=127.0.1.2\n";
-        let on = |network: &str| Setting { network: Some(network.to_owned()), ..host("a") };
-        let config = read(db, on("lan")).unwrap();
+        let options_on =
+            |network: &str| ServiceOptions { network: Some(network.to_owned()), ..host("a") };
+        let config = read(db, options_on("lan")).unwrap();
         let addresses = (config.server.to_string(), config.address.to_string());
         assert_eq!(addresses, ("127.0.1.2:9901".to_owned(), "127.0.1.1:9901".to_owned()));
-        let fault = read(db, on("wan")).unwrap_err();
-        assert!(fault.contains("-network wan: the database has lan"), "{fault}");
-        let fault = read(&db.replace("lan/b address=127.0.1.2", ""), on("lan")).unwrap_err();
-        assert!(fault.contains("no record lan/b"), "{fault}");
+        let error = read(db, options_on("wan")).unwrap_err();
+        assert!(error.contains("-network wan: the database has lan"), "{error}");
+        let error =
+            read(&db.replace("lan/b address=127.0.1.2", ""), options_on("lan")).unwrap_err();
+        assert!(error.contains("no record lan/b"), "{error}");
     }
 
     #[test]
@@ -449,10 +465,10 @@ mod tests {
                   b address=127.0.0.2 cores=2 bintype=linux cpugen=old\n\
                   c address=127.0.0.3 cores=2 bintype=linux cpugen=old\n";
         let config = read(db, host("a")).unwrap();
-        let pools = |words: &[(&str, &str)]| {
+        let pools = |pairs: &[(&str, &str)]| {
             let option =
                 |(key, value): &(&str, &str)| ((*key).to_owned(), Some((*value).to_owned()));
-            config.pools(&words.iter().map(option).collect::<Vec<_>>())
+            config.pools(&pairs.iter().map(option).collect::<Vec<_>>())
         };
         // The server, c, is host 0.
         let [old, new] = [NodeSet::from_iter([0, 2]), NodeSet::one(1)];
@@ -460,45 +476,48 @@ mod tests {
         assert_eq!(pools(&[("hetero", "")]), Ok(Vec::new()));
         assert_eq!(pools(&[("nodes", "2.linux.old"), ("hosts", "1.linux.new")]), Ok(vec![old]));
         assert_eq!(pools(&[("hosts", "1.linux.new")]), Ok(vec![new]));
-        let fault = pools(&[("nodes", "2.linux.odl")]).unwrap_err();
-        assert!(fault.contains("did you mean 'old'"), "{fault}");
+        let error = pools(&[("nodes", "2.linux.odl")]).unwrap_err();
+        assert!(error.contains("did you mean 'old'"), "{error}");
     }
 
     #[test]
     fn the_page_listens_on_loopback_unless_an_address_is_named() {
-        let at = |word: &str| PageAt::parse(word).map(PageAt::address);
+        let listen_address = |word: &str| PageListen::parse(word).map(PageListen::address);
         let address = |text: &str| Ok(Some(text.parse().unwrap()));
-        assert_eq!(PageAt::default().address(), Some("127.0.0.1:0".parse().unwrap()));
-        assert_eq!(at("8080"), address("127.0.0.1:8080"));
-        assert_eq!(at("10.0.0.7:80"), address("10.0.0.7:80"));
-        assert_eq!(at("[::1]:80"), address("[::1]:80"));
-        assert_eq!(at("off"), Ok(None));
-        for wrong in ["", "on", "70000", "comp0:80", "10.0.0.7"] {
-            assert!(at(wrong).unwrap_err().starts_with(&format!("-page {wrong}: ")), "{wrong}");
+        assert_eq!(PageListen::default().address(), Some("127.0.0.1:0".parse().unwrap()));
+        assert_eq!(listen_address("8080"), address("127.0.0.1:8080"));
+        assert_eq!(listen_address("10.0.0.7:80"), address("10.0.0.7:80"));
+        assert_eq!(listen_address("[::1]:80"), address("[::1]:80"));
+        assert_eq!(listen_address("off"), Ok(None));
+        for invalid in ["", "on", "70000", "comp0:80", "10.0.0.7"] {
+            assert!(
+                listen_address(invalid).unwrap_err().starts_with(&format!("-page {invalid}: ")),
+                "{invalid}"
+            );
         }
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        let fault = read(DB, host("x")).unwrap_err();
-        assert!(fault.contains("this host is x"), "{fault}");
-        let setting = Setting { server: Some("x".to_owned()), ..host("a") };
-        assert!(read(DB, setting).unwrap_err().contains("-server x"));
-        let fault = read("a address=127.0.0.1\nb address=127.0.0.2\n", host("a")).unwrap_err();
-        assert!(fault.contains("b: the database does not say"), "{fault}");
-        let setting = Setting { operators: vec!["no-such-user".to_owned()], ..host("a") };
-        assert!(read(DB, setting).unwrap_err().contains("no-such-user"));
+    fn an_error_names_the_option_or_host_at_fault() {
+        let error = read(DB, host("x")).unwrap_err();
+        assert!(error.contains("this host is x"), "{error}");
+        let options = ServiceOptions { server: Some("x".to_owned()), ..host("a") };
+        assert!(read(DB, options).unwrap_err().contains("-server x"));
+        let error = read("a address=127.0.0.1\nb address=127.0.0.2\n", host("a")).unwrap_err();
+        assert!(error.contains("b: the database does not say"), "{error}");
+        let options = ServiceOptions { operators: vec!["no-such-user".to_owned()], ..host("a") };
+        assert!(read(DB, options).unwrap_err().contains("no-such-user"));
     }
 
     #[test]
-    fn an_expression_names_the_cluster_or_what_it_names_is_told() {
-        let setting = Setting { group: Some("g".to_owned()), ..host("b") };
-        let config = read(DB, setting).unwrap();
-        for good in ["", "b", "g", "c", "b+c"] {
-            assert_eq!(config.check(good), Ok(()), "{good}");
+    fn an_expression_that_names_another_host_is_refused_with_its_name() {
+        let options = ServiceOptions { group: Some("g".to_owned()), ..host("b") };
+        let config = read(DB, options).unwrap();
+        for valid in ["", "b", "g", "c", "b+c"] {
+            assert_eq!(config.check(valid), Ok(()), "{valid}");
         }
-        let fault = config.check("a").unwrap_err();
-        assert!(fault.contains("a is not of the cluster") && fault.contains("c, b"), "{fault}");
+        let error = config.check("a").unwrap_err();
+        assert!(error.contains("a is not of the cluster") && error.contains("c, b"), "{error}");
         assert!(config.check("nonsense").is_err());
         assert!(config.check("/etc/shadow").is_err());
     }

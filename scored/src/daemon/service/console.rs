@@ -2,66 +2,93 @@
 
 use std::collections::HashMap;
 
-use score_proto::listing::{JobDetail, JobLine, JobState, LINES, NAMED};
-use score_proto::login::LOGIN;
-use score_proto::message::{Console, JobEnd, Up};
+use score_proto::client_session::SESSION_JOB;
+use score_proto::job_list::{JobDetail, JobEntry, JobState, MAX_HOST_NAMES, MAX_JOBS_PER_MESSAGE};
+use score_proto::message::{ConsoleRequest, JobEnd, ServerMessage};
 
-use super::super::session::Lane;
-use super::super::slices::Slices;
-use super::super::{Daemon, REFUSED};
+use super::super::gang_driver::GangDriver;
+use super::super::session::ClientJob;
+use super::super::{Daemon, EXIT_REFUSED};
 use super::{Role, Service, info, warn};
-use crate::cluster::{self, Cluster};
+use crate::cluster::{self, ServerState};
 
 impl Daemon {
     /// Somebody asks about jobs.
-    pub fn console(&mut self, number: usize, console: Console) {
-        let Some(owner) = self.sessions.get(&number).and_then(|one| one.owner.clone()) else {
-            return self.refuse(Lane::of(number), "log in first".to_owned(), REFUSED);
+    pub fn console(&mut self, session_key: usize, console: ConsoleRequest) {
+        let Some(owner) = self.sessions.get(&session_key).and_then(|one| one.owner.clone()) else {
+            return self.refuse(
+                ClientJob::session_itself(session_key),
+                "log in first".to_owned(),
+                EXIT_REFUSED,
+            );
         };
-        let serves_one = || "this scored serves one user only".to_owned();
+        let single_user_error = || "this scored serves one user only".to_owned();
         let Some(service) = &mut self.service else {
-            return self.refuse(Lane::of(number), serves_one(), REFUSED);
+            return self.refuse(
+                ClientJob::session_itself(session_key),
+                single_user_error(),
+                EXIT_REFUSED,
+            );
         };
         let Role::Server(cluster) = &service.role else {
-            return self.refuse(Lane::of(number), serves_one(), REFUSED);
+            return self.refuse(
+                ClientJob::session_itself(session_key),
+                single_user_error(),
+                EXIT_REFUSED,
+            );
         };
         match console {
-            Console::List => {
-                let lines = service.job_lines(owner.uid, &self.slices);
-                let Some(session) = self.sessions.get_mut(&number) else { return };
-                for some in lines.chunks(LINES) {
-                    session.tell(LOGIN, &Up::Jobs(some.to_vec()));
+            ConsoleRequest::List => {
+                let lines = service.job_lines(owner.uid, &self.gang_driver);
+                let Some(session) = self.sessions.get_mut(&session_key) else { return };
+                for chunk in lines.chunks(MAX_JOBS_PER_MESSAGE) {
+                    session.send(SESSION_JOB, &ServerMessage::Jobs(chunk.to_vec()));
                 }
             }
-            Console::Page => {
-                let told = match service.page_of(owner.uid) {
-                    Ok(told) => told,
-                    Err(reason) => return self.refuse(Lane::of(number), reason, REFUSED),
+            ConsoleRequest::Page => {
+                let reply = match service.page_address(owner.uid) {
+                    Ok(reply) => reply,
+                    Err(reason) => {
+                        return self.refuse(
+                            ClientJob::session_itself(session_key),
+                            reason,
+                            EXIT_REFUSED,
+                        );
+                    }
                 };
-                self.sessions.get_mut(&number).into_iter().for_each(|one| one.tell(LOGIN, &told));
+                self.sessions
+                    .get_mut(&session_key)
+                    .into_iter()
+                    .for_each(|one| one.send(SESSION_JOB, &reply));
             }
-            Console::Watch { job, period_ms } => {
+            ConsoleRequest::SubscribeMetrics { job, period_ms } => {
                 let allowed = cluster.may_stop(owner.uid, job);
-                if let Err(reason) = allowed.and_then(|()| self.watch_job(number, job, period_ms)) {
-                    self.refuse(Lane::of(number), reason, REFUSED);
+                if let Err(reason) =
+                    allowed.and_then(|()| self.watch_job(session_key, job, period_ms))
+                {
+                    self.refuse(ClientJob::session_itself(session_key), reason, EXIT_REFUSED);
                 }
                 // Until the job is over, or the session.
                 return;
             }
-            Console::Kill(job) => match cluster.may_stop(owner.uid, job) {
+            ConsoleRequest::Kill(job) => match cluster.may_stop(owner.uid, job) {
                 Err(reason) => {
                     warn(&format!("uid {} wants job {job} ended: {reason}", owner.uid));
-                    return self.refuse(Lane::of(number), reason, REFUSED);
+                    return self.refuse(
+                        ClientJob::session_itself(session_key),
+                        reason,
+                        EXIT_REFUSED,
+                    );
                 }
                 Ok(()) => {
                     info(&format!("uid {} has job {job} ended", owner.uid));
-                    self.cluster(cluster::Event::Stop { uid: owner.uid, job });
+                    self.step_server(cluster::ClusterEvent::KillJob { uid: owner.uid, job });
                 }
             },
         }
         let end = JobEnd { code: 0, usage: Vec::new(), elapsed_ns: 0 };
-        if let Some(session) = self.sessions.get_mut(&number) {
-            session.tell(LOGIN, &Up::Finished(end));
+        if let Some(session) = self.sessions.get_mut(&session_key) {
+            session.send(SESSION_JOB, &ServerMessage::Finished(end));
         }
     }
 }
@@ -69,52 +96,53 @@ impl Daemon {
 impl Service {
     /// All jobs of the cluster as this user may see them: details of the own ones only, unless it
     /// is an operator.
-    pub fn job_lines(&self, uid: u32, slices: &Slices) -> Vec<JobLine> {
+    pub fn job_lines(&self, uid: u32, slices: &GangDriver) -> Vec<JobEntry> {
         let Role::Server(cluster) = &self.role else { return Vec::new() };
         let sees_all = cluster.is_operator(uid);
         let jobs: Vec<_> = cluster.list().collect();
-        let born: HashMap<_, _> = jobs.iter().map(|job| (job.job, job.since)).collect();
+        let started_at: HashMap<_, _> = jobs.iter().map(|job| (job.job, job.state_since)).collect();
         let shares = self
             .page
             .as_ref()
-            .map(|page| page.history.shares(self.now(), |job| born.get(&job).copied()));
+            .map(|page| page.history.shares(self.now(), |job| started_at.get(&job).copied()));
         let shares = shares.unwrap_or_default();
-        let line = |job: cluster::Summary| {
-            let named = job.shares.iter().take(NAMED).map(|share| cluster.name(share.host));
-            let seen =
+        let to_line = |job: cluster::Summary| {
+            let host_names =
+                job.shares.iter().take(MAX_HOST_NAMES).map(|share| cluster.name(share.host));
+            let visible_detail =
                 (sees_all || job.uid == uid).then(|| detail(&job, cluster, self.now(), slices));
             let share = shares.get(&job.job).copied();
-            let detail = seen.map(|detail| JobDetail { share, ..detail });
-            JobLine {
+            let detail = visible_detail.map(|detail| JobDetail { share_permille: share, ..detail });
+            JobEntry {
                 job: job.job,
                 uid: job.uid,
                 hosts: u32::try_from(job.shares.len()).unwrap_or(u32::MAX),
-                names: named.map(str::to_owned).collect(),
+                host_names: host_names.map(str::to_owned).collect(),
                 detail,
             }
         };
-        jobs.into_iter().map(line).collect()
+        jobs.into_iter().map(to_line).collect()
     }
 }
 
 fn detail(
     job: &cluster::Summary,
-    cluster: &Cluster,
-    now: cluster::Time,
-    slices: &Slices,
+    cluster: &ServerState,
+    now: cluster::MonotonicTime,
+    slices: &GangDriver,
 ) -> JobDetail {
-    let state = match cluster.ahead(job.job) {
-        Some(ahead) => JobState::Waiting { ahead: u32::try_from(ahead).unwrap_or(u32::MAX) },
+    let state = match cluster.jobs_ahead(job.job) {
+        Some(ahead) => JobState::Waiting { jobs_ahead: u32::try_from(ahead).unwrap_or(u32::MAX) },
         None if job.ending.is_some() => JobState::Ending,
         None if slices.is_suspended(job.job) => JobState::Suspended,
         None => JobState::Running,
     };
-    let since_ms = now.saturating_sub(job.since).as_millis();
+    let since_ms = now.saturating_sub(job.state_since).as_millis();
     JobDetail {
         state,
         priority: job.priority,
         nodes: job.nodes,
         since_ms: u64::try_from(since_ms).unwrap_or(u64::MAX),
-        share: None,
+        share_permille: None,
     }
 }

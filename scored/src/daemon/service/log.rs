@@ -5,11 +5,11 @@ use std::net::{ToSocketAddrs, UdpSocket};
 use std::sync::OnceLock;
 
 /// Where a syslog receiver listens.
-const PORT: u16 = 514;
+const SYSLOG_PORT: u16 = 514;
 /// What a line is of, for such a receiver: a system daemon.
-const FACILITY: u8 = 3;
+const SYSLOG_FACILITY: u8 = 3;
 /// Bytes of a line there; longer ones are cut.
-const LONGEST: usize = 1024;
+const MAX_LINE_LEN: usize = 1024;
 
 static RECEIVER: OnceLock<Receiver> = OnceLock::new();
 
@@ -23,19 +23,19 @@ struct Receiver {
 /// # Errors
 /// One line with the word at fault.
 pub fn send_to(receiver: &str) -> Result<(), String> {
-    let fault = |reason: String| format!("-syslog {receiver}: {reason}");
-    let with_port = receiver.to_socket_addrs();
-    let found = with_port.or_else(|_| (receiver, PORT).to_socket_addrs());
-    let found = found.map_err(|error| fault(error.to_string()))?.next();
-    let to = found.ok_or_else(|| fault("no address".to_owned()))?;
-    let own = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = UdpSocket::bind(own).and_then(|socket| {
-        socket.connect(to)?;
+    let to_error = |reason: String| format!("-syslog {receiver}: {reason}");
+    let resolved = receiver.to_socket_addrs();
+    let addresses = resolved.or_else(|_| (receiver, SYSLOG_PORT).to_socket_addrs());
+    let addresses = addresses.map_err(|error| to_error(error.to_string()))?.next();
+    let address = addresses.ok_or_else(|| to_error("no address".to_owned()))?;
+    let bind_address = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(bind_address).and_then(|socket| {
+        socket.connect(address)?;
         socket.set_nonblocking(true)?;
         Ok(socket)
     });
-    let socket = socket.map_err(|error| fault(error.to_string()))?;
-    let _ = RECEIVER.set(Receiver { socket, host: crate::start::own_name() });
+    let socket = socket.map_err(|error| to_error(error.to_string()))?;
+    let _ = RECEIVER.set(Receiver { socket, host: crate::launch::local_name() });
     Ok(())
 }
 
@@ -64,8 +64,9 @@ fn log(priority: u8, text: &str) {
 
 /// The receiver adds the time: a log does not go by this host's clock.
 fn packet(priority: u8, host: &str, pid: u32, text: &str) -> String {
-    let mut packet = format!("<{}>1 - {host} scored {pid} - - {text}", FACILITY * 8 + priority);
-    let end = (0..=LONGEST.min(packet.len())).rev().find(|end| packet.is_char_boundary(*end));
+    let mut packet =
+        format!("<{}>1 - {host} scored {pid} - - {text}", SYSLOG_FACILITY * 8 + priority);
+    let end = (0..=MAX_LINE_LEN.min(packet.len())).rev().find(|end| packet.is_char_boundary(*end));
     packet.truncate(end.unwrap_or(0));
     packet
 }
@@ -78,6 +79,6 @@ mod tests {
     fn a_packet_is_what_a_syslog_receiver_reads() {
         assert_eq!(packet(4, "h", 7, "text"), "<28>1 - h scored 7 - - text");
         let long = packet(6, "h", 7, &"é".repeat(2000)).len();
-        assert!((LONGEST - 1..=LONGEST).contains(&long), "{long}");
+        assert!((MAX_LINE_LEN - 1..=MAX_LINE_LEN).contains(&long), "{long}");
     }
 }

@@ -1,39 +1,39 @@
 //! Messages between daemons: from the links to the pure machines, and what those want done.
 
-use score_proto::login::LOGIN;
+use score_proto::client_session::SESSION_JOB;
 use score_proto::message::Level;
-use score_proto::peer::{HostId, Incarnation, Peer, SERVER};
+use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
 
-use super::super::{Daemon, Owner, random};
+use super::super::{Daemon, TokenOwner, random_u64};
 use super::{Role, info, warn};
-use crate::cluster::{self, member};
-use crate::job::life::Event;
-use score_proto::message::Up;
-use score_proto::order::Report;
+use crate::cluster::{self, tree_member};
+use crate::job::master::MasterEvent;
+use score_proto::job_control::Report;
+use score_proto::message::ServerMessage;
 
 /// scrun's exit code when the cluster cannot go on with its job.
-const LOST: u8 = 1;
+const EXIT_SERVER_LOST: u8 = 1;
 
 impl Daemon {
     /// Something of the cluster has come over a link.
-    pub fn heard_of_cluster(&mut self, link: usize, message: Peer) {
+    pub fn on_cluster_message(&mut self, link_id: usize, message: PeerMessage) {
         let Some(service) = &self.service else { return };
-        let name = self.peers.as_ref().and_then(|peers| peers.name_of(link));
+        let name = self.peers.as_ref().and_then(|peers| peers.name_of(link_id));
         let from = name.and_then(|name| service.host_named(name));
         match message {
-            Peer::Login { .. }
-            | Peer::SessionDown { .. }
-            | Peer::SessionUp { .. }
-            | Peer::SessionOver { .. } => match from {
-                Some(from) => self.heard_of_session(from, message),
+            PeerMessage::Login { .. }
+            | PeerMessage::SessionClientMessage { .. }
+            | PeerMessage::SessionServerMessage { .. }
+            | PeerMessage::SessionEnded { .. } => match from {
+                Some(from) => self.on_session_message(from, message),
                 None => warn("a host that is not of the cluster speaks of logins"),
             },
-            Peer::Hello(_) | Peer::Order { .. } | Peer::Report { .. } => {}
+            PeerMessage::Hello(_) | PeerMessage::Order { .. } | PeerMessage::Report { .. } => {}
             message => {
                 let from = from.unwrap_or(HostId::MAX);
                 match service.is_server() {
-                    true => self.cluster(cluster::Event::Heard { from, message }),
-                    false => self.membership(member::Event::Heard { from, message }),
+                    true => self.step_server(cluster::ClusterEvent::Received { from, message }),
+                    false => self.step_member(tree_member::MemberEvent::Received { from, message }),
                 }
             }
         }
@@ -43,34 +43,34 @@ impl Daemon {
     pub fn tick_cluster(&mut self) {
         let Some(service) = &mut self.service else { return };
         let is_server = service.is_server();
-        let due = service.deadline().is_zero();
-        for (host, reason) in std::mem::take(&mut service.unreachable) {
+        let is_due = service.deadline().is_zero();
+        for (host, reason) in std::mem::take(&mut service.unreachable_hosts) {
             match is_server {
-                true => self.cluster(cluster::Event::Unlinked { host, reason }),
-                false => self.membership(member::Event::Unlinked { host, reason }),
+                true => self.step_server(cluster::ClusterEvent::LinkLost { host, reason }),
+                false => self.step_member(tree_member::MemberEvent::LinkLost { host, reason }),
             }
         }
         match is_server {
-            _ if !due => {}
-            true => self.cluster(cluster::Event::Tick),
-            false => self.membership(member::Event::Tick),
+            _ if !is_due => {}
+            true => self.step_server(cluster::ClusterEvent::Tick),
+            false => self.step_member(tree_member::MemberEvent::Tick),
         }
     }
 
     /// A link is gone.
-    pub fn unlinked_from_cluster(&mut self, name: Option<&str>, reason: &str) {
+    pub fn on_cluster_link_lost(&mut self, name: Option<&str>, reason: &str) {
         let Some(service) = &mut self.service else { return };
         match name.and_then(|name| Some((name, service.host_named(name)?))) {
             Some((name, host)) => {
-                let other = self.peers.as_ref().and_then(|peers| peers.to(name));
-                if other.is_none() {
-                    service.unreachable.push((host, reason.to_owned()));
+                let other_link = self.peers.as_ref().and_then(|peers| peers.link_to(name));
+                if other_link.is_none() {
+                    service.unreachable_hosts.push((host, reason.to_owned()));
                 }
-                if host == SERVER && !service.is_server() && other.is_none() {
-                    self.server_lost(reason);
+                if host == SERVER && !service.is_server() && other_link.is_none() {
+                    self.on_server_lost(reason);
                 }
             }
-            None => service.complain(
+            None => service.warn_rate_limited(
                 false,
                 &format!("a connection to the daemons' port was dropped: {reason}"),
             ),
@@ -78,88 +78,99 @@ impl Daemon {
     }
 
     /// One step of the server's machine.
-    pub fn cluster(&mut self, event: cluster::Event) {
+    pub fn step_server(&mut self, event: cluster::ClusterEvent) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
         let Role::Server(cluster) = &mut service.role else { return };
         for action in cluster.on(event, now) {
-            self.act(action);
+            self.apply_server_action(action);
         }
     }
 
-    fn act(&mut self, action: cluster::Action) {
-        use cluster::Action;
+    fn apply_server_action(&mut self, action: cluster::ClusterAction) {
+        use cluster::ClusterAction;
         match action {
-            Action::Send { to, message } => self.send_to_host(to, message),
-            Action::Up { host, .. } => self.say(host, "is up"),
-            Action::Down { host, reason, .. } => {
+            ClusterAction::Send { to, message } => self.send_to_host(to, message),
+            ClusterAction::HostUp { host, .. } => self.log_host(host, "is up"),
+            ClusterAction::HostDown { host, reason, .. } => {
                 warn(&reason);
-                self.cut_off(host, &reason);
+                self.close_links_to_host(host, &reason);
             }
-            Action::Queued { session, tag, job } => self.queued(self.lane_of(session, tag), job),
-            Action::Refused { session, tag, reason } => {
-                self.refuse_far(session, tag, &reason, 2);
+            ClusterAction::Queued { session, tag, job } => {
+                self.on_job_queued(self.client_job(session, tag), job)
             }
-            Action::Start { session, tag, job, shares, incarnations } => {
-                self.start_job(self.lane_of(session, tag), job, &shares, &incarnations);
+            ClusterAction::Refused { session, tag, reason } => {
+                self.refuse_client_job(session, tag, &reason, 2);
             }
-            Action::End { job, reason } => {
+            ClusterAction::Start { session, tag, job, shares: allocations, incarnations } => {
+                self.start_job(self.client_job(session, tag), job, &allocations, &incarnations);
+            }
+            ClusterAction::End { job, reason } => {
                 let reason = format!("job {job} is ended: {reason}");
-                self.lead(Some(job), Event::Report(Report::Lost { code: LOST, reason }));
+                self.step_master(
+                    Some(job),
+                    MasterEvent::Report(Report::JobFailed { code: EXIT_SERVER_LOST, reason }),
+                );
             }
-            Action::Ended { session, tag, job, code: _, reason } => {
-                self.ended(self.lane_of(session, tag), job, reason);
+            ClusterAction::Ended { session, tag, job, code: _, reason } => {
+                self.on_job_ended(self.client_job(session, tag), job, reason);
             }
-            Action::Dismissed { session, reason } => {
-                self.refuse_far(session, LOGIN.into(), &reason, 2);
+            ClusterAction::SessionClosed { session, reason } => {
+                self.refuse_client_job(session, SESSION_JOB.into(), &reason, 2);
             }
-            Action::Log(line) => warn(&line),
+            ClusterAction::Log(line) => warn(&line),
         }
     }
 
     /// One step of the machine of a host that is not the server.
-    fn membership(&mut self, event: member::Event) {
+    fn step_member(&mut self, event: tree_member::MemberEvent) {
         let Some(service) = &mut self.service else { return };
         let now = service.now();
         let Role::Host(member) = &mut service.role else { return };
         for action in member.on(event, now) {
             match action {
-                member::Action::Send { to, message } => self.send_to_host(to, message),
-                member::Action::Book { host, address } => {
+                tree_member::MemberAction::Send { to, message } => self.send_to_host(to, message),
+                tree_member::MemberAction::SetAddress { host, address } => {
                     let service = self.service.as_mut();
-                    service.and_then(|service| service.book.insert(host, address));
+                    service.and_then(|service| service.host_addresses.insert(host, address));
                 }
-                member::Action::Clean { reason } => self.clean(&reason),
-                member::Action::Log(line) => warn(&line),
+                tree_member::MemberAction::ResetHost { reason } => self.reset_host(&reason),
+                tree_member::MemberAction::Log(line) => warn(&line),
             }
         }
     }
 
     /// Ends everything that runs here and begins anew.
-    fn clean(&mut self, reason: &str) {
+    fn reset_host(&mut self, reason: &str) {
         warn(&format!("every job of this host is ended: {reason}"));
-        for (_, mut member) in self.members.drain() {
-            member.abort();
+        for (_, mut host_job) in self.host_jobs.drain() {
+            host_job.abort();
         }
-        for session in self.sessions.values_mut().filter(|session| session.forwarded) {
+        for session in self.sessions.values_mut().filter(|session| session.is_forwarded) {
             let reason = format!("the cluster was lost: {reason}");
-            session.tell(LOGIN, &Up::Refused { reason, code: LOST });
+            session.send(SESSION_JOB, &ServerMessage::Refused { reason, code: EXIT_SERVER_LOST });
         }
-        let incarnation: Incarnation = random().unwrap_or_default();
-        self.peers.iter_mut().for_each(|peers| peers.begin_anew(incarnation));
-        self.membership(member::Event::Cleaned(incarnation));
+        let incarnation: Incarnation = random_u64().unwrap_or_default();
+        self.peers.iter_mut().for_each(|peers| peers.reset_incarnation(incarnation));
+        self.step_member(tree_member::MemberEvent::ResetDone(incarnation));
     }
 
     /// Nobody leads the jobs of this host's users any more.
-    fn server_lost(&mut self, reason: &str) {
+    fn on_server_lost(&mut self, reason: &str) {
         let Some(service) = &self.service else { return };
         let name = service.name(SERVER).unwrap_or_default();
         let text = format!("the scored of {name}, the server, is lost: {reason}");
         warn(&text);
-        for session in self.sessions.values_mut().filter(|session| session.forwarded) {
-            let code = LOST;
-            session.tell(LOGIN, &Up::Notice { level: Level::Error, text: text.clone() });
-            session.tell(LOGIN, &Up::Refused { reason: "its jobs are ended".to_owned(), code });
+        for session in self.sessions.values_mut().filter(|session| session.is_forwarded) {
+            let code = EXIT_SERVER_LOST;
+            session.send(
+                SESSION_JOB,
+                &ServerMessage::Notice { level: Level::Error, text: text.clone() },
+            );
+            session.send(
+                SESSION_JOB,
+                &ServerMessage::Refused { reason: "its jobs are ended".to_owned(), code },
+            );
         }
     }
 
@@ -167,50 +178,52 @@ impl Daemon {
     pub(super) fn is_slow(&self, to: HostId) -> bool {
         let name = self.service.as_ref().and_then(|service| service.name(to));
         let peers = self.peers.as_ref();
-        let link = peers.and_then(|peers| Some((peers, peers.to(name?)?)));
-        link.is_some_and(|(peers, link)| peers.is_slow(link))
+        let link_id = peers.and_then(|peers| Some((peers, peers.link_to(name?)?)));
+        link_id.is_some_and(|(peers, link_id)| peers.is_slow(link_id))
     }
 
     /// Sends a message over the link there is, or dials.
-    pub fn send_to_host(&mut self, to: HostId, message: Peer) {
-        let token = self.token(Owner::Peer);
+    pub fn send_to_host(&mut self, to: HostId, message: PeerMessage) {
+        let token = self.allocate_token(TokenOwner::Peer);
         let (Some(service), Some(peers)) = (&mut self.service, &mut self.peers) else { return };
         let Some(name) = service.name(to).map(str::to_owned) else { return };
-        let link = match peers.to(&name) {
-            Some(link) => Ok(link),
+        let link_id = match peers.link_to(&name) {
+            Some(link_id) => Ok(link_id),
             None => {
-                let known = if to == SERVER && !service.is_server() {
+                let known_address = if to == SERVER && !service.is_server() {
                     Some(service.config.server)
                 } else if let Role::Server(cluster) = &service.role {
                     cluster.address(to)
                 } else {
-                    service.book.get(&to).copied()
+                    service.host_addresses.get(&to).copied()
                 };
                 let registry = self.poll.registry();
-                known.ok_or_else(|| "its address is not known".to_owned()).and_then(|address| {
-                    let dialled = peers.dial(address, Some(name.clone()), registry, token);
-                    dialled.map(|()| token.0).map_err(|error| format!("{address}: {error}"))
-                })
+                known_address.ok_or_else(|| "its address is not known".to_owned()).and_then(
+                    |address| {
+                        let dialled = peers.dial(address, Some(name.clone()), registry, token);
+                        dialled.map(|()| token.0).map_err(|error| format!("{address}: {error}"))
+                    },
+                )
             }
         };
-        if link != Ok(token.0) {
-            self.owners.remove(&token);
+        if link_id != Ok(token.0) {
+            self.token_owners.remove(&token);
         }
-        match link {
-            Ok(link) => _ = peers.send(link, message),
-            Err(reason) => service.unreachable.push((to, reason)),
+        match link_id {
+            Ok(link_id) => _ = peers.send(link_id, message),
+            Err(reason) => service.unreachable_hosts.push((to, reason)),
         }
     }
 
-    fn cut_off(&mut self, host: HostId, reason: &str) {
+    fn close_links_to_host(&mut self, host: HostId, reason: &str) {
         let name = self.service.as_ref().and_then(|service| service.name(host));
         if let (Some(name), Some(peers)) = (name.map(str::to_owned), &mut self.peers) {
-            peers.cut_off(&name, reason);
+            peers.close_links_to(&name, reason);
         }
     }
 
-    fn say(&self, host: HostId, what: &str) {
+    fn log_host(&self, host: HostId, status: &str) {
         let name = self.service.as_ref().and_then(|service| service.name(host));
-        info(&format!("host {} {what}", name.unwrap_or("?")));
+        info(&format!("host {} {status}", name.unwrap_or("?")));
     }
 }

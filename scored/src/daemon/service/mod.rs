@@ -17,15 +17,15 @@
 
 pub mod config;
 mod console;
+mod gang_settings;
+mod http_connections;
+mod job_ids;
+mod job_requests;
 mod log;
 mod logins;
 mod membership;
-mod numbers;
-mod page;
-mod placing;
-mod slices;
-mod visitors;
-mod watched;
+mod page_metrics;
+mod status_page;
 
 use std::collections::HashMap;
 use std::fs::DirBuilder;
@@ -34,37 +34,40 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::time::{Duration, Instant};
 
-use score_proto::peer::{HostId, SERVER};
+use score_proto::peer_message::{HostId, SERVER};
 
-use super::door::Door;
+use super::local_listener::LocalListener;
 use super::peers::Peers;
-use super::{Common, Daemon, LISTENER, LOCAL, directory, machine, random, settle_in};
-use crate::cluster::member::{self, Member};
-use crate::cluster::{self, Cluster, Limits, Times};
+use super::{
+    CommonOptions, Daemon, LISTENER, SERVICE_LISTENER, host_limits, job_directory, random_u64,
+    setup_process,
+};
+use crate::cluster::tree_member::{self, Member};
+use crate::cluster::{self, ClusterLimits, ServerState, Timeouts};
 use crate::sys::cgroup::Cgroups;
-use crate::sys::prompt::{self, Heirs};
+use crate::sys::realtime::{self, Inherit};
 use crate::sys::{descriptor, probe, process};
-use config::{Config, Setting};
+use config::{Config, ServiceOptions};
+use job_ids::JobIdAllocator;
 pub use log::{info, warn};
-use numbers::Numbers;
-use page::Page;
+use status_page::Page;
 
 /// How the cluster sees its daemons; the links' limit of silence is the same.
-const TIMES: Times = Times {
-    silence: super::peers::LIMITS.silence,
+const TIMEOUTS: Timeouts = Timeouts {
+    silence: super::peers::LINK_TIMEOUTS.silence_timeout,
     grace: Duration::from_secs(2),
     cleanup: Duration::from_secs(15),
     merge: Duration::from_millis(3),
 };
 
 /// Lines about strangers within so long.
-const COMPLAINTS: u32 = 10;
-const COMPLAINING: Duration = Duration::from_secs(10);
+const LOG_RATE_BURST: u32 = 10;
+const LOG_RATE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What this daemon is in its cluster.
 #[derive(Debug)]
 enum Role {
-    Server(Box<Cluster>),
+    Server(Box<ServerState>),
     Host(Box<Member>),
 }
 
@@ -72,143 +75,152 @@ enum Role {
 #[derive(Debug)]
 pub struct Service {
     config: Config,
-    door: Door,
+    listener: LocalListener,
     role: Role,
-    began: Instant,
+    started_at: Instant,
     /// Where the daemons of other hosts listen, as far as it is known.
-    book: HashMap<HostId, SocketAddr>,
+    host_addresses: HashMap<HostId, SocketAddr>,
     /// Logins of other hosts, in the server: host and number there, to our session.
-    far: HashMap<(HostId, u64), usize>,
+    remote_sessions: HashMap<(HostId, u64), usize>,
     /// Jobs that were placed: how many hosts they have.
-    placed: HashMap<u32, u32>,
+    placed_host_counts: HashMap<u32, u32>,
     /// Hosts that could not be reached, to be told to the machine.
-    unreachable: Vec<(HostId, String)>,
+    unreachable_hosts: Vec<(HostId, String)>,
     /// In the server.
-    numbers: Option<Numbers>,
+    job_id_allocator: Option<JobIdAllocator>,
     verbose: bool,
     /// In the server, unless it is off.
     page: Option<Page>,
     /// Since when so many lines about strangers: callers of this host, connections of others.
-    complaints: [(Instant, u32); 2],
+    log_windows: [(Instant, u32); 2],
 }
 
 /// Runs as a service, in the foreground, until SIGTERM.
 ///
 /// # Errors
 /// What is wrong in the configuration, or what the system refused.
-pub fn run(setting: &Setting) -> io::Result<()> {
-    let other = |reason: String| io::Error::other(reason);
+pub fn run(options: &ServiceOptions) -> io::Result<()> {
+    let to_error = |reason: String| io::Error::other(reason);
     if !nix::unistd::geteuid().is_root() {
-        return Err(other(
+        return Err(to_error(
             "multi-user mode is for root; without options that ask for it, scrun \
                           starts its own scored"
                 .to_owned(),
         ));
     }
-    if let Some(receiver) = &setting.syslog {
-        log::send_to(receiver).map_err(other)?;
+    if let Some(receiver) = &options.syslog {
+        log::send_to(receiver).map_err(to_error)?;
     }
-    setting.notices.iter().for_each(|notice| warn(notice));
-    settle_in()?;
+    options.notices.iter().for_each(|notice| warn(notice));
+    setup_process()?;
     descriptor::reserve_low()?;
     process::set_umask(0o022);
-    let config = Config::read(setting).map_err(other)?;
+    let config = Config::read(options).map_err(to_error)?;
     process::raise_descriptor_limit();
-    let mut daemon = Daemon::new(Common {
-        no_namespace: setting.no_namespace,
-        gang: slices::choose(setting.slice, probe::may_be_prompt()),
-        ..Common::default()
+    let mut daemon = Daemon::new(CommonOptions {
+        no_namespace: options.no_namespace,
+        gang: gang_settings::choose(options.slice, probe::may_use_realtime()),
+        ..CommonOptions::default()
     })?;
     daemon.cgroups = Cgroups::find(true);
     // Nobody's jobs run here before what the dead have left is gone.
-    let mut faults = daemon.cgroups.sweep(&directory::is_dead);
-    faults.extend(directory::remove_leftovers_of_root());
-    faults.iter().for_each(|fault| warn(&format!("left by an earlier scored: {fault}")));
-    let path = setting.socket.clone().unwrap_or_else(|| config::SOCKET.into());
-    if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
-        made.map_err(|error| other(format!("{}: {error}", folder.display())))?;
+    let mut errors = daemon.cgroups.sweep(&job_directory::is_dead);
+    errors.extend(job_directory::remove_leftovers_of_root());
+    errors.iter().for_each(|error| warn(&format!("left by an earlier scored: {error}")));
+    let path = options.socket.clone().unwrap_or_else(|| config::DEFAULT_SOCKET_PATH.into());
+    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
+        let result = DirBuilder::new().recursive(true).mode(0o755).create(directory);
+        result.map_err(|error| to_error(format!("{}: {error}", directory.display())))?;
     }
     // Everybody may call; who it is, the kernel says.
-    let door = Door::open(&path, 0o666, daemon.poll.registry(), LOCAL).map_err(other)?;
-    let own = config.hosts[config.own].name.clone();
+    let listener = LocalListener::open(&path, 0o666, daemon.poll.registry(), SERVICE_LISTENER)
+        .map_err(to_error)?;
+    let local_name = config.hosts[config.local_index].name.clone();
     if let Some(key) = config.key.clone() {
         let registry = daemon.poll.registry();
-        let peers = Peers::at(config.address, key, own.clone(), registry, LISTENER);
-        let named = |error: io::Error| other(format!("{}: {error}", config.address));
-        daemon.peers = Some(peers.map_err(named)?);
+        let peers = Peers::bind(config.address, key, local_name.clone(), registry, LISTENER);
+        let with_address = |error: io::Error| to_error(format!("{}: {error}", config.address));
+        daemon.peers = Some(peers.map_err(with_address)?);
     }
-    let is_server = config.own == SERVER as usize;
-    let numbers = is_server.then(Numbers::load);
-    let slots = (0..).zip(&config.hosts).map(|(number, host)| (number, host.slots));
-    daemon.share_slots(slots.collect());
+    let is_server = config.local_index == SERVER as usize;
+    let job_id_allocator = is_server.then(JobIdAllocator::load);
+    let slots = (0..).zip(&config.hosts).map(|(host_id, host)| (host_id, host.slots));
+    daemon.set_host_slots(slots.collect());
     // On every host, orders to switch go through this loop. Why not, `slices` has said.
-    if prompt::take(Heirs::Normal).is_ok() {
-        prompt::keep_to_one();
+    if realtime::enter(Inherit::Normal).is_ok() {
+        realtime::pin_to_first_cpu();
     }
-    let role = role(&config, daemon.peers.as_ref().map_or(0, Peers::incarnation), &numbers)?;
-    let what = match role {
+    let role = initial_role(
+        &config,
+        daemon.peers.as_ref().map_or(0, Peers::incarnation),
+        &job_id_allocator,
+    )?;
+    let role_text = match role {
         Role::Server(_) => format!("server of {} hosts", config.hosts.len()),
-        Role::Host(_) => format!("host {own}, server {}", config.server),
+        Role::Host(_) => format!("host {local_name}, server {}", config.server),
     };
-    let page = setting.page.address().filter(|_| is_server);
+    let page = options.page.address().filter(|_| is_server);
     let registry = daemon.poll.registry();
-    let open = |at| Page::open(at, &own, daemon.setting.gang.slice, registry);
-    let page = page.map(open).transpose().map_err(other)?;
+    let open_page = |address| Page::open(address, &local_name, daemon.options.gang.slice, registry);
+    let page = page.map(open_page).transpose().map_err(to_error)?;
     page.iter().for_each(|page| info(&page.announcement()));
-    info(&format!("ready: {what}; scruns call at {}", path.display()));
+    info(&format!("ready: {role_text}; scruns call at {}", path.display()));
     daemon.service = Some(Service {
         config,
-        door,
+        listener,
         role,
-        began: Instant::now(),
-        book: HashMap::new(),
-        far: HashMap::new(),
-        placed: HashMap::new(),
-        unreachable: Vec::new(),
-        numbers,
-        verbose: setting.verbose,
+        started_at: Instant::now(),
+        host_addresses: HashMap::new(),
+        remote_sessions: HashMap::new(),
+        placed_host_counts: HashMap::new(),
+        unreachable_hosts: Vec::new(),
+        job_id_allocator,
+        verbose: options.verbose,
         page,
-        complaints: [(Instant::now(), 0); 2],
+        log_windows: [(Instant::now(), 0); 2],
     });
     notify_ready();
-    let done = daemon.live();
-    if setting.verbose && daemon.slices.tally.count() > 0 {
-        info(&daemon.slices.tally.to_string());
+    let result = daemon.run_loop();
+    if options.verbose && daemon.gang_driver.switch_latency.count() > 0 {
+        info(&daemon.gang_driver.switch_latency.to_string());
     }
-    done
+    result
 }
 
-fn role(config: &Config, incarnation: u64, numbers: &Option<Numbers>) -> io::Result<Role> {
-    let incarnation = if incarnation == 0 { random()? } else { incarnation };
-    if let Some(numbers) = numbers {
-        let setting = cluster::Setting {
-            server: incarnation,
+fn initial_role(
+    config: &Config,
+    incarnation: u64,
+    job_id_allocator: &Option<JobIdAllocator>,
+) -> io::Result<Role> {
+    let incarnation = if incarnation == 0 { random_u64()? } else { incarnation };
+    if let Some(job_id_allocator) = job_id_allocator {
+        let server_config = cluster::ClusterConfig {
+            server_incarnation: incarnation,
             hosts: config.hosts.clone(),
-            times: TIMES,
-            first_job: numbers.first(),
+            times: TIMEOUTS,
+            first_job: job_id_allocator.first(),
             rows: config.rows,
-            memory: machine::memory(),
+            memory: host_limits::memory(),
             oversubscribe: false,
             operators: config.operators.clone(),
-            limits: Limits::default(),
+            limits: ClusterLimits::default(),
         };
-        return Ok(Role::Server(Box::new(Cluster::new(setting, Duration::ZERO))));
+        return Ok(Role::Server(Box::new(ServerState::new(server_config, Duration::ZERO))));
     }
-    let setting = member::Setting {
-        name: config.hosts[config.own].name.clone(),
+    let member_config = tree_member::MemberConfig {
+        name: config.hosts[config.local_index].name.clone(),
         incarnation,
         address: config.address,
-        memory: machine::memory(),
-        place: None,
-        times: TIMES,
+        memory: host_limits::memory(),
+        host_and_parent: None,
+        times: TIMEOUTS,
     };
-    Ok(Role::Host(Box::new(Member::new(setting, Duration::ZERO))))
+    Ok(Role::Host(Box::new(Member::new(member_config, Duration::ZERO))))
 }
 
 impl Service {
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 
     fn name(&self, host: HostId) -> Option<&str> {
@@ -216,8 +228,8 @@ impl Service {
     }
 
     pub fn host_named(&self, name: &str) -> Option<HostId> {
-        let at = self.config.hosts.iter().position(|host| host.name == name)?;
-        HostId::try_from(at).ok()
+        let index = self.config.hosts.iter().position(|host| host.name == name)?;
+        HostId::try_from(index).ok()
     }
 
     fn is_server(&self) -> bool {
@@ -225,15 +237,15 @@ impl Service {
     }
 
     /// A line about strangers, who must not fill the log.
-    fn complain(&mut self, local: bool, text: &str) {
-        let (since, count) = &mut self.complaints[usize::from(local)];
-        if since.elapsed() > COMPLAINING {
-            (*since, *count) = (Instant::now(), 0);
+    fn warn_rate_limited(&mut self, is_local: bool, text: &str) {
+        let (window_start, count) = &mut self.log_windows[usize::from(is_local)];
+        if window_start.elapsed() > LOG_RATE_INTERVAL {
+            (*window_start, *count) = (Instant::now(), 0);
         }
         *count += 1;
         match *count {
-            ..=COMPLAINTS => warn(text),
-            count if count == COMPLAINTS + 1 => warn("more of this kind is not logged now"),
+            ..=LOG_RATE_BURST => warn(text),
+            count if count == LOG_RATE_BURST + 1 => warn("more of this kind is not logged now"),
             _ => {}
         }
     }
@@ -241,26 +253,26 @@ impl Service {
     /// How long nothing has to be done.
     pub fn deadline(&self) -> Duration {
         let now = self.now();
-        let due = match &self.role {
+        let deadline = match &self.role {
             Role::Server(cluster) => cluster.deadline(),
             Role::Host(member) => member.deadline(),
         };
         let page = self.page.as_ref().and_then(|page| page.deadline(now));
-        page.into_iter().fold(due.saturating_sub(now), Duration::min)
+        page.into_iter().fold(deadline.saturating_sub(now), Duration::min)
     }
 
     /// mio has reported something of the page: somebody connects, or that connection.
-    pub fn mark_page(&mut self, number: Option<usize>) {
+    pub fn mark_page_ready(&mut self, connection_id: Option<usize>) {
         let Some(page) = &mut self.page else { return };
-        match number {
-            Some(number) => page.mark(number),
-            None => page.knock(),
+        match connection_id {
+            Some(connection_id) => page.mark_readable(connection_id),
+            None => page.on_listener_ready(),
         }
     }
 
     /// Somebody calls at the local socket.
-    pub fn mark(&mut self) {
-        self.door.waiting = true;
+    pub fn on_listener_ready(&mut self) {
+        self.listener.may_accept = true;
     }
 }
 
@@ -270,12 +282,12 @@ fn notify_ready() {
     let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() else { return };
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::ffi::OsStrExt;
-    let sent = match path.as_bytes().strip_prefix(b"@") {
+    let result = match path.as_bytes().strip_prefix(b"@") {
         Some(name) => std::os::unix::net::SocketAddr::from_abstract_name(name)
             .and_then(|address| socket.send_to_addr(b"READY=1", &address)),
         None => socket.send_to(b"READY=1", path),
     };
-    if let Err(error) = sent {
+    if let Err(error) = result {
         warn(&format!("systemd cannot be told that scored is ready: {error}"));
     }
 }

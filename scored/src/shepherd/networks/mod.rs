@@ -2,9 +2,9 @@
 //! for the host's own nodes; RDMA for those of hosts that have the hardware, too; ethernet for all
 //! others.
 
-mod opening;
+mod device_opener;
 mod rdma;
-mod way;
+mod transport;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -13,88 +13,94 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use score_pm::{ContextRef, Counters, Device};
 use score_proto::frame;
+use score_proto::job_control::{HostNetworkAddress, Placement};
 use score_proto::message::{JobSpec, Level, NetworkDevice, NetworkSet};
 use score_proto::nodeset::NodeSet;
-use score_proto::order::{HostAddress, Placement};
 
-use crate::raw::Asker;
-use opening::Opening;
-pub use opening::secret_of;
-pub use way::raw_links;
-use way::{Offer, Reached};
+use crate::raw_socket::RawSocketClient;
+use device_opener::DeviceOpener;
+pub use device_opener::secret_of;
+pub use transport::raw_links;
+use transport::{AddressTable, TransportOffer};
 
 /// A device and its contexts, one for each process of this host.
-struct Open {
+struct OpenDevice {
     device: Arc<Device>,
     contexts: Vec<ContextRef>,
 }
 
 /// The devices of one network set.
 #[derive(Default)]
-struct Set {
+struct NetworkSetDevices {
     name: String,
-    shmem: Option<Open>,
+    shmem: Option<OpenDevice>,
     /// By which other hosts are reached: all three, until it is known what those have.
-    verbs: Option<Open>,
-    raw: Option<Open>,
-    udp: Option<Open>,
+    verbs: Option<OpenDevice>,
+    raw: Option<OpenDevice>,
+    udp: Option<OpenDevice>,
     /// What reaches which nodes of other hosts, once that is known.
-    others: Vec<(NetworkDevice, NodeSet)>,
+    remote_nodes: Vec<(NetworkDevice, NodeSet)>,
 }
 
 /// What one parallel process communicates by.
 #[derive(Default)]
 pub struct Networks {
-    sets: Vec<Set>,
+    sets: Vec<NetworkSetDevices>,
     /// It is known what all have.
     joined: bool,
     /// The devices are among the event sources.
     registered: bool,
     /// This host's first node.
-    first: u32,
+    first_node: u32,
 }
 
 /// A device, by which its owner reads what processes have counted.
 #[derive(Clone)]
-struct Gauge {
+struct DeviceCounters {
     device: Arc<Device>,
     /// Its number for this host's first process.
-    first: u32,
+    first_index: u32,
     /// The job's number for its node 0.
-    here: u32,
+    node_base: u32,
 }
 
 /// How often PM has opened an RDMA adapter in a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Adapters {
+pub struct AdapterOpens {
     /// Its devices, each once.
-    pub own: usize,
+    pub verbs: usize,
     /// librdmacm, which connects those of iWARP, each once.
-    pub managed: usize,
+    pub rdmacm: usize,
 }
 
 /// What counts the messages of the processes of one parallel process on this host.
 #[derive(Clone, Default)]
-pub struct Gauges(Vec<Gauge>);
+pub struct MessageCounters(Vec<DeviceCounters>);
 
-impl Gauges {
+impl MessageCounters {
     /// What PM has opened in a process.
-    pub fn adapters(&self, process: u32) -> Adapters {
-        let is_rdma = |gauge: &&Gauge| gauge.device.config().is_ok_and(|it| it.kind == "verbs");
-        let managed = self.counters(process).opened as usize;
-        Adapters { own: self.0.iter().filter(is_rdma).count(), managed }
+    pub fn adapters(&self, process: u32) -> AdapterOpens {
+        let is_rdma = |device_counters: &&DeviceCounters| {
+            device_counters.device.config().is_ok_and(|config| config.kind == "verbs")
+        };
+        let rdmacm = self.counters(process).opened_adapters as usize;
+        AdapterOpens { verbs: self.0.iter().filter(is_rdma).count(), rdmacm }
     }
 
     /// What a process has sent and received over all its networks; peers by the job's numbers.
     /// Where a message went by ethernet, shmem has forgotten its last peer (`pm::Counters`).
     pub fn counters(&self, process: u32) -> Counters {
         let mut sum = Counters::default();
-        for gauge in &self.0 {
-            let Ok(mut one) = gauge.device.counters(gauge.first + process) else { continue };
-            for peer in [&mut one.last_to, &mut one.last_from] {
-                *peer = peer.and_then(|node| node.checked_add(gauge.here));
+        for device_counters in &self.0 {
+            let Ok(mut counters) =
+                device_counters.device.counters(device_counters.first_index + process)
+            else {
+                continue;
+            };
+            for last_peer in [&mut counters.last_to, &mut counters.last_from] {
+                *last_peer = last_peer.and_then(|node| node.checked_add(device_counters.node_base));
             }
-            sum.add(&one);
+            sum.add(&counters);
         }
         sum
     }
@@ -103,7 +109,7 @@ impl Gauges {
 /// What packets of one parallel process carry beside the job's secret: those of an earlier stage or
 /// of another element are strangers.
 #[derive(Debug, Clone, Copy)]
-pub struct Label {
+pub struct PacketTag {
     /// The job's secret.
     pub secret: u64,
     /// Stages of the job before this one.
@@ -111,30 +117,30 @@ pub struct Label {
     /// Element of the stage.
     pub element: u32,
     /// No other parallel process of the stage has networks.
-    pub alone: bool,
+    pub is_only_element: bool,
 }
 
 /// What the user may hear of the networks of a parallel process.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct NetworkReport {
     /// What is not as it was asked for.
-    pub notes: Vec<(Level, String)>,
+    pub problems: Vec<(Level, String)>,
     /// What is used, a line for each network set.
-    pub wires: Vec<String>,
+    pub transports: Vec<String>,
 }
 
-impl Open {
-    fn new(device: Device, processes: u32, first: u32) -> score_pm::Result<Self> {
+impl OpenDevice {
+    fn new(device: Device, processes: u32, first_node: u32) -> score_pm::PmResult<Self> {
         let mut contexts = Vec::with_capacity(processes as usize);
         for process in 0..processes {
             let context = device.open_context(process as usize)?;
-            context.bind_channel(0, first + process)?;
+            context.bind_channel(0, first_node + process)?;
             contexts.push(context);
         }
         Ok(Self { device: Arc::new(device), contexts })
     }
 
-    fn shmem(nodes: u32, oversubscribed: bool) -> Result<Self, String> {
+    fn open_shmem(nodes: u32, oversubscribed: bool) -> Result<Self, String> {
         let opened = Device::open("shmem", &["-nodes", &nodes.to_string()]).and_then(|device| {
             device.set_oversubscribed(oversubscribed)?;
             Self::new(device, nodes, 0)
@@ -142,27 +148,27 @@ impl Open {
         opened.map_err(|error| format!("no shmem device for {nodes} nodes: {error}"))
     }
 
-    fn give(&self, process: u32) -> Result<OwnedFd, String> {
+    fn attach_fd(&self, process: u32) -> Result<OwnedFd, String> {
         let context = self.contexts.get(process as usize).ok_or("no such process")?;
         context.create_attach_fd().map_err(|error| format!("PM context {process}: {error}"))
     }
 
-    fn reached(&self) -> score_pm::Result<Reached> {
-        Ok(Reached { table: self.device.addresses()?, wires: self.device.wires()? })
+    fn address_table(&self) -> score_pm::PmResult<AddressTable> {
+        Ok(AddressTable { encoded: self.device.addresses()?, description: self.device.wires()? })
     }
 }
 
-impl Set {
-    fn named(name: String) -> Self {
+impl NetworkSetDevices {
+    fn with_name(name: String) -> Self {
         Self { name, ..Self::default() }
     }
 
-    fn ethernet(&self) -> Option<&Open> {
+    fn ethernet(&self) -> Option<&OpenDevice> {
         self.raw.as_ref().or(self.udp.as_ref())
     }
 
     /// What reaches other hosts, in the order of `others`.
-    fn outward(&self) -> impl Iterator<Item = &Open> {
+    fn remote_devices(&self) -> impl Iterator<Item = &OpenDevice> {
         [self.verbs.as_ref(), self.ethernet()].into_iter().flatten()
     }
 
@@ -171,37 +177,39 @@ impl Set {
     fn join(
         &mut self,
         placement: &Placement,
-        offers: &[&Offer],
+        offers: &[&TransportOffer],
         oversubscribed: bool,
     ) -> Result<(), String> {
-        let Some(own) = offers.get(placement.own as usize) else { return Ok(()) };
+        let Some(local_offer) = offers.get(placement.self_host as usize) else { return Ok(()) };
         let mut nodes = [NodeSet::new(), NodeSet::new()];
-        for (place, offer) in placement.hosts.iter().zip(offers) {
-            if !std::ptr::eq(offer, own) {
-                nodes[usize::from(!rdma::meet(own, offer))].insert_range(place.range());
+        for (host, offer) in placement.hosts.iter().zip(offers) {
+            if !std::ptr::eq(offer, local_offer) {
+                nodes[usize::from(!rdma::can_connect(local_offer, offer))]
+                    .insert_range(host.node_range());
             }
         }
         let devices = [NetworkDevice::Verbs, NetworkDevice::Ethernet];
-        let ways = devices.into_iter().zip(nodes);
-        self.others = ways.filter(|(_, nodes)| !nodes.is_empty()).collect();
-        let uses = |wanted| self.others.iter().any(|(device, _)| *device == wanted);
+        let routes = devices.into_iter().zip(nodes);
+        self.remote_nodes = routes.filter(|(_, nodes)| !nodes.is_empty()).collect();
+        let uses = |kind| self.remote_nodes.iter().any(|(device, _)| *device == kind);
         let (verbs, ethernet) = (uses(NetworkDevice::Verbs), uses(NetworkDevice::Ethernet));
-        let raw = ethernet && way::is_raw(offers.iter().copied());
+        let raw = ethernet && transport::is_raw(offers.iter().copied());
         for (device, used) in
             [(&mut self.verbs, verbs), (&mut self.raw, raw), (&mut self.udp, ethernet && !raw)]
         {
             device.take_if(|_| !used);
         }
-        let fault = |error| format!("network {}: the addresses of the hosts: {error}", self.name);
-        let settle = |open: &Open, table: &[u8]| {
-            open.device.set_peers(table).map_err(fault)?;
-            open.device.set_oversubscribed(oversubscribed).map_err(fault)
+        let address_error =
+            |error| format!("network {}: the addresses of the hosts: {error}", self.name);
+        let configure = |opened: &OpenDevice, table: &[u8]| {
+            opened.device.set_peers(table).map_err(address_error)?;
+            opened.device.set_oversubscribed(oversubscribed).map_err(address_error)
         };
-        if let Some(open) = self.ethernet() {
-            settle(open, &way::table(offers, raw))?;
+        if let Some(opened) = self.ethernet() {
+            configure(opened, &transport::address_table(offers, raw))?;
         }
         match &self.verbs {
-            Some(open) => settle(open, &rdma::table(placement, own, offers)),
+            Some(opened) => configure(opened, &rdma::address_table(placement, local_offer, offers)),
             None => Ok(()),
         }
     }
@@ -217,24 +225,27 @@ impl Networks {
         &mut self,
         spec: &JobSpec,
         placement: &Placement,
-        label: Label,
-        asker: Option<&Asker>,
-    ) -> Result<Vec<HostAddress>, String> {
-        let names = way::names(spec);
-        let Some(here) = placement.here().filter(|_| placement.hosts.len() > 1) else {
-            self.sets = names.into_iter().map(Set::named).collect();
+        tag: PacketTag,
+        raw_client: Option<&RawSocketClient>,
+    ) -> Result<Vec<HostNetworkAddress>, String> {
+        let names = transport::set_names(spec);
+        let Some(local_host) = placement.self_placement().filter(|_| placement.hosts.len() > 1)
+        else {
+            self.sets = names.into_iter().map(NetworkSetDevices::with_name).collect();
             return Ok(Vec::new());
         };
-        self.first = here.first;
+        self.first_node = local_host.first_node;
         let mut offers = Vec::new();
-        let mut opening = Opening { placement, here, label, asker, taken: Vec::new() };
-        for (number, name) in (0..).zip(&names) {
-            let (set, offer) = opening.set(number, way::plan(name, spec, placement)?)?;
+        let mut opener =
+            DeviceOpener { placement, local_host, tag, raw_client, xdp_links: Vec::new() };
+        for (set_index, name) in (0..).zip(&names) {
+            let (set, offer) =
+                opener.open_set(set_index, transport::plan(name, spec, placement)?)?;
             self.sets.push(set);
             offers.push(offer);
         }
         let address = frame::encode_datagram(&offers).map_err(|error| error.to_string())?;
-        Ok(vec![HostAddress { host: placement.own, address }])
+        Ok(vec![HostNetworkAddress { host: placement.self_host, address }])
     }
 
     /// Every node has attached: opens the rest. `peers`: what [`Networks::open`] has said on all
@@ -245,46 +256,55 @@ impl Networks {
     pub fn join(
         &mut self,
         placement: &Placement,
-        peers: &[HostAddress],
+        peers: &[HostNetworkAddress],
         oversubscribed: bool,
-    ) -> Result<Told, String> {
-        let local = placement.here().map_or(0, |here| here.nodes);
-        let several = placement.hosts.len() > 1;
-        let all = if several { offers(placement, peers, self.sets.len())? } else { Vec::new() };
-        let mut told = Told::default();
-        for (number, set) in self.sets.iter_mut().enumerate() {
-            let of_set: Vec<&Offer> = all.iter().map(|(_, offers)| &offers[number]).collect();
-            set.join(placement, &of_set, oversubscribed)?;
-            if local > 1 {
-                set.shmem = Some(Open::shmem(local, oversubscribed)?);
+    ) -> Result<NetworkReport, String> {
+        let local_node_count = placement.self_placement().map_or(0, |local_host| local_host.nodes);
+        let is_multi_host = placement.hosts.len() > 1;
+        let offers_by_host = if is_multi_host {
+            decode_offers(placement, peers, self.sets.len())?
+        } else {
+            Vec::new()
+        };
+        let mut network_notes = NetworkReport::default();
+        for (set_index, set) in self.sets.iter_mut().enumerate() {
+            let set_offers: Vec<&TransportOffer> =
+                offers_by_host.iter().map(|(_, offers)| &offers[set_index]).collect();
+            set.join(placement, &set_offers, oversubscribed)?;
+            if local_node_count > 1 {
+                set.shmem = Some(OpenDevice::open_shmem(local_node_count, oversubscribed)?);
             }
-            let by_name: Vec<_> =
-                all.iter().map(|(name, offers)| (*name, &offers[number])).collect();
-            told.notes.extend(way::note(&set.name, &by_name));
-            let mut wires = Vec::new();
-            wires.extend(several.then(|| way::wires(&of_set)));
-            let shares = placement.hosts.iter().any(|host| host.nodes > 1);
-            wires.extend(shares.then(|| "shared memory within a host".to_owned()));
+            let named_offers: Vec<_> =
+                offers_by_host.iter().map(|(name, offers)| (*name, &offers[set_index])).collect();
+            network_notes.problems.extend(transport::note(&set.name, &named_offers));
+            let mut transports = Vec::new();
+            transports.extend(is_multi_host.then(|| transport::describe_transports(&set_offers)));
+            let shares_memory = placement.hosts.iter().any(|host| host.nodes > 1);
+            transports.extend(shares_memory.then(|| "shared memory within a host".to_owned()));
             let name = &set.name;
-            told.wires.push(format!("network set {number} ({name}): {}", wires.join(", ")));
+            network_notes
+                .transports
+                .push(format!("network set {set_index} ({name}): {}", transports.join(", ")));
         }
         self.joined = true;
-        Ok(told)
+        Ok(network_notes)
     }
 
     /// What the processes of this host are told: which context reaches which nodes.
     pub fn sets(&self, placement: &Placement) -> Vec<NetworkSet> {
         let nodes = placement.nodes();
-        let Some(here) = placement.here().filter(|_| nodes > 1) else { return Vec::new() };
-        let set = |set: &Set| match placement.hosts.len() {
+        let Some(local_host) = placement.self_placement().filter(|_| nodes > 1) else {
+            return Vec::new();
+        };
+        let set = |set: &NetworkSetDevices| match placement.hosts.len() {
             1 => NetworkSet::one_host(nodes),
-            _ => NetworkSet::many_hosts(here.range(), &set.others),
+            _ => NetworkSet::many_hosts(local_host.node_range(), &set.remote_nodes),
         };
         self.sets.iter().map(set).collect()
     }
 
-    fn devices(&self) -> impl Iterator<Item = &Open> {
-        self.sets.iter().flat_map(Set::outward)
+    fn devices(&self) -> impl Iterator<Item = &OpenDevice> {
+        self.sets.iter().flat_map(NetworkSetDevices::remote_devices)
     }
 
     /// The attach descriptors of one process, in the order of its sets' members.
@@ -292,50 +312,54 @@ impl Networks {
     /// # Errors
     /// One line for the user.
     pub fn descriptors(&self, process: u32) -> Result<Vec<OwnedFd>, String> {
-        let of_set = |set: &Set| {
-            let members = set.shmem.iter().chain(set.outward());
-            members.map(|open| open.give(process)).collect::<Result<Vec<_>, _>>()
+        let attach_fds = |set: &NetworkSetDevices| {
+            let members = set.shmem.iter().chain(set.remote_devices());
+            members.map(|opened| opened.attach_fd(process)).collect::<Result<Vec<_>, _>>()
         };
-        let all = self.sets.iter().map(of_set).collect::<Result<Vec<_>, _>>()?;
-        Ok(all.into_iter().flatten().collect())
+        let fds_by_set = self.sets.iter().map(attach_fds).collect::<Result<Vec<_>, _>>()?;
+        Ok(fds_by_set.into_iter().flatten().collect())
     }
 
     /// What a process has sent and received over all its networks.
     pub fn counters(&self, process: u32) -> Counters {
-        self.gauges().counters(process)
+        self.message_counters().counters(process)
     }
 
     /// What counts the messages; once all have joined.
-    pub fn gauges(&self) -> Gauges {
-        let (here, first) = (self.first, self.first);
-        let mut gauges = Vec::new();
+    pub fn message_counters(&self) -> MessageCounters {
+        let (node_base, first_index) = (self.first_node, self.first_node);
+        let mut counters = Vec::new();
         for set in &self.sets {
-            let gauge =
-                |open: &Open, first, here| Gauge { device: open.device.clone(), first, here };
-            gauges.extend(set.shmem.as_ref().map(|open| gauge(open, 0, here)));
-            gauges.extend(set.outward().map(|open| gauge(open, first, 0)));
+            let device_counters = |opened: &OpenDevice, first_index, node_base| DeviceCounters {
+                device: opened.device.clone(),
+                first_index,
+                node_base,
+            };
+            counters.extend(set.shmem.as_ref().map(|opened| device_counters(opened, 0, node_base)));
+            counters
+                .extend(set.remote_devices().map(|opened| device_counters(opened, first_index, 0)));
         }
-        Gauges(gauges)
+        MessageCounters(counters)
     }
 
     /// A process of this host has ended.
-    pub fn exited(&self, process: u32) {
+    pub fn on_process_exit(&self, process: u32) {
         // These cannot fail for a node that exists; a corrupt segment is its job's own loss.
         for set in &self.sets {
-            if let Some(open) = &set.shmem {
-                let _ = open.device.mark_exited(process);
+            if let Some(opened) = &set.shmem {
+                let _ = opened.device.mark_exited(process);
             }
-            for open in set.outward() {
-                let _ = open.device.mark_exited(self.first + process);
+            for opened in set.remote_devices() {
+                let _ = opened.device.mark_exited(self.first_node + process);
             }
         }
     }
 
     /// Nodes have ended, on whichever host.
-    pub fn gone(&self, nodes: &NodeSet) {
-        for open in self.devices() {
+    pub fn on_nodes_exited(&self, nodes: &NodeSet) {
+        for opened in self.devices() {
             for node in nodes.iter() {
-                let _ = open.device.peer_exited(node);
+                let _ = opened.device.peer_exited(node);
             }
         }
     }
@@ -349,8 +373,8 @@ impl Networks {
             return Ok(());
         }
         self.registered = true;
-        for open in self.sets.iter().flat_map(Set::outward) {
-            let Ok(fd) = open.device.adopted_fd() else { continue };
+        for opened in self.sets.iter().flat_map(NetworkSetDevices::remote_devices) {
+            let Ok(fd) = opened.device.adopted_fd() else { continue };
             registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
         }
         Ok(())
@@ -358,25 +382,28 @@ impl Networks {
 
     /// Goes on with sending what processes that have ended have left.
     pub fn serve(&self) {
-        for open in self.devices() {
-            let _ = open.device.serve();
+        for opened in self.devices() {
+            let _ = opened.device.serve();
         }
     }
 }
 
 /// What all hosts offer, in the order of their nodes: name of the host, an offer for each set.
-fn offers<'a>(
+fn decode_offers<'a>(
     placement: &'a Placement,
-    peers: &[HostAddress],
+    peers: &[HostNetworkAddress],
     sets: usize,
-) -> Result<Vec<(&'a str, Vec<Offer>)>, String> {
-    let offer = |(host, place): (u32, &'a score_proto::order::Place)| {
-        let found = peers.iter().find(|peer| peer.host == host);
-        let found = found.ok_or_else(|| format!("host {} has told no address", place.name))?;
-        let offers = frame::decode_datagram::<Vec<Offer>>(&found.address).ok();
-        let offers = offers.filter(|offers| offers.len() == sets);
-        let what = || format!("host {} has told addresses that are none", place.name);
-        Ok((place.name.as_str(), offers.ok_or_else(what)?))
-    };
-    (0..).zip(&placement.hosts).map(offer).collect()
+) -> Result<Vec<(&'a str, Vec<TransportOffer>)>, String> {
+    let host_offers =
+        |(host, host_placement): (u32, &'a score_proto::job_control::HostPlacement)| {
+            let host_address = peers.iter().find(|peer| peer.host == host);
+            let host_address = host_address
+                .ok_or_else(|| format!("host {} has told no address", host_placement.name))?;
+            let offers = frame::decode_datagram::<Vec<TransportOffer>>(&host_address.address).ok();
+            let offers = offers.filter(|offers| offers.len() == sets);
+            let malformed =
+                || format!("host {} has told addresses that are none", host_placement.name);
+            Ok((host_placement.name.as_str(), offers.ok_or_else(malformed)?))
+        };
+    (0..).zip(&placement.hosts).map(host_offers).collect()
 }

@@ -7,24 +7,24 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use score_tests::Scene;
+use score_tests::TestEnv;
 use score_tests::process::Process;
 
-use crate::Plan;
+use crate::SoakOptions;
 use crate::random::Random;
 
 /// What is promised.
-const PROMISE: Duration = Duration::from_secs(1);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// What counts as broken even when other work delays this machine.
-const BROKEN: Duration = Duration::from_secs(5);
+const CLEANUP_HARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 const VICTIMS: &[&str] = &["node", "shepherd", "scored", "scrun"];
 
 /// What has been seen so far.
 #[derive(Default)]
-struct Seen {
+struct KillStats {
     victims: BTreeMap<&'static str, u64>,
-    slow: u64,
+    slow_count: u64,
     slowest: Duration,
 }
 
@@ -32,51 +32,55 @@ struct Seen {
 ///
 /// # Errors
 /// Something was left; the line says how to see it again.
-pub fn run(plan: &Plan) -> Result<(), String> {
-    let scene = Scene::new();
-    let traffic = scene.program("traffic").map(|path| path.display().to_string());
-    let before = listening();
-    let mut seen = Seen::default();
-    let mut done = 0;
-    for (index, seed) in plan.seeds() {
-        let fault =
+pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
+    let env = TestEnv::new();
+    let traffic = env.test_program("traffic").map(|path| path.display().to_string());
+    let ports_before = listening_ports();
+    let mut stats = KillStats::default();
+    let mut job_count = 0;
+    for (index, seed) in soak_options.seeds() {
+        let replay_error =
             |text: String| format!("{text}\nagain: cargo xtask soak kill -count 1 -seed {seed}");
-        let slow = seen.slow;
-        one(&scene, traffic.as_deref(), &mut Random(seed), &mut seen).map_err(fault)?;
-        if seen.slow > slow {
+        let slow_before = stats.slow_count;
+        kill_one_job(&env, traffic.as_deref(), &mut Random(seed), &mut stats)
+            .map_err(replay_error)?;
+        if stats.slow_count > slow_before {
             println!("      seed {seed}");
         }
-        done = index + 1;
-        if done % 20 == 0 {
-            print!("\rkill: {done} jobs killed, {}   ", tell(&seen));
+        job_count = index + 1;
+        if job_count % 20 == 0 {
+            print!("\rkill: {job_count} jobs killed, {}   ", format_stats(&stats));
             let _ = std::io::stdout().flush();
         }
     }
-    println!("\rkill: {done} jobs killed, {}; 0 files, 0 processes left", tell(&seen));
-    let began = Instant::now();
+    println!(
+        "\rkill: {job_count} jobs killed, {}; 0 files, 0 processes left",
+        format_stats(&stats)
+    );
+    let started_at = Instant::now();
     loop {
         let new: Vec<String> =
-            listening().into_iter().filter(|one| !before.contains(one)).collect();
+            listening_ports().into_iter().filter(|port| !ports_before.contains(port)).collect();
         if new.is_empty() {
             println!("kill: 0 ports left");
             return Ok(());
         }
-        if began.elapsed() > BROKEN {
+        if started_at.elapsed() > CLEANUP_HARD_TIMEOUT {
             return Err(format!("listening now and not before: {new:?}"));
         }
         sleep(Duration::from_millis(50));
     }
 }
 
-fn tell(seen: &Seen) -> String {
+fn format_stats(stats: &KillStats) -> String {
     let victims: Vec<String> =
-        seen.victims.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    let (slow, slowest) = (seen.slow, seen.slowest.as_millis());
-    format!("{}; clean within {slowest} ms, {slow} over a second", victims.join(", "))
+        stats.victims.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let (slow_count, slowest) = (stats.slow_count, stats.slowest.as_millis());
+    format!("{}; clean within {slowest} ms, {slow_count} over a second", victims.join(", "))
 }
 
 /// A command line of random shape; each would run for a while by itself.
-fn shape(traffic: Option<&str>, random: &mut Random) -> String {
+fn random_command_line(traffic: Option<&str>, random: &mut Random) -> String {
     let nodes = 1 + random.below(5);
     let escape = "setsid sleep 61 & (setsid sh -c \"sleep 61\" &) ; exec sleep 60";
     let mut lines = vec![
@@ -98,47 +102,47 @@ fn shape(traffic: Option<&str>, random: &mut Random) -> String {
 }
 
 /// One job and its end.
-fn one(
-    scene: &Scene,
+fn kill_one_job(
+    env: &TestEnv,
     traffic: Option<&str>,
     random: &mut Random,
-    seen: &mut Seen,
+    stats: &mut KillStats,
 ) -> Result<(), String> {
-    let line = shape(traffic, random);
-    let mut job = scene.sh(&line).start();
+    let line = random_command_line(traffic, random);
+    let mut job = env.sh(&line).start();
     // Moments are dense at the start, where most happens, and reach into the job's quiet life.
     let bits = 10 + random.below(8);
     sleep(Duration::from_micros(random.next() % (1 << bits)));
-    let wanted = random.pick(VICTIMS);
-    let (mut victim, mut name) = choose(scene, &line, wanted, random);
+    let target = random.pick(VICTIMS);
+    let (mut victim, mut name) = choose_victim(env, &line, target, random);
     victim.signal(Signal::SIGKILL);
-    let mut killed = Instant::now();
+    let mut killed_at = Instant::now();
     // A node of a short stage may have ended well before the signal: then the job goes on, rightly.
-    let short = line.contains(" echo ") || line.contains(" true ");
-    let mut ended = scene.wait_until_clean(PROMISE);
-    let late = ended.clone().err();
-    if short && name == "node" && ended.is_err() {
-        (victim, name) = choose(scene, &line, "scrun", random);
+    let is_short = line.contains(" echo ") || line.contains(" true ");
+    let mut cleanup = env.wait_until_clean(CLEANUP_TIMEOUT);
+    let late_leftovers = cleanup.clone().err();
+    if is_short && name == "node" && cleanup.is_err() {
+        (victim, name) = choose_victim(env, &line, "scrun", random);
         victim.signal(Signal::SIGKILL);
-        killed = Instant::now();
+        killed_at = Instant::now();
     }
-    if ended.is_err() {
-        ended = scene.wait_until_clean(BROKEN);
+    if cleanup.is_err() {
+        cleanup = env.wait_until_clean(CLEANUP_HARD_TIMEOUT);
     }
-    *seen.victims.entry(name).or_default() += 1;
-    let took = killed.elapsed();
-    seen.slowest = seen.slowest.max(took);
-    if took > PROMISE {
-        seen.slow += 1;
-        println!("\rslow: {took:?} after SIGKILL of {name} of {line}");
-        println!("      there after a second: {late:?}");
+    *stats.victims.entry(name).or_default() += 1;
+    let elapsed = killed_at.elapsed();
+    stats.slowest = stats.slowest.max(elapsed);
+    if elapsed > CLEANUP_TIMEOUT {
+        stats.slow_count += 1;
+        println!("\rslow: {elapsed:?} after SIGKILL of {name} of {line}");
+        println!("      there after a second: {late_leftovers:?}");
     }
-    if let Err(left) = ended {
+    if let Err(left) = cleanup {
         job.kill_all();
-        scene.forgive();
-        let shown = format!("{} ({})", name, victim.command);
+        env.ignore_leftovers();
+        let description = format!("{} ({})", name, victim.command);
         return Err(format!(
-            "{line}\nSIGKILL of {shown}; left after {took:?}:\n{}",
+            "{line}\nSIGKILL of {description}; left after {elapsed:?}:\n{}",
             left.join("\n")
         ));
     }
@@ -148,56 +152,62 @@ fn one(
 
 /// A living process of the wanted kind. While it does not exist yet, another kind is as good;
 /// scrun comes first, and with it there is always one.
-fn choose(scene: &Scene, line: &str, wanted: &str, random: &mut Random) -> (Process, &'static str) {
+fn choose_victim(
+    env: &TestEnv,
+    line: &str,
+    target: &str,
+    random: &mut Random,
+) -> (Process, &'static str) {
     loop {
-        let mut known = known(&scene.processes(), line.contains("setsid"));
-        if known.iter().any(|(_, name)| *name == wanted) {
-            known.retain(|(_, name)| *name == wanted);
+        let mut candidates = classify(&env.processes(), line.contains("setsid"));
+        if candidates.iter().any(|(_, name)| *name == target) {
+            candidates.retain(|(_, name)| *name == target);
         }
-        if !known.is_empty() {
-            return known.swap_remove(random.below(known.len()));
+        if !candidates.is_empty() {
+            return candidates.swap_remove(random.below(candidates.len()));
         }
         sleep(Duration::from_micros(200));
     }
 }
 
 /// The processes that belong to a job, each with its kind.
-fn known(processes: &[Process], orphans: bool) -> Vec<(Process, &'static str)> {
-    let ids = |wanted: &dyn Fn(&Process) -> bool| -> Vec<i32> {
-        processes.iter().filter(|one| wanted(one)).map(|one| one.pid).collect()
+fn classify(processes: &[Process], spawns_orphans: bool) -> Vec<(Process, &'static str)> {
+    let ids = |predicate: &dyn Fn(&Process) -> bool| -> Vec<i32> {
+        processes.iter().filter(|process| predicate(process)).map(|one| one.pid).collect()
     };
     // What scored starts for a moment, to try what the machine allows, is not scored itself.
     let scruns = ids(&Process::is_scrun);
-    let scoreds = ids(&|one| one.is_scored() && scruns.contains(&one.parent));
-    let shepherds = ids(&|one| one.is_shepherd() && scoreds.contains(&one.parent));
-    let kind = |one: &Process| -> Option<&'static str> {
-        if one.is_scrun() {
+    let scoreds = ids(&|process| process.is_scored() && scruns.contains(&process.parent));
+    let shepherds = ids(&|process| process.is_shepherd() && scoreds.contains(&process.parent));
+    let role = |process: &Process| -> Option<&'static str> {
+        if process.is_scrun() {
             Some("scrun")
-        } else if shepherds.contains(&one.pid) {
+        } else if shepherds.contains(&process.pid) {
             Some("shepherd")
-        } else if scoreds.contains(&one.pid) {
+        } else if scoreds.contains(&process.pid) {
             Some("scored")
         } else {
             // Only the processes that SCore itself has started: a descendant's death is no event.
             // Orphans become the shepherd's children, too; in the shape that has some, nodes lead
             // their session and will sleep for 60 seconds.
-            let sleeper = one.command == "sleep 60" || one.command.contains("exec sleep 60");
-            let node = !orphans || one.session == one.pid && sleeper;
-            (shepherds.contains(&one.parent) && node).then_some("node")
+            let sleeper =
+                process.command == "sleep 60" || process.command.contains("exec sleep 60");
+            let node = !spawns_orphans || process.session == process.pid && sleeper;
+            (shepherds.contains(&process.parent) && node).then_some("node")
         }
     };
-    processes.iter().filter_map(|one| Some((one.clone(), kind(one)?))).collect()
+    processes.iter().filter_map(|process| Some((process.clone(), role(process)?))).collect()
 }
 
 /// Sockets that wait for somebody: TCP listeners, bound UDP sockets, and our named local sockets.
-fn listening() -> Vec<String> {
+fn listening_ports() -> Vec<String> {
     let mut found = Vec::new();
     for (table, state) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {
         let text = std::fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
         for line in text.lines().skip(1) {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            if words.get(3) == Some(&state) {
-                found.push(format!("{table} {}", words[1]));
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            if fields.get(3) == Some(&state) {
+                found.push(format!("{table} {}", fields[1]));
             }
         }
     }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use score_tests::Scene;
+use score_tests::TestEnv;
 
 const USAGE: &str = "\
 usage: cargo xtask soak [kill|messages|memory|deadlock|gang] [-count N] [-minutes N] [-seed S]
@@ -38,34 +38,39 @@ without a kind: all
 ";
 
 /// How long to go on, and from which seed.
-pub struct Plan {
+pub struct SoakOptions {
     /// At most so many jobs.
     pub count: u64,
     /// At most so long.
-    pub limit: Option<Duration>,
+    pub time_limit: Option<Duration>,
     /// Seed of the first job.
     pub seed: u64,
     /// Jobs use an RDMA adapter.
     pub rdma: bool,
-    begin: Instant,
+    started_at: Instant,
 }
 
-impl Plan {
+impl SoakOptions {
     /// The seeds of the jobs to run, one after the other, until count or time is used up.
     pub fn seeds(&self) -> impl Iterator<Item = (u64, u64)> {
-        let more = |_: &u64| self.limit.is_none_or(|limit| self.begin.elapsed() < limit);
-        (0..self.count).take_while(more).map(|index| (index, self.seed.wrapping_add(index)))
+        let within_limit =
+            |_: &u64| self.time_limit.is_none_or(|limit| self.started_at.elapsed() < limit);
+        (0..self.count).take_while(within_limit).map(|index| (index, self.seed.wrapping_add(index)))
     }
 }
 
 /// A test program where every user may run it, wherever the build is. None, and a line: there is no
 /// C compiler.
-fn for_every_user(scene: &Scene, kind: &str, name: &str) -> Result<Option<PathBuf>, String> {
-    let Some(built) = scene.program(name) else {
+fn copy_program_for_users(
+    env: &TestEnv,
+    kind: &str,
+    name: &str,
+) -> Result<Option<PathBuf>, String> {
+    let Some(built) = env.test_program(name) else {
         println!("{kind}: skipped, no C compiler");
         return Ok(None);
     };
-    let program = scene.dir().join(name);
+    let program = env.dir().join(name);
     std::fs::copy(&built, &program).map_err(|error| format!("{}: {error}", built.display()))?;
     Ok(Some(program))
 }
@@ -76,24 +81,24 @@ fn main() -> ExitCode {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let (kinds, plan) = match parse(&args) {
+    let (kinds, options_for) = match parse(&args) {
         Ok(parsed) => parsed,
-        Err(fault) => {
-            eprint!("soak: {fault}\n{USAGE}");
+        Err(error) => {
+            eprint!("soak: {error}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
     for kind in kinds {
-        let plan = plan(&kind);
-        let done = match kind.as_str() {
-            "kill" => kill::run(&plan),
-            "gang" => gang::run(&plan),
-            "deadlock" => deadlock::run(&plan),
-            "memory" => memory::run(&plan),
-            _ => messages::run(&plan),
+        let soak_options = options_for(&kind);
+        let result = match kind.as_str() {
+            "kill" => kill::run(&soak_options),
+            "gang" => gang::run(&soak_options),
+            "deadlock" => deadlock::run(&soak_options),
+            "memory" => memory::run(&soak_options),
+            _ => messages::run(&soak_options),
         };
-        if let Err(fault) = done {
-            eprintln!("soak {kind}: {fault}");
+        if let Err(error) = result {
+            eprintln!("soak {kind}: {error}");
             return ExitCode::FAILURE;
         }
     }
@@ -101,23 +106,23 @@ fn main() -> ExitCode {
 }
 
 /// The kinds to run, and what gives the plan for one of them.
-fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String> {
+fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> SoakOptions), String> {
     let (mut kinds, mut count, mut minutes, mut seed) = (vec![], None, None, None);
     let (mut quick, mut rdma) = (false, false);
-    let mut words = args.iter();
-    while let Some(word) = words.next() {
-        let mut number = || -> Result<u64, String> {
-            let text = words.next().ok_or(format!("{word} needs a number"))?;
-            text.parse().map_err(|_| format!("{word} {text}: no number"))
+    let mut remaining = args.iter();
+    while let Some(arg) = remaining.next() {
+        let mut next_number = || -> Result<u64, String> {
+            let text = remaining.next().ok_or(format!("{arg} needs a number"))?;
+            text.parse().map_err(|_| format!("{arg} {text}: no number"))
         };
-        match word.as_str() {
-            "kill" | "messages" | "memory" | "deadlock" | "gang" => kinds.push(word.clone()),
-            "-count" => count = Some(number()?),
-            "-minutes" => minutes = Some(number()?),
-            "-seed" => seed = Some(number()?),
+        match arg.as_str() {
+            "kill" | "messages" | "memory" | "deadlock" | "gang" => kinds.push(arg.clone()),
+            "-count" => count = Some(next_number()?),
+            "-minutes" => minutes = Some(next_number()?),
+            "-seed" => seed = Some(next_number()?),
             "-quick" => quick = true,
             "-rdma" => rdma = true,
-            _ => return Err(format!("what is {word:?}?")),
+            _ => return Err(format!("what is {arg:?}?")),
         }
     }
     if rdma && kinds != ["memory"] {
@@ -128,9 +133,9 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
     }
     #[expect(clippy::disallowed_methods, reason = "another seed at each time")]
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seed = seed.unwrap_or(clock.map_or(1, |since| since.as_secs()));
-    let plan = move |kind: &str| {
-        let (usual, taste) = match kind {
+    let seed = seed.unwrap_or(clock.map_or(1, |elapsed| elapsed.as_secs()));
+    let options_for = move |kind: &str| {
+        let (full_count, quick_count) = match kind {
             "kill" => (10_000, 60),
             "gang" => (100_000, 2_000),
             "deadlock" => (u64::MAX, 40),
@@ -139,12 +144,12 @@ fn parse(args: &[String]) -> Result<(Vec<String>, impl Fn(&str) -> Plan), String
         };
         let count = count.unwrap_or(match (minutes, quick) {
             (Some(_), _) => u64::MAX,
-            (None, true) => taste,
-            (None, false) => usual,
+            (None, true) => quick_count,
+            (None, false) => full_count,
         });
         let minutes = minutes.or((count == u64::MAX).then_some(3));
-        let limit = minutes.map(|minutes| Duration::from_secs(minutes * 60));
-        Plan { count, limit, seed, rdma, begin: Instant::now() }
+        let time_limit = minutes.map(|minutes| Duration::from_secs(minutes * 60));
+        SoakOptions { count, time_limit, seed, rdma, started_at: Instant::now() }
     };
-    Ok((kinds, plan))
+    Ok((kinds, options_for))
 }

@@ -6,9 +6,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use score_tests::Scene;
+use score_tests::TestEnv;
 
-use crate::Plan;
+use crate::SoakOptions;
 use crate::random::Random;
 
 /// Runs the plan.
@@ -16,17 +16,17 @@ use crate::random::Random;
 /// # Errors
 /// A message was lost, altered or out of order, or a job did not end; the line says how to see it
 /// again.
-pub fn run(plan: &Plan) -> Result<(), String> {
-    let scene = Scene::new();
-    let Some(program) = scene.program("traffic") else {
+pub fn run(soak_options: &SoakOptions) -> Result<(), String> {
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("traffic") else {
         println!("messages: skipped, no C compiler");
         return Ok(());
     };
     let program = program.display().to_string();
     let (mut messages, mut killed) = (0_u64, 0_u64);
-    let mut done = 0;
-    for (index, seed) in plan.seeds() {
-        let fault = |text: String| {
+    let mut job_count = 0;
+    for (index, seed) in soak_options.seeds() {
+        let replay_error = |text: String| {
             format!("{text}\nagain: cargo xtask soak messages -count 1 -seed {seed}")
         };
         let random = &mut Random(seed);
@@ -35,12 +35,13 @@ pub fn run(plan: &Plan) -> Result<(), String> {
         let count = if nodes <= 2 { 100_000 } else { 5_000 } + random.below(20_000);
         let block = if random.below(3) == 0 { "block" } else { "spin" };
         let (option, count_text) = (format!("-nodes={nodes}"), count.to_string());
-        let number = (seed % 1_000_000).to_string();
-        let words = [option.as_str(), &program, &count_text, &number, block];
-        let job = scene.scrun(&words).start();
+        let program_seed = (seed % 1_000_000).to_string();
+        let args = [option.as_str(), &program, &count_text, &program_seed, block];
+        let job = env.scrun(&args).start();
         if random.below(4) == 0 {
             sleep(Duration::from_micros(random.next() % 300_000));
-            let ranks = scene.processes().into_iter().filter(|one| one.program() == "traffic");
+            let ranks =
+                env.processes().into_iter().filter(|process| process.program() == "traffic");
             let ranks: Vec<_> = ranks.collect();
             if !ranks.is_empty() {
                 ranks[random.below(ranks.len())].signal(Signal::SIGKILL);
@@ -49,21 +50,25 @@ pub fn run(plan: &Plan) -> Result<(), String> {
             let outcome = job.wait();
             // A node that was killed after its last message may have ended its job well.
             if ![0, 137].contains(&outcome.code) {
-                return Err(fault(outcome.to_string()));
+                return Err(replay_error(outcome.to_string()));
             }
         } else {
             let outcome = job.wait();
             if outcome.code != 0 || outcome.text() != "all in order\n".repeat(nodes) {
-                return Err(fault(outcome.to_string()));
+                return Err(replay_error(outcome.to_string()));
             }
             messages += (count * nodes) as u64;
         }
-        let clean = scene.wait_until_clean(Duration::from_secs(5));
-        clean.map_err(|left| fault(format!("left: {left:#?}")))?;
-        done = index + 1;
-        print!("\rmessages: {done} jobs, {messages} messages checked, {killed} nodes killed   ");
+        let clean = env.wait_until_clean(Duration::from_secs(5));
+        clean.map_err(|left| replay_error(format!("left: {left:#?}")))?;
+        job_count = index + 1;
+        print!(
+            "\rmessages: {job_count} jobs, {messages} messages checked, {killed} nodes killed   "
+        );
         let _ = std::io::stdout().flush();
     }
-    println!("\rmessages: {done} jobs, {messages} messages in order, {killed} nodes killed   ");
+    println!(
+        "\rmessages: {job_count} jobs, {messages} messages in order, {killed} nodes killed   "
+    );
     Ok(())
 }

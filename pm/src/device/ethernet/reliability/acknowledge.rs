@@ -1,198 +1,201 @@
 //! What a peer says has arrived, and what follows for the rest.
 
-use super::links::Links;
-use super::rtt::stamp;
-use super::send::{Entry, MILD, Sender, State};
-use super::{MAX_WINDOW, NEVER, Shared};
-use score_proto::wire::{BLOCK, ECHO, Header};
+use super::rtt::timestamp;
+use super::send::{MAX_PROBE_TIMEOUTS, PacketSender, SendEntry, SendState};
+use super::trunking::LinkScheduler;
+use super::{CommonState, MAX_WINDOW, NO_DEADLINE};
+use score_proto::packet_header::{Header, SACK_BLOCK, TIMESTAMP_ECHO};
 
 /// Packets of its link that must overtake a packet before it counts as lost: at first, at most.
-pub(super) const OVERTAKEN: (i32, i32) = (3, 64);
+pub(super) const REORDER_THRESHOLD: (i32, i32) = (3, 64);
 /// Packets that arrive without a premature repetition before the above shrinks again.
-const CALM: u32 = 1024;
+const REORDER_DECAY_PACKETS: u32 = 1024;
 
 /// What an acknowledgement has told.
 #[derive(Default)]
-struct News {
+struct AckSummary {
     /// Messages that have arrived.
-    arrived: u32,
+    newly_acked: u32,
     /// One of them by a repetition.
-    again: bool,
+    by_retransmission: bool,
 }
 
 /// Whether the answer is to a packet that was sent before `sent_at`: then a message that was sent
 /// again at that time has arrived by its first packet (Eifel, RFC 3522).
-fn is_older(header: &Header, sent_at: u64) -> bool {
-    header.flags & ECHO != 0 && (stamp(sent_at).wrapping_sub(header.echo) as i32) > 0
+fn echoes_earlier_send(header: &Header, sent_at: u64) -> bool {
+    header.flags & TIMESTAMP_ECHO != 0
+        && (timestamp(sent_at).wrapping_sub(header.timestamp_echo) as i32) > 0
 }
 
-impl Sender {
+impl PacketSender {
     /// The peer says what has arrived.
     #[inline]
-    pub(super) fn acknowledge(
+    pub(super) fn on_ack(
         &mut self,
         header: &Header,
-        links: &mut Links,
-        shared: &mut Shared,
+        links: &mut LinkScheduler,
+        shared: &mut CommonState,
         now: u64,
     ) {
-        let advance = header.ack.wrapping_sub(self.first) as usize;
-        if advance > self.sent() && !(self.resumed && advance <= MAX_WINDOW as usize) {
+        let advance = header.ack.wrapping_sub(self.first_unacked) as usize;
+        if advance > self.sent_count() && !(self.resumed && advance <= MAX_WINDOW as usize) {
             let counters = &mut shared.counters;
             // Behind what is known: an acknowledgement that has been overtaken.
             let old = (advance as u32 as i32) < 0;
             *(if old { &mut counters.old_acks } else { &mut counters.wrong_acks }) += 1;
             return;
         }
-        let was_full = self.flying + 1 >= self.congestion.window;
-        let mut news = News::default();
-        self.arrive_up_to(header, &mut news, links, shared, now);
-        if header.received != 0 {
-            self.arrive_selected(header, &mut news, links, shared, now);
+        let was_full = self.in_flight + 1 >= self.congestion.window;
+        let mut summary = AckSummary::default();
+        self.ack_cumulative(header, &mut summary, links, shared, now);
+        if header.sack_bitmap != 0 {
+            self.ack_selective(header, &mut summary, links, shared, now);
         }
         if (header.window.wrapping_sub(self.limit) as i32) > 0
-            && header.window.wrapping_sub(self.first) <= 2 * MAX_WINDOW
+            && header.window.wrapping_sub(self.first_unacked) <= 2 * MAX_WINDOW
         {
             self.limit = header.window;
-            self.probe = false;
+            self.window_probe_due = false;
         }
-        if news.arrived == 0 {
+        if summary.newly_acked == 0 {
             return;
         }
-        if header.flags & ECHO != 0 {
-            self.rtt.sample(header.echo, now);
-            if self.rtt.is_crowded() {
-                self.congestion.crowded();
+        if header.flags & TIMESTAMP_ECHO != 0 {
+            self.rtt.sample(header.timestamp_echo, now);
+            if self.rtt.is_queueing() {
+                self.congestion.on_queueing();
             }
         }
-        self.congestion.acked(news.arrived, was_full);
-        let time_outs = std::mem::take(&mut self.rtt.backoff);
-        if self.islands > 0 || news.again {
-            let lost = time_outs > 0 && news.again;
-            self.find_lost(header, lost, links, now);
-            if lost && time_outs > MILD {
-                self.congestion.silence(now);
+        self.congestion.on_acked(summary.newly_acked, was_full);
+        let timeouts = std::mem::take(&mut self.rtt.backoff_shift);
+        if self.sacked_count > 0 || summary.by_retransmission {
+            let after_timeout = timeouts > 0 && summary.by_retransmission;
+            self.detect_lost(header, after_timeout, links, now);
+            if after_timeout && timeouts > MAX_PROBE_TIMEOUTS {
+                self.congestion.on_persistent_congestion(now);
             }
-            shared.counters.suspected += u64::from(links.judge(now));
+            shared.counters.suspected += u64::from(links.suspect_link(now));
         }
-        self.time_out_at = NEVER;
-        if self.flying > 0 {
-            self.time_out_at = now + self.rtt.time_out(&shared.config);
+        self.time_out_at = NO_DEADLINE;
+        if self.in_flight > 0 {
+            self.time_out_at = now + self.rtt.timeout(&shared.config);
         } else {
-            self.watch_shut_window(shared, now);
+            self.arm_window_probe(shared, now);
         }
     }
 
     /// Acknowledged for the first time: its slot is free.
     #[inline]
-    fn arrive(
+    fn on_entry_acked(
         &mut self,
-        entry: Entry,
+        entry: SendEntry,
         header: &Header,
-        news: &mut News,
-        links: &mut Links,
-        shared: &mut Shared,
+        summary: &mut AckSummary,
+        links: &mut LinkScheduler,
+        shared: &mut CommonState,
         now: u64,
     ) {
-        shared.freed.push_back(entry.slot);
+        shared.freed_slots.push_back(entry.slot);
         shared.outstanding -= 1;
-        news.arrived += 1;
+        summary.newly_acked += 1;
         // What came first of two was on the way for longer, and has overtaken nothing.
-        let first = entry.again && is_older(header, entry.sent_at);
+        let original_arrived = entry.retransmitted && echoes_earlier_send(header, entry.sent_at);
         match entry.state {
-            State::Flying => {
-                self.flying -= 1;
-                links.land(entry.link);
-                if !first {
-                    news.again |= entry.again;
-                    links.carried(entry.link, entry.order, entry.sent_at);
-                    self.newest = self.newest.max(entry.sent_at);
+            SendState::InFlight => {
+                self.in_flight -= 1;
+                links.remove_in_flight(entry.link);
+                if !original_arrived {
+                    summary.by_retransmission |= entry.retransmitted;
+                    links.on_acked(entry.link, entry.link_sequence, entry.sent_at);
+                    self.newest_acked_sent_at = self.newest_acked_sent_at.max(entry.sent_at);
                 }
             }
-            State::Lost => {
-                self.lost -= 1;
-                if !entry.again {
-                    links.carried(entry.link, entry.order, entry.sent_at);
+            SendState::Lost => {
+                self.lost_count -= 1;
+                if !entry.retransmitted {
+                    links.on_acked(entry.link, entry.link_sequence, entry.sent_at);
                 }
             }
-            State::Waiting | State::Done => {}
+            SendState::Queued | SendState::Acked => {}
         }
-        let early = now.saturating_sub(entry.sent_at) < self.rtt.shortest / 2;
-        let mistaken = entry.state == State::Lost || (entry.again && early);
-        shared.counters.premature += u64::from(mistaken || first);
-        if mistaken {
-            self.look_longer(now);
+        let is_early = now.saturating_sub(entry.sent_at) < self.rtt.min_ns / 2;
+        let was_spurious = entry.state == SendState::Lost || (entry.retransmitted && is_early);
+        shared.counters.premature += u64::from(was_spurious || original_arrived);
+        if was_spurious {
+            self.raise_reorder_threshold(now);
         }
-        self.calm += 1;
-        if self.calm >= CALM {
-            self.calm = 0;
-            self.overtaken = (self.overtaken - 1).max(OVERTAKEN.0);
+        self.packets_since_reorder += 1;
+        if self.packets_since_reorder >= REORDER_DECAY_PACKETS {
+            self.packets_since_reorder = 0;
+            self.reorder_threshold = (self.reorder_threshold - 1).max(REORDER_THRESHOLD.0);
         }
     }
 
     /// A packet had been declared lost and was only late. Once a round trip that is a lesson,
     /// unless it came of silence.
     #[cold]
-    fn look_longer(&mut self, now: u64) {
-        if self.rtt.backoff > 0 || now < self.widened_at.saturating_add(self.rtt.smooth) {
+    fn raise_reorder_threshold(&mut self, now: u64) {
+        if self.rtt.backoff_shift > 0
+            || now < self.threshold_raised_at.saturating_add(self.rtt.smoothed_ns)
+        {
             return;
         }
-        self.overtaken = (self.overtaken * 2).min(OVERTAKEN.1);
-        self.widened_at = now;
-        self.calm = 0;
+        self.reorder_threshold = (self.reorder_threshold * 2).min(REORDER_THRESHOLD.1);
+        self.threshold_raised_at = now;
+        self.packets_since_reorder = 0;
     }
 
     /// All before the header's number have arrived.
     #[inline]
-    fn arrive_up_to(
+    fn ack_cumulative(
         &mut self,
         header: &Header,
-        news: &mut News,
-        links: &mut Links,
-        shared: &mut Shared,
+        summary: &mut AckSummary,
+        links: &mut LinkScheduler,
+        shared: &mut CommonState,
         now: u64,
     ) {
         let end = header.ack;
-        let advance = end.wrapping_sub(self.first) as usize;
+        let advance = end.wrapping_sub(self.first_unacked) as usize;
         for _ in 0..advance {
             // A resumed queue may end before what has arrived does.
             let Some(entry) = self.entries.pop_front() else { break };
-            if entry.state == State::Done {
-                self.islands -= 1;
+            if entry.state == SendState::Acked {
+                self.sacked_count -= 1;
             } else {
-                self.arrive(entry, header, news, links, shared, now);
+                self.on_entry_acked(entry, header, summary, links, shared, now);
             }
         }
-        self.first = end;
-        if (self.fresh.wrapping_sub(end) as i32) < 0 {
-            self.fresh = end;
+        self.first_unacked = end;
+        if (self.next_unsent.wrapping_sub(end) as i32) < 0 {
+            self.next_unsent = end;
         }
-        self.hint = self.hint.saturating_sub(advance);
+        self.lost_search_start = self.lost_search_start.saturating_sub(advance);
     }
 
     /// The bitmap: messages that have arrived although earlier ones have not.
     #[inline(never)]
-    fn arrive_selected(
+    fn ack_selective(
         &mut self,
         header: &Header,
-        news: &mut News,
-        links: &mut Links,
-        shared: &mut Shared,
+        summary: &mut AckSummary,
+        links: &mut LinkScheduler,
+        shared: &mut CommonState,
         now: u64,
     ) {
-        let base = 1 + (BLOCK * u32::from(header.block)) as usize;
-        let mut bits = header.received;
+        let base = 1 + (SACK_BLOCK * u32::from(header.sack_block)) as usize;
+        let mut bits = header.sack_bitmap;
         while bits != 0 {
             let index = base + bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            if index >= self.sent() && !(self.resumed && index < self.entries.len()) {
+            if index >= self.sent_count() && !(self.resumed && index < self.entries.len()) {
                 break;
             }
             let entry = self.entries[index];
-            if entry.state != State::Done {
-                self.arrive(entry, header, news, links, shared, now);
-                self.entries[index].state = State::Done;
-                self.islands += 1;
+            if entry.state != SendState::Acked {
+                self.on_entry_acked(entry, header, summary, links, shared, now);
+                self.entries[index].state = SendState::Acked;
+                self.sacked_count += 1;
             }
         }
     }
@@ -202,16 +205,27 @@ impl Sender {
     /// `all`: everywhere, because a time-out's repetition has come. Else what is lost would fill
     /// the window until each has had a time-out of its own.
     #[inline(never)]
-    fn find_lost(&mut self, header: &Header, all: bool, links: &mut Links, now: u64) {
-        let late = self.newest.saturating_sub(self.rtt.spread());
-        let base = 1 + (BLOCK * u32::from(header.block)) as usize;
-        let told = base.min(self.sent())..(base + BLOCK as usize).min(self.sent());
-        let told = if all { 0..self.sent() } else { told };
-        for index in (0..self.sent().min(1)).chain(told) {
+    fn detect_lost(
+        &mut self,
+        header: &Header,
+        everywhere: bool,
+        links: &mut LinkScheduler,
+        now: u64,
+    ) {
+        let overtaken_before =
+            self.newest_acked_sent_at.saturating_sub(self.rtt.reorder_margin_ns());
+        let base = 1 + (SACK_BLOCK * u32::from(header.sack_block)) as usize;
+        let range =
+            base.min(self.sent_count())..(base + SACK_BLOCK as usize).min(self.sent_count());
+        let range = if everywhere { 0..self.sent_count() } else { range };
+        for index in (0..self.sent_count().min(1)).chain(range) {
             let entry = self.entries[index];
-            let overtaken = || links.overtaken(entry.link, entry.order) >= self.overtaken;
-            if entry.state == State::Flying && (entry.sent_at < late || overtaken()) {
-                self.lose(index, links, now);
+            let is_overtaken =
+                || links.overtaken_by(entry.link, entry.link_sequence) >= self.reorder_threshold;
+            if entry.state == SendState::InFlight
+                && (entry.sent_at < overtaken_before || is_overtaken())
+            {
+                self.mark_lost(index, links, now);
             }
         }
     }

@@ -1,9 +1,9 @@
 //! The machine's numbers.
 
-use score_proto::wire::MAX_LINKS;
+use score_proto::packet_header::MAX_LINKS;
 
 /// Messages that a peer may send before it has heard anything from here. Both ends rely on it.
-pub const FIRST_WINDOW: u32 = 16;
+pub const INITIAL_WINDOW: u32 = 16;
 /// The widest window: what 255 blocks of selective acknowledgement reach, rounded down.
 pub const MAX_WINDOW: u32 = 8192;
 
@@ -12,7 +12,7 @@ pub const MAX_WINDOW: u32 = 8192;
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The own node.
-    pub own: u32,
+    pub self_node: u32,
     /// Number of nodes.
     pub nodes: u32,
     /// The job's secret.
@@ -31,18 +31,18 @@ pub struct Config {
     /// than this, for the packets that it is just reading.
     pub buffers: u32,
     /// Messages to one peer that wait or are on the way at most.
-    pub queue: u32,
+    pub max_queued: u32,
     /// Shortest and longest time, in nanoseconds, until an unacknowledged packet is sent again.
-    pub time_out: (u64, u64),
+    pub timeout_range_ns: (u64, u64),
     /// How long an acknowledgement waits for a message to ride on, in nanoseconds.
-    pub ack_delay: u64,
+    pub ack_delay_ns: u64,
 }
 
 impl Config {
     /// Node `own` of `nodes`, with defaults for the rest.
-    pub fn new(own: u32, nodes: u32, secret: u64, incarnation: u32) -> Config {
+    pub fn new(self_node: u32, nodes: u32, secret: u64, incarnation: u32) -> Config {
         Config {
-            own,
+            self_node,
             nodes,
             secret,
             incarnation,
@@ -51,19 +51,19 @@ impl Config {
             first_sequence: 0,
             window: 512,
             buffers: 2048,
-            queue: 1024,
-            time_out: (1_000_000, 500_000_000),
-            ack_delay: 50_000,
+            max_queued: 1024,
+            timeout_range_ns: (1_000_000, 500_000_000),
+            ack_delay_ns: 50_000,
         }
     }
 
     pub(super) fn bounded(mut self) -> Config {
         self.links = self.links.clamp(1, MAX_LINKS);
         self.buffers = self.buffers.max(8);
-        self.window = self.window.clamp(FIRST_WINDOW, MAX_WINDOW);
-        self.queue = self.queue.clamp(1, MAX_WINDOW);
-        self.time_out.0 = self.time_out.0.max(1);
-        self.time_out.1 = self.time_out.1.max(self.time_out.0);
+        self.window = self.window.clamp(INITIAL_WINDOW, MAX_WINDOW);
+        self.max_queued = self.max_queued.clamp(1, MAX_WINDOW);
+        self.timeout_range_ns.0 = self.timeout_range_ns.0.max(1);
+        self.timeout_range_ns.1 = self.timeout_range_ns.1.max(self.timeout_range_ns.0);
         self
     }
 }

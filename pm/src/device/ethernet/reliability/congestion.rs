@@ -3,92 +3,93 @@
 //! lost packets that noise does not explain makes the window smaller.
 
 /// The window at first.
-const FIRST: u32 = 32;
+const INITIAL_CWND: u32 = 32;
 /// The smallest window after losses, and after nothing came back at all.
-const SMALL: u32 = 4;
-const SMALLEST: u32 = 2;
+const MIN_CWND_AFTER_LOSS: u32 = 4;
+const MIN_CWND: u32 = 2;
 /// Losses that say nothing by themselves.
-const FEW: u32 = 6;
+const MIN_LOSSES: u32 = 6;
 /// One in so many lost is still noise.
-const NOISE: u32 = 16;
+const RANDOM_LOSS_RATIO: u32 = 16;
 /// Packets over which the share of losses is watched.
-const MEMORY: u32 = 256;
+const LOSS_SAMPLE_PACKETS: u32 = 256;
 
 #[derive(Clone, Copy)]
 pub(super) struct Congestion {
     /// Packets that may be on the way.
     pub(super) window: u32,
     /// Below it the window doubles each round trip, above it grows slowly.
-    threshold: u32,
-    grown: u32,
-    acked: u32,
-    lost: u32,
+    slow_start_threshold: u32,
+    acked_since_growth: u32,
+    acked_count: u32,
+    lost_count: u32,
     reduced_at: u64,
-    most: u32,
+    max_window: u32,
 }
 
 impl Congestion {
-    pub(super) fn new(most: u32) -> Congestion {
+    pub(super) fn new(max_window: u32) -> Congestion {
         Congestion {
-            window: FIRST.min(most),
-            threshold: most,
-            grown: 0,
-            acked: 0,
-            lost: 0,
+            window: INITIAL_CWND.min(max_window),
+            slow_start_threshold: max_window,
+            acked_since_growth: 0,
+            acked_count: 0,
+            lost_count: 0,
             reduced_at: 0,
-            most,
+            max_window,
         }
     }
 
     /// `count` packets have arrived; `full`: the window kept more from being sent.
     #[inline]
-    pub(super) fn acked(&mut self, count: u32, full: bool) {
-        self.acked += count;
-        if self.acked + self.lost > MEMORY {
-            self.acked /= 2;
-            self.lost /= 2;
+    pub(super) fn on_acked(&mut self, count: u32, was_full: bool) {
+        self.acked_count += count;
+        if self.acked_count + self.lost_count > LOSS_SAMPLE_PACKETS {
+            self.acked_count /= 2;
+            self.lost_count /= 2;
         }
-        if !full || self.window >= self.most {
+        if !was_full || self.window >= self.max_window {
             return;
         }
-        if self.window < self.threshold {
-            self.window = (self.window + count).min(self.most);
+        if self.window < self.slow_start_threshold {
+            self.window = (self.window + count).min(self.max_window);
         } else {
-            self.grown += count;
-            if self.grown >= self.window {
-                self.grown = 0;
+            self.acked_since_growth += count;
+            if self.acked_since_growth >= self.window {
+                self.acked_since_growth = 0;
                 // A LAN's queue drains in a few round trips: 1 % a round, at least one packet.
-                self.window = (self.window + 1 + self.window / 100).min(self.most);
+                self.window = (self.window + 1 + self.window / 100).min(self.max_window);
             }
         }
     }
 
     /// A round trip takes much longer than it can: queues are filling, so doubling ends here.
     #[inline]
-    pub(super) fn crowded(&mut self) {
-        self.threshold = self.threshold.min(self.window);
+    pub(super) fn on_queueing(&mut self) {
+        self.slow_start_threshold = self.slow_start_threshold.min(self.window);
     }
 
     /// A packet was lost; at most one reduction each round trip.
-    pub(super) fn lost(&mut self, now: u64, round: u64) {
-        self.lost += 1;
-        let noise = self.lost < FEW || self.lost * NOISE <= self.acked + self.lost;
-        if noise || now < self.reduced_at.saturating_add(round) {
+    pub(super) fn on_loss(&mut self, now: u64, round_trip: u64) {
+        self.lost_count += 1;
+        let is_noise = self.lost_count < MIN_LOSSES
+            || self.lost_count * RANDOM_LOSS_RATIO <= self.acked_count + self.lost_count;
+        if is_noise || now < self.reduced_at.saturating_add(round_trip) {
             return;
         }
-        self.shrink(now, self.window / 10 * 7, SMALL);
+        self.shrink(now, self.window / 10 * 7, MIN_CWND_AFTER_LOSS);
     }
 
     /// Nothing has come back for two time-outs.
-    pub(super) fn silence(&mut self, now: u64) {
-        self.shrink(now, self.window / 2, SMALL);
-        self.window = SMALLEST;
+    pub(super) fn on_persistent_congestion(&mut self, now: u64) {
+        self.shrink(now, self.window / 2, MIN_CWND_AFTER_LOSS);
+        self.window = MIN_CWND;
     }
 
-    fn shrink(&mut self, now: u64, to: u32, least: u32) {
-        self.threshold = to.max(least);
-        self.window = self.threshold;
-        (self.grown, self.acked, self.lost) = (0, 0, 0);
+    fn shrink(&mut self, now: u64, new_window: u32, min_window: u32) {
+        self.slow_start_threshold = new_window.max(min_window);
+        self.window = self.slow_start_threshold;
+        (self.acked_since_growth, self.acked_count, self.lost_count) = (0, 0, 0);
         self.reduced_at = now;
     }
 }
@@ -102,18 +103,18 @@ mod tests {
         let mut quiet = Congestion::new(512);
         let mut crowded = Congestion::new(512);
         for i in 0..100_000 {
-            quiet.acked(1, true);
-            crowded.acked(1, true);
+            quiet.on_acked(1, true);
+            crowded.on_acked(1, true);
             if i % 100 == 0 {
-                quiet.lost(i, 100);
+                quiet.on_loss(i, 100);
             }
             if i % 10 == 0 {
-                crowded.lost(i, 100);
+                crowded.on_loss(i, 100);
             }
         }
         assert_eq!(quiet.window, 512);
         assert!(crowded.window < 64, "{}", crowded.window);
-        crowded.silence(1 << 40);
-        assert_eq!(crowded.window, SMALLEST);
+        crowded.on_persistent_congestion(1 << 40);
+        assert_eq!(crowded.window, MIN_CWND);
     }
 }

@@ -19,72 +19,75 @@
 //! | `table.rs` | node to peer |
 //! | `report.rs` | counters, and the dump for people |
 //!
-//! How a device drives it: read what the wire has and give each packet to [`Machine::receive`];
-//! then [`Machine::expire`]. Where that says so, read once more before [`Machine::time_out`]: the
+//! How a device drives it: read what the wire has and give each packet to [`ReliabilityMachine::receive`];
+//! then [`ReliabilityMachine::expire`]. Where that says so, read once more before [`ReliabilityMachine::time_out`]: the
 //! process may have lost the processor just before it read the clock, and the acknowledgement that
-//! prevents the time-out wait in its socket. Then send what [`Machine::poll_transmit`] answers
-//! until that is `None`. [`Machine::next_delivery`] answers messages for the application,
-//! [`Machine::next_free_slot`] send slots that are free again. All times are nanoseconds of the
+//! prevents the time-out wait in its socket. Then send what [`ReliabilityMachine::poll_transmit`] answers
+//! until that is `None`. [`ReliabilityMachine::next_delivery`] answers messages for the application,
+//! [`ReliabilityMachine::next_free_slot`] send slots that are free again. All times are nanoseconds of the
 //! job's running time.
 #![forbid(unsafe_code)]
 
 mod acknowledge;
 mod config;
 mod congestion;
-mod exchange;
-mod links;
+mod counters;
 mod peer;
+mod peer_index;
 mod receive;
-mod report;
 mod rtt;
 mod send;
-mod table;
 mod timer;
+mod trunking;
+mod types;
 
-pub use config::{Config, FIRST_WINDOW, MAX_WINDOW};
-pub use exchange::{Delivery, Event, Fate, Pending, Refused, Transmit};
-pub use report::Counters;
-pub use score_proto::wire::{HEADER, Header, Kind};
+pub use config::{Config, INITIAL_WINDOW, MAX_WINDOW};
+pub use counters::Counters;
+pub use score_proto::packet_header::{Header, PACKET_HEADER_LEN, PacketKind};
+pub use types::{
+    BufferDisposition, Delivery, RecoveredMessage, ReliabilityEvent, SubmitError, Transmit,
+};
 
-use peer::Peer;
-use score_proto::wire;
+use peer::ReliabilityPeer;
+use peer_index::PeerIndex;
+use score_proto::packet_header;
 use std::collections::VecDeque;
-use table::Table;
 use timer::{Timer, Timers};
 
 /// "Not at all", as a time.
-pub(crate) const NEVER: u64 = u64::MAX;
+pub(crate) const NO_DEADLINE: u64 = u64::MAX;
 
 /// Packets of one peer that are answered in a row, before another peer has its turn.
-const BURST: u32 = 64;
+const SEND_QUANTUM: u32 = 64;
 /// Messages of one peer that are delivered in a row (the fairness bound of shmem).
-const TURN: u32 = 16;
+const RECEIVE_QUANTUM: u32 = 16;
 /// Events that wait to be fetched; more are forgotten.
 const MAX_EVENTS: usize = 64;
 
 /// What all peers share.
-struct Shared {
+struct CommonState {
     config: Config,
     counters: Counters,
     /// Slots that the device may use again.
-    freed: VecDeque<u32>,
-    events: VecDeque<Event>,
+    freed_slots: VecDeque<u32>,
+    events: VecDeque<ReliabilityEvent>,
     /// Buffers kept, delivered and not yet released included.
-    held: u32,
+    held_buffers: u32,
     /// Messages submitted and neither acknowledged nor dropped.
     outstanding: u64,
     /// Nothing is received: this machine only brings the messages of a dead process home.
     draining: bool,
 }
 
-impl Shared {
+impl CommonState {
     /// How many messages beyond the released ones a peer may send now. Half of what is free:
     /// the more is held, the less each may add, and no peer takes all.
     fn grant(&self) -> u32 {
-        ((self.config.buffers - self.held.min(self.config.buffers)) / 2).min(self.config.window)
+        ((self.config.buffers - self.held_buffers.min(self.config.buffers)) / 2)
+            .min(self.config.window)
     }
 
-    fn tell(&mut self, event: Event) {
+    fn push_event(&mut self, event: ReliabilityEvent) {
         if self.events.len() < MAX_EVENTS {
             self.events.push_back(event);
         }
@@ -92,48 +95,48 @@ impl Shared {
 }
 
 /// See the module.
-pub struct Machine {
-    shared: Shared,
-    table: Table,
-    peers: Vec<Peer>,
+pub struct ReliabilityMachine {
+    shared: CommonState,
+    peer_index: PeerIndex,
+    peers: Vec<ReliabilityPeer>,
     /// Of these, how many wait for an acknowledgement.
-    owed: u32,
+    pending_acks: u32,
     timers: Timers,
     /// Peers that have not answered in time, unless it says so in the socket.
     overdue: Vec<u32>,
     /// Peers that may have something to transmit, each at most once.
     ready: VecDeque<u32>,
-    burst: u32,
+    burst_len: u32,
     /// Peers that have messages to deliver, each at most once.
     deliverable: VecDeque<u32>,
-    turn: u32,
+    turn_len: u32,
     /// Peers whose window is shut for want of buffers.
     starved: VecDeque<u32>,
 }
 
-impl Machine {
+impl ReliabilityMachine {
     /// A machine that has not met anybody.
-    pub fn new(config: Config) -> Machine {
+    pub fn new(config: Config) -> ReliabilityMachine {
         let config = config.bounded();
-        Machine {
-            table: Table::new(config.nodes),
-            shared: Shared {
+        ReliabilityMachine {
+            peer_index: PeerIndex::new(config.nodes),
+            shared: CommonState {
                 config,
                 counters: Counters::default(),
-                freed: VecDeque::new(),
+                freed_slots: VecDeque::new(),
                 events: VecDeque::new(),
-                held: 0,
+                held_buffers: 0,
                 outstanding: 0,
                 draining: false,
             },
             peers: Vec::new(),
-            owed: 0,
+            pending_acks: 0,
             timers: Timers::default(),
             overdue: Vec::new(),
             ready: VecDeque::new(),
-            burst: 0,
+            burst_len: 0,
             deliverable: VecDeque::new(),
-            turn: 0,
+            turn_len: 0,
             starved: VecDeque::new(),
         }
     }
@@ -145,8 +148,8 @@ impl Machine {
 
     /// The peer's place, made at its first use. None: no node that one could talk with.
     #[inline]
-    fn peer(&mut self, node: u32) -> Option<u32> {
-        if let Some(index) = self.table.get(node) {
+    fn find_or_add_peer(&mut self, node: u32) -> Option<u32> {
+        if let Some(index) = self.peer_index.get(node) {
             return Some(index);
         }
         self.add_peer(node)
@@ -154,17 +157,17 @@ impl Machine {
 
     #[cold]
     fn add_peer(&mut self, node: u32) -> Option<u32> {
-        if node >= self.shared.config.nodes || node == self.shared.config.own {
+        if node >= self.shared.config.nodes || node == self.shared.config.self_node {
             return None;
         }
         let index = self.peers.len() as u32;
-        self.peers.push(Peer::new(node, &self.shared.config));
-        self.table.set(node, index);
+        self.peers.push(ReliabilityPeer::new(node, &self.shared.config));
+        self.peer_index.set(node, index);
         Some(index)
     }
 
     #[inline]
-    fn enlist(&mut self, index: u32) {
+    fn mark_ready(&mut self, index: u32) {
         let peer = &mut self.peers[index as usize];
         if !peer.ready {
             peer.ready = true;
@@ -175,15 +178,16 @@ impl Machine {
     /// Whether `submit` would take a message to `node` now.
     #[inline]
     pub fn can_send(&self, node: u32) -> bool {
-        match self.table.get(node) {
-            Some(index) => self.peers[index as usize].send.has_room(&self.shared.config),
-            None => node < self.shared.config.nodes && node != self.shared.config.own,
+        match self.peer_index.get(node) {
+            Some(index) => self.peers[index as usize].send.has_capacity(&self.shared.config),
+            None => node < self.shared.config.nodes && node != self.shared.config.self_node,
         }
     }
 
     /// The number that the next message to `node` will have.
     pub fn next_sequence(&self, node: u32) -> u32 {
-        let known = self.table.get(node).map(|index| self.peers[index as usize].send.end());
+        let known =
+            self.peer_index.get(node).map(|index| self.peers[index as usize].send.next_sequence());
         known.unwrap_or(self.shared.config.first_sequence)
     }
 
@@ -193,23 +197,29 @@ impl Machine {
     /// # Errors
     /// See [`Refused`]; the slot is then still the device's.
     #[inline]
-    pub fn submit(&mut self, node: u32, slot: u32, len: u16, kind: Kind) -> Result<u32, Refused> {
+    pub fn submit(
+        &mut self,
+        node: u32,
+        slot: u32,
+        len: u16,
+        kind: PacketKind,
+    ) -> Result<u32, SubmitError> {
         if !kind.is_numbered() || len == 0 || len > self.shared.config.mtu {
-            return Err(Refused::Invalid);
+            return Err(SubmitError::Invalid);
         }
-        let index = self.peer(node).ok_or(Refused::Invalid)?;
+        let index = self.find_or_add_peer(node).ok_or(SubmitError::Invalid)?;
         let peer = &mut self.peers[index as usize];
-        if !peer.send.has_room(&self.shared.config) {
-            return Err(Refused::Full);
+        if !peer.send.has_capacity(&self.shared.config) {
+            return Err(SubmitError::Full);
         }
         let sequence = peer.send.submit(slot, len, kind, &mut self.shared);
-        self.enlist(index);
+        self.mark_ready(index);
         Ok(sequence)
     }
 
     /// Whether `poll_transmit` would answer nothing.
     #[inline]
-    pub fn is_silent(&self) -> bool {
+    pub fn is_transmit_idle(&self) -> bool {
         self.ready.is_empty()
     }
 
@@ -221,14 +231,14 @@ impl Machine {
             let peer = &mut self.peers[index as usize];
             let packet = peer.transmit(&mut self.shared, now);
             peer.ready = packet.is_some() && peer.has_work();
-            let more = peer.ready;
-            self.arm(index);
-            self.burst += 1;
-            if !more {
-                self.burst = 0;
+            let has_more = peer.ready;
+            self.update_timers(index);
+            self.burst_len += 1;
+            if !has_more {
+                self.burst_len = 0;
                 self.ready.pop_front();
-            } else if self.burst >= BURST {
-                self.burst = 0;
+            } else if self.burst_len >= SEND_QUANTUM {
+                self.burst_len = 0;
                 self.ready.rotate_left(1);
             }
             if packet.is_some() {
@@ -240,77 +250,78 @@ impl Machine {
 
     /// Looks at a packet that came over `link` into `buffer`.
     #[inline]
-    pub fn receive(&mut self, packet: &[u8], link: u8, buffer: u32, now: u64) -> Fate {
-        let Some(header) = self.admit(packet, link) else { return Fate::Free };
-        let Some(index) = self.peer(header.source) else {
+    pub fn receive(&mut self, packet: &[u8], link: u8, buffer: u32, now: u64) -> BufferDisposition {
+        let Some(header) = self.check_header(packet, link) else { return BufferDisposition::Free };
+        let Some(index) = self.find_or_add_peer(header.source) else {
             self.shared.counters.misdirected += 1;
-            return Fate::Free;
+            return BufferDisposition::Free;
         };
         self.shared.counters.received += 1;
         let peer = &mut self.peers[index as usize];
-        if header.flags & wire::ACK != 0 {
-            peer.send.acknowledge(&header, &mut peer.links, &mut self.shared, now);
+        if header.flags & packet_header::ACK != 0 {
+            peer.send.on_ack(&header, &mut peer.links, &mut self.shared, now);
         }
-        let fate = peer.take(&header, link, buffer, &mut self.shared, now);
-        let more = peer.has_work();
-        self.arm(index);
-        if more {
-            self.enlist(index);
+        let disposition = peer.on_packet(&header, link, buffer, &mut self.shared, now);
+        let has_more = peer.has_work();
+        self.update_timers(index);
+        if has_more {
+            self.mark_ready(index);
         }
         self.list_deliverable(index);
-        fate
+        disposition
     }
 
     /// After each change of a peer: its timers, and whether it waits for an acknowledgement.
     #[inline]
-    fn arm(&mut self, index: u32) {
+    fn update_timers(&mut self, index: u32) {
         let peer = &mut self.peers[index as usize];
-        peer.arm(index, &mut self.timers);
-        let owed = peer.receive.ack_at != NEVER;
-        self.owed = self.owed + u32::from(owed) - u32::from(peer.owed);
-        peer.owed = owed;
+        peer.arm_timers(index, &mut self.timers);
+        let ack_pending = peer.receive.ack_at != NO_DEADLINE;
+        self.pending_acks =
+            self.pending_acks + u32::from(ack_pending) - u32::from(peer.ack_pending);
+        peer.ack_pending = ack_pending;
     }
 
     /// Whether a peer is owed an acknowledgement that waits for a message to ride on: then
     /// [`Self::expire`] is needed before long.
     #[inline]
-    pub fn owes(&self) -> bool {
-        self.owed > 0
+    pub fn has_pending_ack(&self) -> bool {
+        self.pending_acks > 0
     }
 
     /// The header of a packet that is this job's and meant for this node; others are counted.
     #[inline]
-    fn admit(&mut self, packet: &[u8], link: u8) -> Option<Header> {
-        let Shared { config, counters, .. } = &mut self.shared;
-        let drop = match wire::secret(packet) {
+    fn check_header(&mut self, packet: &[u8], link: u8) -> Option<Header> {
+        let CommonState { config, counters, .. } = &mut self.shared;
+        let counter = match packet_header::secret(packet) {
             None => &mut counters.malformed,
             Some(secret) if secret != config.secret => &mut counters.wrong_secret,
             Some(_) => match Header::parse(packet) {
-                Err(wire::Malformed::Length(..)) => &mut counters.wrong_length,
+                Err(packet_header::HeaderError::Length(..)) => &mut counters.wrong_length,
                 Err(_) => &mut counters.malformed,
                 Ok(header) if header.incarnation != config.incarnation => {
                     &mut counters.wrong_incarnation
                 }
-                Ok(header) if header.destination != config.own || link >= config.links => {
+                Ok(header) if header.destination != config.self_node || link >= config.links => {
                     &mut counters.misdirected
                 }
                 Ok(header) if header.len > config.mtu => &mut counters.wrong_length,
                 Ok(header) => return Some(header),
             },
         };
-        *drop += 1;
+        *counter += 1;
         None
     }
 
     #[inline]
     fn list_deliverable(&mut self, index: u32) {
         let receive = &mut self.peers[index as usize].receive;
-        if receive.has_delivery() && !receive.listed {
-            receive.listed = true;
+        if receive.has_delivery() && !receive.in_delivery_list {
+            receive.in_delivery_list = true;
             self.deliverable.push_back(index);
         }
-        if receive.starved && !receive.waiting {
-            receive.waiting = true;
+        if receive.is_starved && !receive.in_starved_list {
+            receive.in_starved_list = true;
             self.starved.push_back(index);
         }
     }
@@ -329,14 +340,14 @@ impl Machine {
         let peer = &mut self.peers[index as usize];
         let delivery = peer.receive.deliver(peer.node);
         debug_assert!(delivery.is_some());
-        self.turn += 1;
+        self.turn_len += 1;
         if !peer.receive.has_delivery() {
-            peer.receive.listed = false;
+            peer.receive.in_delivery_list = false;
             self.deliverable.pop_front();
-            self.turn = 0;
-        } else if self.turn >= TURN {
+            self.turn_len = 0;
+        } else if self.turn_len >= RECEIVE_QUANTUM {
             self.deliverable.rotate_left(1);
-            self.turn = 0;
+            self.turn_len = 0;
         }
         delivery
     }
@@ -344,51 +355,51 @@ impl Machine {
     /// The application has done with one message of `node`: its buffer is free, and the window
     /// may move on.
     #[inline]
-    pub fn released(&mut self, node: u32) {
-        let Some(index) = self.table.get(node) else { return };
+    pub fn on_released(&mut self, node: u32) {
+        let Some(index) = self.peer_index.get(node) else { return };
         let receive = &mut self.peers[index as usize].receive;
         if !receive.release(&mut self.shared) {
             return;
         }
-        if receive.due {
-            self.enlist(index);
+        if receive.ack_due {
+            self.mark_ready(index);
         }
         // Buffers that come free also open the windows of those who found none.
         if !self.starved.is_empty() && self.shared.grant() > 0 {
-            self.feed_starved();
+            self.reopen_one_window();
         }
     }
 
     #[cold]
-    fn feed_starved(&mut self) {
+    fn reopen_one_window(&mut self) {
         let Some(index) = self.starved.pop_front() else { return };
         let receive = &mut self.peers[index as usize].receive;
-        receive.waiting = false;
-        if receive.starved {
-            receive.widen(&self.shared);
-            receive.due = true;
-            self.enlist(index);
+        receive.in_starved_list = false;
+        if receive.is_starved {
+            receive.advance_limit(&self.shared);
+            receive.ack_due = true;
+            self.mark_ready(index);
         }
     }
 
     /// A slot whose message has been acknowledged or dropped.
     #[inline]
     pub fn next_free_slot(&mut self) -> Option<u32> {
-        self.shared.freed.pop_front()
+        self.shared.freed_slots.pop_front()
     }
 
     /// Something that an operator should hear of.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<ReliabilityEvent> {
         self.shared.events.pop_front()
     }
 
     /// The membership says that `node` has ended: what has been sent to it is dropped, and what
     /// will be. What it sent still arrives, because its shepherd brings that home.
-    pub fn peer_gone(&mut self, node: u32) {
-        let Some(index) = self.peer(node) else { return };
+    pub fn on_peer_exited(&mut self, node: u32) {
+        let Some(index) = self.find_or_add_peer(node) else { return };
         let peer = &mut self.peers[index as usize];
         peer.send.drop_all(&mut peer.links, &mut self.shared);
-        peer.links.forget_probes();
+        peer.links.cancel_probes();
     }
 
     /// Messages that are neither acknowledged nor dropped.
@@ -399,12 +410,12 @@ impl Machine {
 
     /// The same for one peer.
     pub fn outstanding_to(&self, node: u32) -> u32 {
-        self.table.get(node).map_or(0, |index| self.peers[index as usize].send.outstanding())
+        self.peer_index.get(node).map_or(0, |index| self.peers[index as usize].send.outstanding())
     }
 
     /// Whether each message sent from here is in its receiver's queue, or its receiver is gone.
     #[inline]
-    pub fn is_done(&self) -> bool {
+    pub fn is_all_acked(&self) -> bool {
         self.shared.outstanding == 0
     }
 
@@ -420,71 +431,72 @@ impl Machine {
     #[inline]
     pub fn expire(&mut self, now: u64) -> bool {
         while self.timers.is_due(now) {
-            self.fire(now);
+            self.on_timer(now);
         }
         !self.overdue.is_empty()
     }
 
     /// Does what follows for those who have still not answered.
     #[cold]
-    pub fn time_out(&mut self, now: u64) {
+    pub fn on_timeout(&mut self, now: u64) {
         while let Some(index) = self.overdue.pop() {
             let peer = &mut self.peers[index as usize];
             if peer.deadline(Timer::Retransmit) <= now {
-                peer.send.time_out(&mut peer.links, &mut self.shared, now);
-                self.enlist(index);
+                peer.send.on_timeout(&mut peer.links, &mut self.shared, now);
+                self.mark_ready(index);
             }
-            self.arm(index);
+            self.update_timers(index);
         }
     }
 
     #[cold]
-    fn fire(&mut self, now: u64) {
+    fn on_timer(&mut self, now: u64) {
         let Some((armed, index, timer)) = self.timers.pop() else { return };
         let peer = &mut self.peers[index as usize];
         if peer.armed[timer as usize] != armed {
             return;
         }
-        peer.armed[timer as usize] = NEVER;
+        peer.armed[timer as usize] = NO_DEADLINE;
         if peer.deadline(timer) <= now {
             match timer {
                 Timer::Retransmit => return self.overdue.push(index),
-                Timer::Acknowledge => peer.receive.time_out(),
+                Timer::Acknowledge => peer.receive.on_ack_timeout(),
                 Timer::Probe => {
-                    let mut dead = peer.links.time_out(now);
-                    while let Some(link) = links::take_lowest(&mut dead) {
-                        self.shared.tell(Event::LinkDown { peer: peer.node, link });
+                    let mut dead = peer.links.on_probe_timeout(now);
+                    while let Some(link) = trunking::take_lowest(&mut dead) {
+                        self.shared
+                            .push_event(ReliabilityEvent::LinkDown { peer: peer.node, link });
                     }
                 }
             }
-            self.enlist(index);
+            self.mark_ready(index);
         }
-        self.arm(index);
+        self.update_timers(index);
     }
 
     /// Takes over the messages of a process that has died, as its slab has them, in any order.
     /// From then on nothing is received here but acknowledgements. Slots that cannot be what a
     /// machine has numbered are counted, and free at once.
-    pub fn resume(&mut self, slots: impl IntoIterator<Item = Pending>) {
+    pub fn resume(&mut self, slots: impl IntoIterator<Item = RecoveredMessage>) {
         self.shared.draining = true;
-        let mut all: Vec<(u32, Pending)> = Vec::new();
-        for pending in slots {
-            let valid = pending.kind.is_numbered()
-                && pending.len != 0
-                && pending.len <= self.shared.config.mtu;
-            match self.peer(pending.peer).filter(|_| valid) {
-                Some(index) => all.push((index, pending)),
-                None => self.shared.refuse_slot(pending.slot),
+        let mut recovered: Vec<(u32, RecoveredMessage)> = Vec::new();
+        for message in slots {
+            let valid = message.kind.is_numbered()
+                && message.len != 0
+                && message.len <= self.shared.config.mtu;
+            match self.find_or_add_peer(message.peer).filter(|_| valid) {
+                Some(index) => recovered.push((index, message)),
+                None => self.shared.refuse_slot(message.slot),
             }
         }
-        all.sort_by_key(|(index, _)| *index);
-        for run in all.chunk_by_mut(|a, b| a.0 == b.0) {
-            let index = run[0].0;
-            let first = run[0].1.sequence;
-            run.sort_by_key(|(_, pending)| pending.sequence.wrapping_sub(first) as i32);
-            let pending = run.iter().map(|(_, pending)| *pending);
-            self.peers[index as usize].send.resume(pending, &mut self.shared);
-            self.enlist(index);
+        recovered.sort_by_key(|(index, _)| *index);
+        for group in recovered.chunk_by_mut(|a, b| a.0 == b.0) {
+            let index = group[0].0;
+            let first = group[0].1.sequence;
+            group.sort_by_key(|(_, message)| message.sequence.wrapping_sub(first) as i32);
+            let messages = group.iter().map(|(_, pending)| *pending);
+            self.peers[index as usize].send.resume(messages, &mut self.shared);
+            self.mark_ready(index);
         }
     }
 

@@ -1,285 +1,301 @@
 //! Messages from one peer: put in order, counted against the window, acknowledged.
 
-use super::{Config, Delivery, FIRST_WINDOW, Fate, NEVER, Shared};
-use score_proto::wire::{ACK, ANSWER, BLOCK, ECHO, Header, Kind};
+use super::{BufferDisposition, CommonState, Config, Delivery, INITIAL_WINDOW, NO_DEADLINE};
+use score_proto::packet_header::{
+    ACK, ACK_REQUESTED, Header, PacketKind, SACK_BLOCK, TIMESTAMP_ECHO,
+};
 
 /// Packets after which an acknowledgement waits no longer for a message to ride on.
 const ACK_EVERY: u32 = 16;
 /// What a packet that is early counts where several links reorder anyway.
-const EARLY: u32 = 4;
+const OUT_OF_ORDER_WEIGHT: u32 = 4;
 
 #[derive(Clone, Copy)]
-struct Cell {
+struct ReorderSlot {
     buffer: u32,
     len: u16,
-    kind: Kind,
+    kind: PacketKind,
 }
 
-pub(super) struct Receiver {
+pub(super) struct PacketReceiver {
     /// The message of number n is at n modulo the length, a power of two.
-    cells: Vec<Option<Cell>>,
+    slots: Vec<Option<ReorderSlot>>,
     /// Numbers, in this order: released by the application, delivered to it, the first that has
     /// not come, the first that is not admitted.
     released: u32,
-    taken: u32,
-    next: u32,
+    delivered: u32,
+    next_expected: u32,
     limit: u32,
     /// The limit that the peer was told last.
-    told: u32,
+    advertised_limit: u32,
     /// Messages beyond `next`.
-    ahead: u32,
+    out_of_order_count: u32,
     /// The latest of these, and which block the next acknowledgement is about.
-    latest: u32,
-    block: u32,
+    latest_out_of_order: u32,
+    block_turn: u32,
     /// Packets that have come since the last acknowledgement, and the stamp of the first.
-    pending: u32,
-    echo: u32,
+    unacked_packets: u32,
+    echo_timestamp: u32,
     /// An acknowledgement goes out now.
-    pub(super) due: bool,
+    pub(super) ack_due: bool,
     pub(super) ack_at: u64,
     /// The link over which the latest packet came.
-    pub(super) link: u8,
+    pub(super) last_link: u8,
     /// In the machine's list of peers with deliveries.
-    pub(super) listed: bool,
+    pub(super) in_delivery_list: bool,
     /// The window is shut for want of buffers; whether the machine's list has it.
-    pub(super) starved: bool,
-    pub(super) waiting: bool,
+    pub(super) is_starved: bool,
+    pub(super) in_starved_list: bool,
 }
 
-impl Receiver {
-    pub(super) fn new(config: &Config) -> Receiver {
+impl PacketReceiver {
+    pub(super) fn new(config: &Config) -> PacketReceiver {
         let first = config.first_sequence;
-        Receiver {
-            cells: Vec::new(),
+        PacketReceiver {
+            slots: Vec::new(),
             released: first,
-            taken: first,
-            next: first,
-            limit: first.wrapping_add(FIRST_WINDOW),
-            told: first.wrapping_add(FIRST_WINDOW),
-            ahead: 0,
-            latest: first,
-            block: 0,
-            pending: 0,
-            echo: 0,
-            due: false,
-            ack_at: NEVER,
-            link: 0,
-            listed: false,
-            starved: false,
-            waiting: false,
+            delivered: first,
+            next_expected: first,
+            limit: first.wrapping_add(INITIAL_WINDOW),
+            advertised_limit: first.wrapping_add(INITIAL_WINDOW),
+            out_of_order_count: 0,
+            latest_out_of_order: first,
+            block_turn: 0,
+            unacked_packets: 0,
+            echo_timestamp: 0,
+            ack_due: false,
+            ack_at: NO_DEADLINE,
+            last_link: 0,
+            in_delivery_list: false,
+            is_starved: false,
+            in_starved_list: false,
         }
     }
 
     #[inline]
-    fn at(&self, sequence: u32) -> usize {
+    fn slot_index(&self, sequence: u32) -> usize {
         // Empty only before the first message.
-        sequence as usize & self.cells.len().wrapping_sub(1)
+        sequence as usize & self.slots.len().wrapping_sub(1)
     }
 
     /// A numbered packet has come.
     #[inline]
-    pub(super) fn put(
+    pub(super) fn on_packet(
         &mut self,
         header: &Header,
         link: u8,
         buffer: u32,
-        shared: &mut Shared,
+        shared: &mut CommonState,
         now: u64,
-    ) -> Fate {
-        self.count(header, link, shared, now);
-        let distance = header.sequence.wrapping_sub(self.next) as i32;
-        let early = distance != 0;
-        let admitted = (self.limit.wrapping_sub(header.sequence) as i32) > 0;
+    ) -> BufferDisposition {
+        self.schedule_ack(header, link, shared, now);
+        let distance = header.sequence.wrapping_sub(self.next_expected) as i32;
+        let is_early = distance != 0;
+        let in_window = (self.limit.wrapping_sub(header.sequence) as i32) > 0;
         // Early messages leave room, so that the ones they wait for always find a buffer.
         let Config { buffers, links, .. } = shared.config;
-        let room = if early { buffers - buffers / 4 } else { buffers };
+        let max_held = if is_early { buffers - buffers / 4 } else { buffers };
         let counters = &mut shared.counters;
-        let drop = if distance < 0 || (early && admitted && self.has(header.sequence)) {
-            Some(&mut counters.duplicate)
-        } else if !admitted {
-            Some(&mut counters.out_of_window)
-        } else if shared.held >= room {
-            Some(&mut counters.no_room)
-        } else {
-            None
-        };
-        if let Some(drop) = drop {
-            *drop += 1;
-            self.due = true;
-            return Fate::Free;
+        let counter =
+            if distance < 0 || (is_early && in_window && self.has_received(header.sequence)) {
+                Some(&mut counters.duplicate)
+            } else if !in_window {
+                Some(&mut counters.out_of_window)
+            } else if shared.held_buffers >= max_held {
+                Some(&mut counters.no_room)
+            } else {
+                None
+            };
+        if let Some(counter) = counter {
+            *counter += 1;
+            self.ack_due = true;
+            return BufferDisposition::Free;
         }
         self.store(header, buffer);
-        shared.held += 1;
-        if early {
+        shared.held_buffers += 1;
+        if is_early {
             counters.early += 1;
-            self.ahead += 1;
-            self.latest = header.sequence;
-            self.pending += EARLY;
-            self.due |= links == 1 || self.pending >= ACK_EVERY;
+            self.out_of_order_count += 1;
+            self.latest_out_of_order = header.sequence;
+            self.unacked_packets += OUT_OF_ORDER_WEIGHT;
+            self.ack_due |= links == 1 || self.unacked_packets >= ACK_EVERY;
         } else {
             self.advance();
         }
-        self.widen(shared);
-        Fate::Kept
+        self.advance_limit(shared);
+        BufferDisposition::Kept
     }
 
     /// An acknowledgement is owed: at once, or before long.
     #[inline]
-    fn count(&mut self, header: &Header, link: u8, shared: &Shared, now: u64) {
-        self.link = link;
-        if self.pending == 0 {
-            self.echo = header.stamp;
+    fn schedule_ack(&mut self, header: &Header, link: u8, shared: &CommonState, now: u64) {
+        self.last_link = link;
+        if self.unacked_packets == 0 {
+            self.echo_timestamp = header.timestamp;
         }
-        self.pending += 1;
-        if header.flags & ANSWER != 0 || self.pending >= ACK_EVERY {
-            self.due = true;
-        } else if self.ack_at == NEVER {
-            self.ack_at = now + shared.config.ack_delay;
+        self.unacked_packets += 1;
+        if header.flags & ACK_REQUESTED != 0 || self.unacked_packets >= ACK_EVERY {
+            self.ack_due = true;
+        } else if self.ack_at == NO_DEADLINE {
+            self.ack_at = now + shared.config.ack_delay_ns;
         }
     }
 
-    fn has(&self, sequence: u32) -> bool {
-        (sequence.wrapping_sub(self.taken) as usize) < self.cells.len()
-            && self.cells[self.at(sequence)].is_some()
+    fn has_received(&self, sequence: u32) -> bool {
+        (sequence.wrapping_sub(self.delivered) as usize) < self.slots.len()
+            && self.slots[self.slot_index(sequence)].is_some()
     }
 
     #[inline]
     fn store(&mut self, header: &Header, buffer: u32) {
-        let need = header.sequence.wrapping_sub(self.taken) as usize;
-        if need >= self.cells.len() {
+        let need = header.sequence.wrapping_sub(self.delivered) as usize;
+        if need >= self.slots.len() {
             self.grow(need + 1);
         }
-        let at = self.at(header.sequence);
-        self.cells[at] = Some(Cell { buffer, len: header.len, kind: header.kind });
+        let index = self.slot_index(header.sequence);
+        self.slots[index] = Some(ReorderSlot { buffer, len: header.len, kind: header.kind });
     }
 
     /// The window bounds it, and few peers ever need a wide one.
     #[cold]
     fn grow(&mut self, need: usize) {
-        let mut cells = vec![None; need.next_power_of_two().max(FIRST_WINDOW as usize)];
-        for step in 0..self.cells.len() as u32 {
-            let sequence = self.taken.wrapping_add(step);
-            let at = sequence as usize & (cells.len() - 1);
-            cells[at] = self.cells[self.at(sequence)];
+        let mut slots = vec![None; need.next_power_of_two().max(INITIAL_WINDOW as usize)];
+        for step in 0..self.slots.len() as u32 {
+            let sequence = self.delivered.wrapping_add(step);
+            let index = sequence as usize & (slots.len() - 1);
+            slots[index] = self.slots[self.slot_index(sequence)];
         }
-        self.cells = cells;
+        self.slots = slots;
     }
 
     /// The next number has come, and with it perhaps some that waited for it.
     #[inline]
     fn advance(&mut self) {
-        self.next = self.next.wrapping_add(1);
-        if self.ahead == 0 {
+        self.next_expected = self.next_expected.wrapping_add(1);
+        if self.out_of_order_count == 0 {
             return;
         }
         // The sender waits to hear that the hole is filled.
-        self.due = true;
-        while self.ahead > 0 && self.has(self.next) {
-            self.ahead -= 1;
-            self.next = self.next.wrapping_add(1);
+        self.ack_due = true;
+        while self.out_of_order_count > 0 && self.has_received(self.next_expected) {
+            self.out_of_order_count -= 1;
+            self.next_expected = self.next_expected.wrapping_add(1);
         }
     }
 
     /// Moves the limit on, as far as buffers allow. It never moves back.
     #[inline]
-    pub(super) fn widen(&mut self, shared: &Shared) {
+    pub(super) fn advance_limit(&mut self, shared: &CommonState) {
         let grant = shared.grant();
         let limit = self.released.wrapping_add(grant);
         if (limit.wrapping_sub(self.limit) as i32) > 0 {
             self.limit = limit;
         }
-        self.starved =
-            grant < FIRST_WINDOW && self.limit.wrapping_sub(self.next) < FIRST_WINDOW / 2;
+        self.is_starved = grant < INITIAL_WINDOW
+            && self.limit.wrapping_sub(self.next_expected) < INITIAL_WINDOW / 2;
     }
 
     #[inline]
     pub(super) fn has_delivery(&self) -> bool {
-        self.taken != self.next
+        self.delivered != self.next_expected
     }
 
     /// The next message; there is one.
     #[inline]
     pub(super) fn deliver(&mut self, node: u32) -> Option<Delivery> {
-        let at = self.at(self.taken);
-        let Cell { buffer, len, kind } = self.cells.get_mut(at)?.take()?;
-        self.taken = self.taken.wrapping_add(1);
+        let index = self.slot_index(self.delivered);
+        let ReorderSlot { buffer, len, kind } = self.slots.get_mut(index)?.take()?;
+        self.delivered = self.delivered.wrapping_add(1);
         Some(Delivery { peer: node, buffer, len, kind })
     }
 
     /// The application has done with the oldest delivered message. False: there is none.
     #[inline]
-    pub(super) fn release(&mut self, shared: &mut Shared) -> bool {
-        if self.released == self.taken {
+    pub(super) fn release(&mut self, shared: &mut CommonState) -> bool {
+        if self.released == self.delivered {
             return false;
         }
         self.released = self.released.wrapping_add(1);
-        shared.held -= 1;
-        self.widen(shared);
+        shared.held_buffers -= 1;
+        self.advance_limit(shared);
         // A sender that is about to stop is told that it need not.
         let step = shared.grant() / 4;
-        let open = self.told.wrapping_sub(self.next);
-        let gain = self.limit.wrapping_sub(self.told);
-        self.due |= gain >= step.max(1) && open <= step;
+        let remaining = self.advertised_limit.wrapping_sub(self.next_expected);
+        let increase = self.limit.wrapping_sub(self.advertised_limit);
+        self.ack_due |= increase >= step.max(1) && remaining <= step;
         true
     }
 
-    pub(super) fn time_out(&mut self) {
-        self.ack_at = NEVER;
-        self.due |= self.pending > 0;
+    pub(super) fn on_ack_timeout(&mut self) {
+        self.ack_at = NO_DEADLINE;
+        self.ack_due |= self.unacked_packets > 0;
     }
 
     /// The peer asks how wide the window is.
-    pub(super) fn probed(&mut self, header: &Header, link: u8, shared: &Shared, now: u64) {
-        self.count(header, link, shared, now);
-        self.widen(shared);
-        self.due = true;
+    pub(super) fn on_window_probe(
+        &mut self,
+        header: &Header,
+        link: u8,
+        shared: &CommonState,
+        now: u64,
+    ) {
+        self.schedule_ack(header, link, shared, now);
+        self.advance_limit(shared);
+        self.ack_due = true;
     }
 
     /// Writes the acknowledgement into a packet; then none is owed.
     #[inline]
-    pub(super) fn fill(&mut self, header: &mut Header) {
+    pub(super) fn write_ack(&mut self, header: &mut Header) {
         header.flags |= ACK;
-        header.ack = self.next;
+        header.ack = self.next_expected;
         header.window = self.limit;
-        self.told = self.limit;
-        if self.pending > 0 {
-            header.flags |= ECHO;
-            header.echo = self.echo;
-            self.pending = 0;
+        self.advertised_limit = self.limit;
+        if self.unacked_packets > 0 {
+            header.flags |= TIMESTAMP_ECHO;
+            header.timestamp_echo = self.echo_timestamp;
+            self.unacked_packets = 0;
         }
-        self.due = false;
-        self.ack_at = NEVER;
-        if self.ahead > 0 {
-            self.select(header);
+        self.ack_due = false;
+        self.ack_at = NO_DEADLINE;
+        if self.out_of_order_count > 0 {
+            self.write_selective_ack(header);
         }
     }
 
     /// Which messages have come although earlier ones have not: in turn the block of the latest
     /// and one of the others, because acknowledgements are lost, too.
     #[inline(never)]
-    fn select(&mut self, header: &mut Header) {
-        let base = self.next.wrapping_add(1);
-        let of = |sequence: u32| sequence.wrapping_sub(base) / BLOCK;
-        let blocks = (self.limit.wrapping_sub(base) / BLOCK + 1).min(256);
+    fn write_selective_ack(&mut self, header: &mut Header) {
+        let base = self.next_expected.wrapping_add(1);
+        let block_of = |sequence: u32| sequence.wrapping_sub(base) / SACK_BLOCK;
+        let blocks = (self.limit.wrapping_sub(base) / SACK_BLOCK + 1).min(256);
         // `latest` may lie behind `next` once holes are filled.
-        let latest = if (self.latest.wrapping_sub(base) as i32) < 0 { 0 } else { of(self.latest) };
-        self.block += 1;
-        let other = self.block / 2 % (latest + 1);
-        let block = if self.block.is_multiple_of(2) { other } else { latest }.min(blocks - 1);
-        let first = base.wrapping_add(block * BLOCK);
-        header.block = block as u8;
-        header.received = (0..BLOCK)
-            .filter(|bit| self.has(first.wrapping_add(*bit)))
+        let latest_block = if (self.latest_out_of_order.wrapping_sub(base) as i32) < 0 {
+            0
+        } else {
+            block_of(self.latest_out_of_order)
+        };
+        self.block_turn += 1;
+        let other = self.block_turn / 2 % (latest_block + 1);
+        let block =
+            if self.block_turn.is_multiple_of(2) { other } else { latest_block }.min(blocks - 1);
+        let first = base.wrapping_add(block * SACK_BLOCK);
+        header.sack_block = block as u8;
+        header.sack_bitmap = (0..SACK_BLOCK)
+            .filter(|bit| self.has_received(first.wrapping_add(*bit)))
             .fold(0, |bits, bit| bits | 1 << bit);
     }
 
     /// For people.
     pub(super) fn describe(&self) -> String {
-        let Receiver { released, taken, next, limit, ahead, .. } = self;
+        let PacketReceiver {
+            released, delivered, next_expected, limit, out_of_order_count, ..
+        } = self;
         format!(
-            "released to {released}, delivered to {taken}, received to {next}, admitted to \
-             {limit}; {ahead} early{}",
-            if self.starved { ", short of buffers" } else { "" },
+            "released to {released}, delivered to {delivered}, received to {next_expected}, admitted to \
+             {limit}; {out_of_order_count} early{}",
+            if self.is_starved { ", short of buffers" } else { "" },
         )
     }
 }

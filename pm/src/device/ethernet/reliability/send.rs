@@ -3,208 +3,216 @@
 
 use super::acknowledge;
 use super::congestion::Congestion;
-use super::links::Links;
 use super::rtt::Rtt;
-use super::{Config, FIRST_WINDOW, MAX_WINDOW, NEVER, Pending, Shared};
-use score_proto::wire::Kind;
+use super::trunking::LinkScheduler;
+use super::{CommonState, Config, INITIAL_WINDOW, MAX_WINDOW, NO_DEADLINE, RecoveredMessage};
+use score_proto::packet_header::PacketKind;
 use std::collections::VecDeque;
 
 /// Packets on the way, and none to follow, for which an acknowledgement is asked at once.
-const BURST_END: u32 = 8;
+const ACK_REQUEST_THRESHOLD: u32 = 8;
 /// Time-outs in a row that repeat one packet only, and after which nothing is known of the way.
-pub(super) const MILD: u32 = 2;
+pub(super) const MAX_PROBE_TIMEOUTS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SendState {
     /// Never sent.
-    Waiting,
+    Queued,
     /// On the way.
-    Flying,
+    InFlight,
     /// To be sent again.
     Lost,
     /// In its receiver's queue; its slot is free.
-    Done,
+    Acked,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct SendEntry {
     pub(super) sent_at: u64,
     pub(super) slot: u32,
     /// Number of the latest transmission on its link.
-    pub(super) order: u32,
+    pub(super) link_sequence: u32,
     len: u16,
-    kind: Kind,
+    kind: PacketKind,
     pub(super) link: u8,
-    pub(super) state: State,
-    pub(super) again: bool,
+    pub(super) state: SendState,
+    pub(super) retransmitted: bool,
 }
 
 /// What goes into a packet.
-pub(super) struct Chosen {
+pub(super) struct NextPacket {
     pub(super) sequence: u32,
     pub(super) slot: u32,
     pub(super) len: u16,
-    pub(super) kind: Kind,
+    pub(super) kind: PacketKind,
     pub(super) link: u8,
     /// Nothing more can follow until the peer answers.
-    pub(super) last: bool,
+    pub(super) requests_ack: bool,
 }
 
-pub(super) struct Sender {
+pub(super) struct PacketSender {
     /// Entry i has the number `first + i`.
-    pub(super) entries: VecDeque<Entry>,
-    pub(super) first: u32,
+    pub(super) entries: VecDeque<SendEntry>,
+    pub(super) first_unacked: u32,
     /// The first number that has never been sent.
-    pub(super) fresh: u32,
+    pub(super) next_unsent: u32,
     /// The first number that the peer does not admit.
     pub(super) limit: u32,
-    pub(super) flying: u32,
-    pub(super) lost: u32,
+    pub(super) in_flight: u32,
+    pub(super) lost_count: u32,
     /// Done entries that are not at the front: there are holes.
-    pub(super) islands: u32,
+    pub(super) sacked_count: u32,
     /// No lost entry is before this index.
-    pub(super) hint: usize,
+    pub(super) lost_search_start: usize,
     /// A time-out allows one packet whatever the window says.
-    forced: bool,
+    send_despite_window: bool,
     /// The window was shut for a time-out: ask.
-    pub(super) probe: bool,
+    pub(super) window_probe_due: bool,
     pub(super) time_out_at: u64,
     /// The latest sending time among packets that have arrived.
-    pub(super) newest: u64,
-    pub(super) overtaken: i32,
-    pub(super) widened_at: u64,
-    pub(super) calm: u32,
+    pub(super) newest_acked_sent_at: u64,
+    pub(super) reorder_threshold: i32,
+    pub(super) threshold_raised_at: u64,
+    pub(super) packets_since_reorder: u32,
     pub(super) rtt: Rtt,
     pub(super) congestion: Congestion,
-    gone: bool,
+    peer_exited: bool,
     /// What the numbers of arrived messages beyond the known ones may be: this queue is a dead
     /// process's, and what had arrived is not in it.
     pub(super) resumed: bool,
 }
 
-impl Sender {
-    pub(super) fn new(config: &Config) -> Sender {
-        let first = config.first_sequence;
-        Sender {
+impl PacketSender {
+    pub(super) fn new(config: &Config) -> PacketSender {
+        let first_unacked = config.first_sequence;
+        PacketSender {
             entries: VecDeque::new(),
-            first,
-            fresh: first,
-            limit: first.wrapping_add(FIRST_WINDOW),
-            flying: 0,
-            lost: 0,
-            islands: 0,
-            hint: 0,
-            forced: false,
-            probe: false,
-            time_out_at: NEVER,
-            newest: 0,
-            overtaken: acknowledge::OVERTAKEN.0,
-            widened_at: 0,
-            calm: 0,
+            first_unacked,
+            next_unsent: first_unacked,
+            limit: first_unacked.wrapping_add(INITIAL_WINDOW),
+            in_flight: 0,
+            lost_count: 0,
+            sacked_count: 0,
+            lost_search_start: 0,
+            send_despite_window: false,
+            window_probe_due: false,
+            time_out_at: NO_DEADLINE,
+            newest_acked_sent_at: 0,
+            reorder_threshold: acknowledge::REORDER_THRESHOLD.0,
+            threshold_raised_at: 0,
+            packets_since_reorder: 0,
             rtt: Rtt::new(),
-            congestion: Congestion::new(config.queue.min(MAX_WINDOW)),
-            gone: false,
+            congestion: Congestion::new(config.max_queued.min(MAX_WINDOW)),
+            peer_exited: false,
             resumed: false,
         }
     }
 
     #[inline]
-    pub(super) fn has_room(&self, config: &Config) -> bool {
-        self.entries.len() < config.queue as usize
+    pub(super) fn has_capacity(&self, config: &Config) -> bool {
+        self.entries.len() < config.max_queued as usize
     }
 
     /// The number of the next message.
     #[inline]
-    pub(super) fn end(&self) -> u32 {
-        self.first.wrapping_add(self.entries.len() as u32)
+    pub(super) fn next_sequence(&self) -> u32 {
+        self.first_unacked.wrapping_add(self.entries.len() as u32)
     }
 
     pub(super) fn outstanding(&self) -> u32 {
-        self.entries.len() as u32 - self.islands
+        self.entries.len() as u32 - self.sacked_count
     }
 
     /// Entries that have been sent at least once.
     #[inline]
-    pub(super) fn sent(&self) -> usize {
-        self.fresh.wrapping_sub(self.first) as usize
+    pub(super) fn sent_count(&self) -> usize {
+        self.next_unsent.wrapping_sub(self.first_unacked) as usize
     }
 
     #[inline]
-    pub(super) fn submit(&mut self, slot: u32, len: u16, kind: Kind, shared: &mut Shared) -> u32 {
-        let sequence = self.end();
-        if self.gone {
-            shared.freed.push_back(slot);
-            shared.counters.dropped += u64::from(kind == Kind::Data);
-            self.first = self.first.wrapping_add(1);
-            self.fresh = self.first;
+    pub(super) fn submit(
+        &mut self,
+        slot: u32,
+        len: u16,
+        kind: PacketKind,
+        shared: &mut CommonState,
+    ) -> u32 {
+        let sequence = self.next_sequence();
+        if self.peer_exited {
+            shared.freed_slots.push_back(slot);
+            shared.counters.dropped += u64::from(kind == PacketKind::Data);
+            self.first_unacked = self.first_unacked.wrapping_add(1);
+            self.next_unsent = self.first_unacked;
             return sequence;
         }
         shared.outstanding += 1;
-        self.entries.push_back(Entry::waiting(slot, len, kind));
+        self.entries.push_back(SendEntry::queued(slot, len, kind));
         sequence
     }
 
     #[inline]
-    fn may_fly(&self) -> bool {
-        self.flying < self.congestion.window || self.forced
+    fn can_transmit(&self) -> bool {
+        self.in_flight < self.congestion.window || self.send_despite_window
     }
 
     /// Whether the peer admits the next message that has not been sent.
     #[inline]
-    fn admitted(&self) -> bool {
-        (self.limit.wrapping_sub(self.fresh) as i32) > 0
+    fn is_next_admitted(&self) -> bool {
+        (self.limit.wrapping_sub(self.next_unsent) as i32) > 0
     }
 
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.probe
-            || (self.may_fly() && (self.lost > 0 || (self.fresh != self.end() && self.admitted())))
+        self.window_probe_due
+            || (self.can_transmit()
+                && (self.lost_count > 0
+                    || (self.next_unsent != self.next_sequence() && self.is_next_admitted())))
     }
 
     /// The next message to send, marked as being on the way.
     #[inline]
-    pub(super) fn choose(
+    pub(super) fn next_packet(
         &mut self,
-        links: &mut Links,
-        shared: &mut Shared,
+        links: &mut LinkScheduler,
+        shared: &mut CommonState,
         now: u64,
-    ) -> Option<Chosen> {
-        if !self.may_fly() {
+    ) -> Option<NextPacket> {
+        if !self.can_transmit() {
             return None;
         }
-        let (index, avoid) = if self.lost > 0 {
+        let (index, avoid) = if self.lost_count > 0 {
             let index = self.next_lost()?;
             shared.counters.repeated += 1;
             (index, Some(self.entries[index].link))
-        } else if self.next_fresh() {
-            self.fresh = self.fresh.wrapping_add(1);
-            (self.sent() - 1, None)
+        } else if self.has_unsent() {
+            self.next_unsent = self.next_unsent.wrapping_add(1);
+            (self.sent_count() - 1, None)
         } else {
-            self.watch_shut_window(shared, now);
+            self.arm_window_probe(shared, now);
             return None;
         };
         let link = links.pick(avoid, self.congestion.window);
-        let order = links.fly(link);
-        self.flying += 1;
-        self.forced = false;
-        let again = avoid.is_some();
-        let last = again
-            || self.flying >= self.congestion.window
-            || !self.admitted()
+        let link_sequence = links.on_sent(link);
+        self.in_flight += 1;
+        self.send_despite_window = false;
+        let retransmitted = avoid.is_some();
+        let requests_ack = retransmitted
+            || self.in_flight >= self.congestion.window
+            || !self.is_next_admitted()
             || self.is_burst_end();
         let entry = &mut self.entries[index];
-        (entry.sent_at, entry.order, entry.link) = (now, order, link);
-        (entry.state, entry.again) = (State::Flying, again);
-        let chosen = Chosen {
-            sequence: self.first.wrapping_add(index as u32),
+        (entry.sent_at, entry.link_sequence, entry.link) = (now, link_sequence, link);
+        (entry.state, entry.retransmitted) = (SendState::InFlight, retransmitted);
+        let chosen = NextPacket {
+            sequence: self.first_unacked.wrapping_add(index as u32),
             slot: entry.slot,
             len: entry.len,
             kind: entry.kind,
             link,
-            last,
+            requests_ack,
         };
-        if self.time_out_at == NEVER {
-            self.time_out_at = now + self.rtt.time_out(&shared.config);
+        if self.time_out_at == NO_DEADLINE {
+            self.time_out_at = now + self.rtt.timeout(&shared.config);
         }
         Some(chosen)
     }
@@ -213,143 +221,179 @@ impl Sender {
     /// application waits for.
     #[inline]
     fn is_burst_end(&self) -> bool {
-        self.fresh == self.end() && self.flying.is_multiple_of(BURST_END)
+        self.next_unsent == self.next_sequence()
+            && self.in_flight.is_multiple_of(ACK_REQUEST_THRESHOLD)
     }
 
     /// With nothing on the way and the window shut, a timer asks whether it has opened: the
     /// packet that said so may be lost.
     #[inline]
-    pub(super) fn watch_shut_window(&mut self, shared: &Shared, now: u64) {
-        let shut = self.fresh != self.end() && !self.admitted() && self.flying == 0;
-        if shut && self.time_out_at == NEVER {
-            self.time_out_at = now + self.rtt.time_out(&shared.config);
+    pub(super) fn arm_window_probe(&mut self, shared: &CommonState, now: u64) {
+        let is_shut = self.next_unsent != self.next_sequence()
+            && !self.is_next_admitted()
+            && self.in_flight == 0;
+        if is_shut && self.time_out_at == NO_DEADLINE {
+            self.time_out_at = now + self.rtt.timeout(&shared.config);
         }
     }
 
     /// Whether there is a message that was never sent and is admitted. Only in a dead process's
     /// queue some of them have arrived nevertheless.
     #[inline]
-    fn next_fresh(&mut self) -> bool {
+    fn has_unsent(&mut self) -> bool {
         while self.resumed
-            && self.entries.get(self.sent()).is_some_and(|entry| entry.state == State::Done)
+            && self
+                .entries
+                .get(self.sent_count())
+                .is_some_and(|entry| entry.state == SendState::Acked)
         {
-            self.fresh = self.fresh.wrapping_add(1);
+            self.next_unsent = self.next_unsent.wrapping_add(1);
         }
-        self.fresh != self.end() && self.admitted()
+        self.next_unsent != self.next_sequence() && self.is_next_admitted()
     }
 
     #[inline(never)]
     fn next_lost(&mut self) -> Option<usize> {
-        let lost = |entry: &Entry| entry.state == State::Lost;
-        let index = self.entries.range(self.hint..).position(lost).map(|at| at + self.hint)?;
-        self.hint = index + 1;
-        self.lost -= 1;
+        let is_lost = |entry: &SendEntry| entry.state == SendState::Lost;
+        let index = self
+            .entries
+            .range(self.lost_search_start..)
+            .position(is_lost)
+            .map(|at| at + self.lost_search_start)?;
+        self.lost_search_start = index + 1;
+        self.lost_count -= 1;
         Some(index)
     }
 
-    pub(super) fn lose(&mut self, index: usize, links: &mut Links, now: u64) {
+    pub(super) fn mark_lost(&mut self, index: usize, links: &mut LinkScheduler, now: u64) {
         let entry = &mut self.entries[index];
-        entry.state = State::Lost;
-        links.land(entry.link);
-        links.missed(entry.link, entry.sent_at);
-        self.flying -= 1;
-        self.lost += 1;
-        self.hint = self.hint.min(index);
-        self.congestion.lost(now, self.rtt.smooth);
+        entry.state = SendState::Lost;
+        links.remove_in_flight(entry.link);
+        links.on_lost(entry.link, entry.sent_at);
+        self.in_flight -= 1;
+        self.lost_count += 1;
+        self.lost_search_start = self.lost_search_start.min(index);
+        self.congestion.on_loss(now, self.rtt.smoothed_ns);
     }
 
     /// Nothing has been heard for a time-out. The oldest packet goes again, later on the two
     /// oldest, and no other: the peer may have lost the processor, and what is lost is known when
     /// it answers. Nobody is declared dead: a debugger may hold the peer for hours.
-    pub(super) fn time_out(&mut self, links: &mut Links, shared: &mut Shared, now: u64) {
-        self.time_out_at = NEVER;
-        if self.flying == 0 && self.lost == 0 && self.fresh == self.end() {
+    pub(super) fn on_timeout(
+        &mut self,
+        links: &mut LinkScheduler,
+        shared: &mut CommonState,
+        now: u64,
+    ) {
+        self.time_out_at = NO_DEADLINE;
+        if self.in_flight == 0 && self.lost_count == 0 && self.next_unsent == self.next_sequence() {
             return;
         }
         shared.counters.time_outs += 1;
         self.rtt.back_off();
-        if self.flying == 0 && self.lost == 0 {
+        if self.in_flight == 0 && self.lost_count == 0 {
             // Nothing is on the way, but the window is shut.
-            self.probe = !self.admitted();
+            self.window_probe_due = !self.is_next_admitted();
         } else {
-            let flying = |entry: &Entry| entry.state == State::Flying;
-            let count = if self.rtt.backoff > MILD { 2 } else { 1 };
+            let is_in_flight = |entry: &SendEntry| entry.state == SendState::InFlight;
+            let count = if self.rtt.backoff_shift > MAX_PROBE_TIMEOUTS { 2 } else { 1 };
             for _ in 0..count {
-                if let Some(index) = self.entries.iter().position(flying) {
-                    self.lose(index, links, now);
+                if let Some(index) = self.entries.iter().position(is_in_flight) {
+                    self.mark_lost(index, links, now);
                 }
             }
         }
-        self.forced = true;
-        self.time_out_at = now + self.rtt.time_out(&shared.config);
+        self.send_despite_window = true;
+        self.time_out_at = now + self.rtt.timeout(&shared.config);
     }
 
     /// Drops everything, and what will come.
-    pub(super) fn drop_all(&mut self, links: &mut Links, shared: &mut Shared) {
-        self.first = self.end();
-        self.fresh = self.first;
+    pub(super) fn drop_all(&mut self, links: &mut LinkScheduler, shared: &mut CommonState) {
+        self.first_unacked = self.next_sequence();
+        self.next_unsent = self.first_unacked;
         for entry in self.entries.drain(..) {
-            if entry.state == State::Flying {
-                links.land(entry.link);
+            if entry.state == SendState::InFlight {
+                links.remove_in_flight(entry.link);
             }
-            if entry.state != State::Done {
-                shared.freed.push_back(entry.slot);
+            if entry.state != SendState::Acked {
+                shared.freed_slots.push_back(entry.slot);
                 shared.outstanding -= 1;
-                shared.counters.dropped += u64::from(entry.kind == Kind::Data);
+                shared.counters.dropped += u64::from(entry.kind == PacketKind::Data);
             }
         }
-        (self.flying, self.lost, self.islands, self.hint) = (0, 0, 0, 0);
-        (self.forced, self.probe, self.gone) = (false, false, true);
-        self.time_out_at = NEVER;
+        (self.in_flight, self.lost_count, self.sacked_count, self.lost_search_start) = (0, 0, 0, 0);
+        (self.send_despite_window, self.window_probe_due, self.peer_exited) = (false, false, true);
+        self.time_out_at = NO_DEADLINE;
     }
 
     /// Takes a dead process's messages, in order. Numbers that are missing have arrived.
-    pub(super) fn resume(&mut self, all: impl Iterator<Item = Pending>, shared: &mut Shared) {
+    pub(super) fn resume(
+        &mut self,
+        messages: impl Iterator<Item = RecoveredMessage>,
+        shared: &mut CommonState,
+    ) {
         self.resumed = true;
-        for pending in all {
-            if self.entries.is_empty() && !self.gone {
-                self.first = pending.sequence;
-                self.fresh = pending.sequence;
+        for message in messages {
+            if self.entries.is_empty() && !self.peer_exited {
+                self.first_unacked = message.sequence;
+                self.next_unsent = message.sequence;
                 // The window is not known; the oldest message is always admitted, or answered.
-                self.limit = pending.sequence.wrapping_add(1);
+                self.limit = message.sequence.wrapping_add(1);
             }
-            let ahead = pending.sequence.wrapping_sub(self.end());
-            if self.gone || ahead as usize + self.entries.len() >= MAX_WINDOW as usize {
-                shared.refuse_slot(pending.slot);
+            let ahead = message.sequence.wrapping_sub(self.next_sequence());
+            if self.peer_exited || ahead as usize + self.entries.len() >= MAX_WINDOW as usize {
+                shared.refuse_slot(message.slot);
                 continue;
             }
             for _ in 0..ahead {
-                self.entries.push_back(Entry::arrived());
-                self.islands += 1;
+                self.entries.push_back(SendEntry::acked());
+                self.sacked_count += 1;
             }
-            self.entries.push_back(Entry::waiting(pending.slot, pending.len, pending.kind));
+            self.entries.push_back(SendEntry::queued(message.slot, message.len, message.kind));
             shared.outstanding += 1;
         }
     }
 
     /// For people.
     pub(super) fn describe(&self) -> String {
-        let Sender { first, fresh, limit, flying, lost, overtaken, .. } = self;
+        let PacketSender {
+            first_unacked,
+            next_unsent,
+            limit,
+            in_flight,
+            lost_count,
+            reorder_threshold,
+            ..
+        } = self;
         let queued = self.entries.len();
         format!(
-            "unacknowledged from {first}, unsent from {fresh}, shut from {limit}; {queued} queued, \
-             {flying} on the way, {lost} lost; window {}, reorder {overtaken}, round trip {} ns, \
+            "unacknowledged from {first_unacked}, unsent from {next_unsent}, shut from {limit}; {queued} queued, \
+             {in_flight} on the way, {lost_count} lost; window {}, reorder {reorder_threshold}, round trip {} ns, \
              back-off {}{}",
             self.congestion.window,
-            self.rtt.smooth,
-            self.rtt.backoff,
-            if self.gone { "; gone" } else { "" },
+            self.rtt.smoothed_ns,
+            self.rtt.backoff_shift,
+            if self.peer_exited { "; gone" } else { "" },
         )
     }
 }
 
-impl Entry {
-    fn waiting(slot: u32, len: u16, kind: Kind) -> Entry {
-        let state = State::Waiting;
-        Entry { sent_at: 0, slot, order: 0, len, kind, link: 0, state, again: false }
+impl SendEntry {
+    fn queued(slot: u32, len: u16, kind: PacketKind) -> SendEntry {
+        let state = SendState::Queued;
+        SendEntry {
+            sent_at: 0,
+            slot,
+            link_sequence: 0,
+            len,
+            kind,
+            link: 0,
+            state,
+            retransmitted: false,
+        }
     }
 
-    fn arrived() -> Entry {
-        Entry { state: State::Done, ..Entry::waiting(0, 0, Kind::Data) }
+    fn acked() -> SendEntry {
+        SendEntry { state: SendState::Acked, ..SendEntry::queued(0, 0, PacketKind::Data) }
     }
 }

@@ -2,7 +2,7 @@
 //! an entry whose deadline has moved on is put back when it comes to the front, and one that a
 //! nearer entry has replaced is forgotten then. So a message costs a comparison.
 
-use super::NEVER;
+use super::NO_DEADLINE;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -28,18 +28,18 @@ pub(super) struct Timers {
     heap: BinaryHeap<Entry>,
 }
 
-fn unpack(Reverse((at, key)): Entry) -> (u64, u32, Timer) {
-    (at, (key >> 2) as u32, TIMERS[(key & 3) as usize % TIMERS.len()])
+fn unpack(Reverse((deadline, key)): Entry) -> (u64, u32, Timer) {
+    (deadline, (key >> 2) as u32, TIMERS[(key & 3) as usize % TIMERS.len()])
 }
 
 impl Timers {
-    pub(super) fn push(&mut self, at: u64, index: u32, timer: Timer) {
-        self.heap.push(Reverse((at, u64::from(index) << 2 | timer as u64)));
+    pub(super) fn push(&mut self, deadline: u64, index: u32, timer: Timer) {
+        self.heap.push(Reverse((deadline, u64::from(index) << 2 | timer as u64)));
     }
 
     #[inline]
     pub(super) fn is_due(&self, now: u64) -> bool {
-        self.heap.peek().is_some_and(|Reverse((at, _))| *at <= now)
+        self.heap.peek().is_some_and(|Reverse((deadline, _))| *deadline <= now)
     }
 
     pub(super) fn pop(&mut self) -> Option<(u64, u32, Timer)> {
@@ -48,15 +48,18 @@ impl Timers {
 
     /// The earliest deadline that holds. `hold` answers the true deadline of an entry, and
     /// remembers that it is armed for it; NEVER: there is none, or another entry is nearer.
-    pub(super) fn next(&mut self, mut hold: impl FnMut(u32, Timer, u64) -> u64) -> Option<u64> {
+    pub(super) fn next(
+        &mut self,
+        mut deadline_of: impl FnMut(u32, Timer, u64) -> u64,
+    ) -> Option<u64> {
         while let Some(entry) = self.heap.peek() {
-            let (at, index, timer) = unpack(*entry);
-            let deadline = hold(index, timer, at);
-            if deadline <= at {
-                return Some(at);
+            let (armed_deadline, index, timer) = unpack(*entry);
+            let deadline = deadline_of(index, timer, armed_deadline);
+            if deadline <= armed_deadline {
+                return Some(armed_deadline);
             }
             self.heap.pop();
-            if deadline != NEVER {
+            if deadline != NO_DEADLINE {
                 self.push(deadline, index, timer);
             }
         }

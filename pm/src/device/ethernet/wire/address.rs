@@ -9,7 +9,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::fault::WireError;
+use super::error::WireError;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const VERSION: u8 = 1;
@@ -20,12 +20,12 @@ pub struct Address {
     /// The longest packet that it receives.
     pub mtu: u16,
     /// Where.
-    pub place: Place,
+    pub location: WireAddress,
 }
 
 /// Which wire, and where on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum WireAddress {
     /// UDP.
     Udp(IpAddr, u16),
     /// AF_PACKET and AF_XDP: MAC address, and the process behind it.
@@ -36,21 +36,21 @@ impl Address {
     /// The bytes for others.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(24);
-        let kind = if matches!(self.place, Place::Udp(..)) { b'U' } else { b'R' };
+        let kind = if matches!(self.location, WireAddress::Udp(..)) { b'U' } else { b'R' };
         out.extend([kind, VERSION]);
         out.extend(self.mtu.to_be_bytes());
-        let port = match self.place {
-            Place::Udp(IpAddr::V4(ip), port) => {
+        let port = match self.location {
+            WireAddress::Udp(IpAddr::V4(ip), port) => {
                 out.push(4);
                 out.extend(ip.octets());
                 port
             }
-            Place::Udp(IpAddr::V6(ip), port) => {
+            WireAddress::Udp(IpAddr::V6(ip), port) => {
                 out.push(6);
                 out.extend(ip.octets());
                 port
             }
-            Place::Raw(mac, port) => {
+            WireAddress::Raw(mac, port) => {
                 out.extend(mac);
                 port
             }
@@ -69,23 +69,23 @@ impl Address {
 }
 
 fn parse(bytes: &[u8]) -> Option<Address> {
-    let (head, rest) = bytes.split_first_chunk::<4>()?;
-    let [kind, VERSION, high, low] = *head else { return None };
+    let (header, rest) = bytes.split_first_chunk::<4>()?;
+    let [kind, VERSION, high, low] = *header else { return None };
     let (rest, port) = rest.split_last_chunk::<2>()?;
     let port = u16::from_be_bytes(*port);
-    let place = match (kind, rest) {
+    let location = match (kind, rest) {
         (b'U', [4, ip @ ..]) => {
-            Place::Udp(Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?).into(), port)
+            WireAddress::Udp(Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?).into(), port)
         }
         (b'U', [6, ip @ ..]) => {
-            Place::Udp(Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?).into(), port)
+            WireAddress::Udp(Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?).into(), port)
         }
-        (b'R', mac) => Place::Raw(mac.try_into().ok()?, port),
+        (b'R', mac) => WireAddress::Raw(mac.try_into().ok()?, port),
         _ => return None,
     };
     // A port of 0 is nobody, and no link is narrower than what IPv4 demands.
     let mtu = u16::from_be_bytes([high, low]);
-    (port != 0 && mtu >= 512).then_some(Address { mtu, place })
+    (port != 0 && mtu >= 512).then_some(Address { mtu, location })
 }
 
 #[cfg(test)]
@@ -93,9 +93,12 @@ mod tests {
     use super::*;
 
     const ALL: [Address; 3] = [
-        Address { mtu: 1472, place: Place::Udp(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), 4000) },
-        Address { mtu: 8952, place: Place::Udp(IpAddr::V6(Ipv6Addr::LOCALHOST), 1) },
-        Address { mtu: 1496, place: Place::Raw([2, 0, 0, 0, 0, 9], 0xfffe) },
+        Address {
+            mtu: 1472,
+            location: WireAddress::Udp(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), 4000),
+        },
+        Address { mtu: 8952, location: WireAddress::Udp(IpAddr::V6(Ipv6Addr::LOCALHOST), 1) },
+        Address { mtu: 1496, location: WireAddress::Raw([2, 0, 0, 0, 0, 9], 0xfffe) },
     ];
 
     #[test]
@@ -115,10 +118,10 @@ mod tests {
             let mut longer = bytes.clone();
             longer.push(0);
             assert!(Address::decode(&longer).is_err());
-            for (at, value) in [(0, b'X'), (1, 2), (2, 0)] {
+            for (index, value) in [(0, b'X'), (1, 2), (2, 0)] {
                 let mut wrong = bytes.clone();
-                wrong[at] = value;
-                assert!(Address::decode(&wrong).is_err(), "{at}");
+                wrong[index] = value;
+                assert!(Address::decode(&wrong).is_err(), "{index}");
             }
         }
     }

@@ -5,9 +5,9 @@
 #![forbid(unsafe_code)]
 
 use super::address::Address;
-use super::fault::WireError;
+use super::error::WireError;
+use super::fault_injection::FaultConfig;
 use super::link::{self, LinkState};
-use super::loss::Loss;
 use super::{packet, sockopt, udp, xdp};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Which wire is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
+pub enum WirePreference {
     /// UDP.
     Udp,
     /// AF_XDP, or AF_PACKET where it is refused ([`Endpoint::note`] says why).
@@ -29,17 +29,17 @@ pub enum Choice {
     Xdp,
 }
 
-impl Choice {
+impl WirePreference {
     /// By its word: `udp`, `raw`, `packet` or `xdp`.
     ///
     /// # Errors
     /// None of these.
-    pub fn parse(word: &str) -> Result<Choice, WireError> {
+    pub fn parse(word: &str) -> Result<WirePreference, WireError> {
         match word {
-            "udp" => Ok(Choice::Udp),
-            "raw" => Ok(Choice::Raw),
-            "packet" => Ok(Choice::Packet),
-            "xdp" => Ok(Choice::Xdp),
+            "udp" => Ok(WirePreference::Udp),
+            "raw" => Ok(WirePreference::Raw),
+            "packet" => Ok(WirePreference::Packet),
+            "xdp" => Ok(WirePreference::Xdp),
             _ => Err(WireError::new(format!("wire {word:?} is none of udp, raw, packet, xdp"))),
         }
     }
@@ -47,7 +47,7 @@ impl Choice {
 
 /// Which wire it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum WireKind {
     /// UDP.
     Udp,
     /// AF_PACKET.
@@ -56,70 +56,70 @@ pub enum Kind {
     Xdp,
 }
 
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Udp, Kind::Packet, Kind::Xdp];
+impl WireKind {
+    const ALL: [WireKind; 3] = [WireKind::Udp, WireKind::Packet, WireKind::Xdp];
 
-    fn letter(self) -> u8 {
+    fn code(self) -> u8 {
         match self {
-            Kind::Udp => b'U',
-            Kind::Packet => b'P',
-            Kind::Xdp => b'X',
+            WireKind::Udp => b'U',
+            WireKind::Packet => b'P',
+            WireKind::Xdp => b'X',
         }
     }
 
     /// How many descriptors go with it; the first is the socket.
-    fn descriptors(self) -> usize {
+    fn fd_count(self) -> usize {
         match self {
-            Kind::Udp => 1,
-            Kind::Packet => packet::DESCRIPTORS,
-            Kind::Xdp => xdp::DESCRIPTORS,
+            WireKind::Udp => 1,
+            WireKind::Packet => packet::FD_COUNT,
+            WireKind::Xdp => xdp::FD_COUNT,
         }
     }
 }
 
 /// As users read it.
-impl fmt::Display for Kind {
+impl fmt::Display for WireKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Udp => "UDP",
-            Kind::Packet => "AF_PACKET",
-            Kind::Xdp => "AF_XDP",
+            WireKind::Udp => "UDP",
+            WireKind::Packet => "AF_PACKET",
+            WireKind::Xdp => "AF_XDP",
         })
     }
 }
 
 /// What [`Endpoint::open`] needs to know.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct WireOptions {
     /// The wire.
-    pub choice: Choice,
+    pub preference: WirePreference,
     /// The interface; needed for raw wires, else found by the address.
     pub link: Option<String>,
     /// UDP's own address; else the first one of the interface.
     pub address: Option<IpAddr>,
     /// Loss on purpose, for tests.
-    pub loss: Option<Loss>,
+    pub loss: Option<FaultConfig>,
     /// Raw wires: frames whose packet carries another secret never reach the socket, and whoever
     /// holds it cannot change that. For processes that have fewer rights than who opens it.
     pub secret: Option<u64>,
 }
 
-impl Options {
+impl WireOptions {
     /// A wire over an interface.
-    pub fn over(choice: Choice, link: &str) -> Options {
-        Options { choice, link: Some(link.into()), address: None, loss: None, secret: None }
+    pub fn on_interface(preference: WirePreference, link: &str) -> WireOptions {
+        WireOptions { preference, link: Some(link.into()), address: None, loss: None, secret: None }
     }
 
     /// UDP from an address of this host.
-    pub fn udp(address: IpAddr) -> Options {
+    pub fn udp(address: IpAddr) -> WireOptions {
         let (link, address) = (None, Some(address));
-        Options { choice: Choice::Udp, link, address, loss: None, secret: None }
+        WireOptions { preference: WirePreference::Udp, link, address, loss: None, secret: None }
     }
 }
 
 /// What a wire's own file answers when it has opened its sockets.
-pub(super) struct Opened {
-    pub(super) kind: Kind,
+pub(super) struct OpenedSockets {
+    pub(super) kind: WireKind,
     pub(super) link: String,
     pub(super) link_mtu: usize,
     pub(super) address: Address,
@@ -127,27 +127,27 @@ pub(super) struct Opened {
 }
 
 /// The sockets of one link of one process.
-pub struct Endpoint {
-    kind: Kind,
+pub struct WireEndpoint {
+    kind: WireKind,
     link: String,
     link_mtu: usize,
     address: Address,
-    loss: Option<Loss>,
+    loss: Option<FaultConfig>,
     descriptors: Vec<OwnedFd>,
     note: Option<String>,
 }
 
-impl Endpoint {
+impl WireEndpoint {
     /// Opens and binds.
     ///
     /// # Errors
     /// No such interface or address, no right, or the kernel lacks this wire.
-    pub fn open(options: &Options) -> Result<Endpoint, WireError> {
-        let (opened, note) = match options.choice {
-            Choice::Udp => (udp::open(options.link.as_deref(), options.address)?, None),
-            Choice::Packet => (packet::open(raw_link(options)?, options.secret)?, None),
-            Choice::Xdp => (xdp::open(raw_link(options)?, options.secret)?, None),
-            Choice::Raw => {
+    pub fn open(options: &WireOptions) -> Result<WireEndpoint, WireError> {
+        let (opened, note) = match options.preference {
+            WirePreference::Udp => (udp::open(options.link.as_deref(), options.address)?, None),
+            WirePreference::Packet => (packet::open(raw_link(options)?, options.secret)?, None),
+            WirePreference::Xdp => (xdp::open(raw_link(options)?, options.secret)?, None),
+            WirePreference::Raw => {
                 let link = raw_link(options)?;
                 match xdp::open(link, options.secret) {
                     Ok(opened) => (opened, None),
@@ -158,12 +158,12 @@ impl Endpoint {
                 }
             }
         };
-        let Opened { kind, link, link_mtu, address, descriptors } = opened;
-        Ok(Endpoint { kind, link, link_mtu, address, loss: options.loss, descriptors, note })
+        let OpenedSockets { kind, link, link_mtu, address, descriptors } = opened;
+        Ok(WireEndpoint { kind, link, link_mtu, address, loss: options.loss, descriptors, note })
     }
 
     /// Which wire it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> WireKind {
         self.kind
     }
 
@@ -179,8 +179,12 @@ impl Endpoint {
 
     /// The same with such a line, and with loss on purpose.
     #[must_use]
-    pub fn with(self, note: Option<String>, loss: Option<Loss>) -> Endpoint {
-        Endpoint { note, loss, ..self }
+    pub fn with_note_and_loss(
+        self,
+        note: Option<String>,
+        loss: Option<FaultConfig>,
+    ) -> WireEndpoint {
+        WireEndpoint { note, loss, ..self }
     }
 
     /// What others need to reach it: opaque bytes for their [`add_peer`](super::Wire::add_peer).
@@ -193,7 +197,7 @@ impl Endpoint {
         usize::from(self.address.mtu)
     }
 
-    pub(super) fn place(&self) -> &Address {
+    pub(super) fn decoded_address(&self) -> &Address {
         &self.address
     }
 
@@ -202,7 +206,7 @@ impl Endpoint {
         self.link_mtu
     }
 
-    pub(super) fn loss(&self) -> Option<Loss> {
+    pub(super) fn loss(&self) -> Option<FaultConfig> {
         self.loss
     }
 
@@ -211,15 +215,15 @@ impl Endpoint {
         self.descriptors[0].as_fd()
     }
 
-    pub(super) fn descriptor(&self, number: usize) -> BorrowedFd<'_> {
-        self.descriptors[number].as_fd()
+    pub(super) fn descriptor(&self, index: usize) -> BorrowedFd<'_> {
+        self.descriptors[index].as_fd()
     }
 
     /// The link's state now.
     pub fn link(&self) -> LinkState {
         // AF_XDP sockets answer no such question; the last descriptor of each kind does.
-        let asked = self.descriptors.last().map_or(self.socket(), OwnedFd::as_fd);
-        link::state(asked, &self.link)
+        let fd = self.descriptors.last().map_or(self.socket(), OwnedFd::as_fd);
+        link::state(fd, &self.link)
     }
 
     /// All descriptors, in the order in which [`Endpoint::rebuild`] wants them.
@@ -232,12 +236,12 @@ impl Endpoint {
     ///
     /// # Errors
     /// No descriptors left.
-    pub fn try_clone(&self) -> Result<Endpoint, WireError> {
+    pub fn try_clone(&self) -> Result<WireEndpoint, WireError> {
         let clone = |fd: &OwnedFd| fd.try_clone();
         let descriptors: Result<Vec<_>, _> = self.descriptors.iter().map(clone).collect();
-        let descriptors =
-            descriptors.map_err(|_| WireError::last(format!("duplicates for {}", self.link)))?;
-        Ok(Endpoint { link: self.link.clone(), descriptors, note: self.note.clone(), ..*self })
+        let descriptors = descriptors
+            .map_err(|_| WireError::last_os_error(format!("duplicates for {}", self.link)))?;
+        Ok(WireEndpoint { link: self.link.clone(), descriptors, note: self.note.clone(), ..*self })
     }
 
     /// What has to be said about the descriptors where they are passed to another process:
@@ -248,13 +252,13 @@ impl Endpoint {
     /// ```
     /// Numbers are big-endian.
     pub fn describe(&self) -> Vec<u8> {
-        let mut out = vec![b'W', 1, self.kind.letter(), self.link.len() as u8];
+        let mut out = vec![b'W', 1, self.kind.code(), self.link.len() as u8];
         out.extend(self.link.bytes());
         out.extend((self.link_mtu as u32).to_be_bytes());
         let address = self.address.encode();
         out.push(address.len() as u8);
         out.extend(address);
-        if let Some(Loss { drop, duplicate, reorder, seed }) = self.loss {
+        if let Some(FaultConfig { drop, duplicate, reorder, seed }) = self.loss {
             out.extend([drop, duplicate, reorder].iter().flat_map(|part| part.to_be_bytes()));
             out.extend(seed.to_be_bytes());
         }
@@ -265,35 +269,40 @@ impl Endpoint {
     ///
     /// # Errors
     /// The description is malformed, or the descriptors are others.
-    pub fn rebuild(description: &[u8], descriptors: Vec<OwnedFd>) -> Result<Endpoint, WireError> {
+    pub fn rebuild(
+        description: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<WireEndpoint, WireError> {
         let (kind, link, link_mtu, address, loss) =
             parse(description).ok_or_else(|| WireError::new("endpoint: malformed description"))?;
-        if descriptors.len() != kind.descriptors() {
-            let (got, want) = (descriptors.len(), kind.descriptors());
-            return Err(WireError::new(format!("endpoint: {got} descriptors instead of {want}")));
+        if descriptors.len() != kind.fd_count() {
+            let (got, expected) = (descriptors.len(), kind.fd_count());
+            return Err(WireError::new(format!(
+                "endpoint: {got} descriptors instead of {expected}"
+            )));
         }
         let family = sockopt::domain(descriptors[0].as_fd());
         let fits = match kind {
-            Kind::Udp => [Some(libc::AF_INET), Some(libc::AF_INET6)].contains(&family),
-            Kind::Packet => family == Some(libc::AF_PACKET),
-            Kind::Xdp => family == Some(libc::AF_XDP),
+            WireKind::Udp => [Some(libc::AF_INET), Some(libc::AF_INET6)].contains(&family),
+            WireKind::Packet => family == Some(libc::AF_PACKET),
+            WireKind::Xdp => family == Some(libc::AF_XDP),
         };
         if !fits {
             return Err(WireError::new(format!("endpoint: no {kind:?} socket was passed")));
         }
-        Ok(Endpoint { kind, link, link_mtu, address, loss, descriptors, note: None })
+        Ok(WireEndpoint { kind, link, link_mtu, address, loss, descriptors, note: None })
     }
 }
 
-fn raw_link(options: &Options) -> Result<&str, WireError> {
+fn raw_link(options: &WireOptions) -> Result<&str, WireError> {
     options.link.as_deref().ok_or_else(|| WireError::new("a raw wire needs an interface's name"))
 }
 
-type Described = (Kind, String, usize, Address, Option<Loss>);
+type ParsedDescription = (WireKind, String, usize, Address, Option<FaultConfig>);
 
-fn parse(bytes: &[u8]) -> Option<Described> {
-    let (&[b'W', 1, letter, name_len], rest) = bytes.split_first_chunk()? else { return None };
-    let kind = Kind::ALL.into_iter().find(|kind| kind.letter() == letter)?;
+fn parse(bytes: &[u8]) -> Option<ParsedDescription> {
+    let (&[b'W', 1, code, name_len], rest) = bytes.split_first_chunk()? else { return None };
+    let kind = WireKind::ALL.into_iter().find(|kind| kind.code() == code)?;
     let (name, rest) = rest.split_at_checked(name_len.into())?;
     let link = std::str::from_utf8(name).ok()?;
     if link.is_empty() || link.len() >= libc::IFNAMSIZ || link.contains('\0') {
@@ -307,14 +316,14 @@ fn parse(bytes: &[u8]) -> Option<Described> {
     let loss = match rest.len() {
         0 => None,
         32 => {
-            let mut part = || f64::from_be_bytes(words.next().unwrap_or_default());
-            let (drop, duplicate, reorder) = (part(), part(), part());
+            let mut next_f64 = || f64::from_be_bytes(words.next().unwrap_or_default());
+            let (drop, duplicate, reorder) = (next_f64(), next_f64(), next_f64());
             let seed = u64::from_be_bytes(words.next().unwrap_or_default());
-            let probable = |part: f64| (0.0..=1.0).contains(&part);
-            if ![drop, duplicate, reorder].into_iter().all(probable) {
+            let is_probability = |value: f64| (0.0..=1.0).contains(&value);
+            if ![drop, duplicate, reorder].into_iter().all(is_probability) {
                 return None;
             }
-            Some(Loss { drop, duplicate, reorder, seed })
+            Some(FaultConfig { drop, duplicate, reorder, seed })
         }
         _ => return None,
     };
@@ -325,19 +334,19 @@ fn parse(bytes: &[u8]) -> Option<Described> {
 /// abstract name space, which belongs to the namespace too, is held as long as the answered
 /// socket is open anywhere. It also answers questions about interfaces.
 pub(super) fn claim_port(link: &str) -> Result<(OwnedFd, u16), WireError> {
-    let refused = |errno| WireError::of(format!("{link}: a port for this process"), errno);
+    let to_error = |errno| WireError::with_errno(format!("{link}: a port for this process"), errno);
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None).map_err(refused)?;
+    let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None).map_err(to_error)?;
     for _ in 0..64 {
         // 0 is nobody.
         let port = (RandomState::new().build_hasher().finish() as u16).max(1);
         let name = format!("score-wire-{link}-{port}");
-        let address = UnixAddr::new_abstract(name.as_bytes()).map_err(refused)?;
+        let address = UnixAddr::new_abstract(name.as_bytes()).map_err(to_error)?;
         match bind(socket.as_raw_fd(), &address) {
             Ok(()) => return Ok((socket, port)),
             Err(Errno::EADDRINUSE) => {}
-            Err(errno) => return Err(refused(errno)),
+            Err(errno) => return Err(to_error(errno)),
         }
     }
-    Err(refused(Errno::EADDRINUSE))
+    Err(to_error(Errno::EADDRINUSE))
 }

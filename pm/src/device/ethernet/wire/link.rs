@@ -4,7 +4,7 @@
 // UNSAFETY: ioctl with a structure that the kernel fills.
 #![expect(unsafe_code)]
 
-use super::fault::WireError;
+use super::error::WireError;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 use std::net::IpAddr;
@@ -22,29 +22,33 @@ pub struct LinkState {
 fn request(name: &str) -> libc::ifreq {
     // SAFETY: plain data; all zero is an empty name and an empty union.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    let room = request.ifr_name.len() - 1;
-    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+    let max_len = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..max_len].iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
     request
 }
 
-fn ask(socket: BorrowedFd<'_>, name: &str, what: libc::c_ulong) -> nix::Result<libc::ifreq> {
+fn interface_ioctl(
+    socket: BorrowedFd<'_>,
+    name: &str,
+    request_code: libc::c_ulong,
+) -> nix::Result<libc::ifreq> {
     let mut request = request(name);
     // SAFETY: these requests read and write one ifreq.
-    let code = unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut request) };
+    let code = unsafe { libc::ioctl(socket.as_raw_fd(), request_code as _, &raw mut request) };
     nix::errno::Errno::result(code).map(|_| request)
 }
 
 /// Its state now.
 pub fn state(socket: BorrowedFd<'_>, name: &str) -> LinkState {
-    let flags = ask(socket, name, libc::SIOCGIFFLAGS).map_or(0, |answer| {
+    let flags = interface_ioctl(socket, name, libc::SIOCGIFFLAGS).map_or(0, |answer| {
         // SAFETY: the request fills this member of the union.
         i32::from(unsafe { answer.ifr_ifru.ifru_flags })
     });
     // The flag for a carrier comes up to a second late; the driver knows at once.
-    let carrier = || carrier(socket, name).unwrap_or(flags & libc::IFF_RUNNING != 0);
-    let up = flags & libc::IFF_UP != 0 && carrier();
+    let has_carrier = || carrier(socket, name).unwrap_or(flags & libc::IFF_RUNNING != 0);
+    let up = flags & libc::IFF_UP != 0 && has_carrier();
     LinkState { up, mtu: mtu(socket, name).unwrap_or(0) }
 }
 
@@ -67,31 +71,31 @@ fn carrier(socket: BorrowedFd<'_>, name: &str) -> Option<bool> {
 
 /// Its MTU.
 pub fn mtu(socket: BorrowedFd<'_>, name: &str) -> Result<usize, WireError> {
-    let answer = ask(socket, name, libc::SIOCGIFMTU)
-        .map_err(|errno| WireError::of(format!("interface {name}"), errno))?;
+    let answer = interface_ioctl(socket, name, libc::SIOCGIFMTU)
+        .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
     // SAFETY: the request fills this member of the union.
     Ok(unsafe { answer.ifr_ifru.ifru_mtu }.max(0) as usize)
 }
 
 /// Its number.
 pub fn index(socket: BorrowedFd<'_>, name: &str) -> Result<u32, WireError> {
-    let answer = ask(socket, name, libc::SIOCGIFINDEX)
-        .map_err(|errno| WireError::of(format!("interface {name}"), errno))?;
+    let answer = interface_ioctl(socket, name, libc::SIOCGIFINDEX)
+        .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
     // SAFETY: the request fills this member of the union.
     Ok(unsafe { answer.ifr_ifru.ifru_ifindex } as u32)
 }
 
 /// Its MAC address.
 pub fn mac(socket: BorrowedFd<'_>, name: &str) -> Result<[u8; 6], WireError> {
-    let answer = ask(socket, name, libc::SIOCGIFHWADDR)
-        .map_err(|errno| WireError::of(format!("interface {name}"), errno))?;
+    let answer = interface_ioctl(socket, name, libc::SIOCGIFHWADDR)
+        .map_err(|errno| WireError::with_errno(format!("interface {name}"), errno))?;
     // SAFETY: the request fills this member of the union.
     let address = unsafe { answer.ifr_ifru.ifru_hwaddr };
     if address.sa_family != libc::ARPHRD_ETHER {
         let what = format!("interface {name} is no Ethernet (type {})", address.sa_family);
         return Err(WireError::new(what));
     }
-    Ok(std::array::from_fn(|at| address.sa_data[at] as u8))
+    Ok(std::array::from_fn(|index| address.sa_data[index] as u8))
 }
 
 /// How many queues it receives with; 1 where its driver does not tell.
@@ -108,40 +112,45 @@ pub fn receive_queues(socket: BorrowedFd<'_>, name: &str) -> u32 {
         combined: u32,
     }
     let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-    let told = ethtool(socket, name, &mut channels);
-    if told { (channels.receive + channels.combined).max(1) } else { 1 }
+    let is_supported = ethtool(socket, name, &mut channels);
+    if is_supported { (channels.receive + channels.combined).max(1) } else { 1 }
 }
 
 /// An address of an interface of this process's namespace, with its subnet's mask.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Local {
+pub struct InterfaceAddress {
     pub link: String,
     pub ip: IpAddr,
     pub mask: Option<IpAddr>,
 }
 
 fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
-    let four = || address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-    let six = || address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
-    four().or_else(six)
+    let v4 = || address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+    let v6 = || address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
+    v4().or_else(v6)
 }
 
 /// All addresses.
-pub fn locals() -> Result<Vec<Local>, WireError> {
-    let all = getifaddrs().map_err(|errno| WireError::of("the interfaces' addresses", errno))?;
-    let local = |one: nix::ifaddrs::InterfaceAddress| {
-        let mask = one.netmask.as_ref().and_then(ip);
-        Some(Local { ip: ip(one.address.as_ref()?)?, link: one.interface_name, mask })
+pub fn interface_addresses() -> Result<Vec<InterfaceAddress>, WireError> {
+    let all =
+        getifaddrs().map_err(|errno| WireError::with_errno("the interfaces' addresses", errno))?;
+    let to_interface_address = |entry: nix::ifaddrs::InterfaceAddress| {
+        let mask = entry.netmask.as_ref().and_then(ip);
+        Some(InterfaceAddress {
+            ip: ip(entry.address.as_ref()?)?,
+            link: entry.interface_name,
+            mask,
+        })
     };
-    Ok(all.filter_map(local).collect())
+    Ok(all.filter_map(to_interface_address).collect())
 }
 
 /// The interface that has this address.
-pub fn of_address(ip: IpAddr) -> Result<String, WireError> {
-    let locals = locals()?;
-    let exact = locals.iter().find(|local| local.ip == ip);
+pub fn interface_of(ip: IpAddr) -> Result<String, WireError> {
+    let addresses = interface_addresses()?;
+    let exact = addresses.iter().find(|local| local.ip == ip);
     // The whole of 127/8 is the loopback's, though it is configured with one address of it.
-    let loopback = || locals.iter().find(|local| ip.is_loopback() && local.ip.is_loopback());
+    let loopback = || addresses.iter().find(|local| ip.is_loopback() && local.ip.is_loopback());
     let found = exact.or_else(loopback);
     found
         .map(|local| local.link.clone())
@@ -150,10 +159,10 @@ pub fn of_address(ip: IpAddr) -> Result<String, WireError> {
 
 /// The first address of an interface: IPv4, else a global IPv6 one.
 pub fn first_address(link: &str) -> Result<IpAddr, WireError> {
-    let locals = locals()?;
-    let own = || locals.iter().filter(|local| local.link == link).map(|local| local.ip);
+    let addresses = interface_addresses()?;
+    let on_link = || addresses.iter().filter(|local| local.link == link).map(|local| local.ip);
     let global = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if !ip.is_unicast_link_local());
-    let found = own().find(IpAddr::is_ipv4).or_else(|| own().find(global));
+    let found = on_link().find(IpAddr::is_ipv4).or_else(|| on_link().find(global));
     found.ok_or_else(|| WireError::new(format!("interface {link} has no IP address")))
 }
 
@@ -162,7 +171,7 @@ pub fn is_neighbour(link: &str, ip: IpAddr) -> bool {
     if ip.is_loopback() {
         return true;
     }
-    let same = |own: IpAddr, mask: IpAddr| match (own, mask, ip) {
+    let is_same_subnet = |local_ip: IpAddr, mask: IpAddr| match (local_ip, mask, ip) {
         (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(ip)) => {
             u32::from(own) & u32::from(mask) == u32::from(ip) & u32::from(mask)
         }
@@ -171,7 +180,7 @@ pub fn is_neighbour(link: &str, ip: IpAddr) -> bool {
         }
         _ => false,
     };
-    let locals = locals().unwrap_or_default();
-    let mut own = locals.iter().filter(|local| local.link == link);
-    own.any(|local| local.mask.is_some_and(|mask| same(local.ip, mask)))
+    let addresses = interface_addresses().unwrap_or_default();
+    let mut on_link = addresses.iter().filter(|local| local.link == link);
+    on_link.any(|local| local.mask.is_some_and(|mask| is_same_subnet(local.ip, mask)))
 }

@@ -16,26 +16,26 @@
 
 mod address;
 mod endpoint;
-mod fault;
+mod error;
+mod ether_header;
+pub mod fault_injection;
 mod link;
-pub mod loss;
 mod packet;
 mod pool;
-mod raw;
 mod slab;
+mod socket_io;
 mod sockopt;
-mod transfer;
 mod udp;
 mod xdp;
 
-pub use address::{Address, Place};
-pub use endpoint::{Choice, Endpoint, Kind, Options};
-pub use fault::{Fault, WireError};
+pub use address::{Address, WireAddress};
+pub use endpoint::{WireEndpoint, WireKind, WireOptions, WirePreference};
+pub use error::{WireError, WireFault};
 pub use link::LinkState;
-pub use slab::Slab;
-pub use udp::PREFIX as UDP_PREFIX;
+pub use slab::SendMemory;
+pub use udp::LENGTH_PREFIX_LEN as UDP_PREFIX;
 
-use loss::Lossy;
+use fault_injection::FaultInjector;
 use packet::PacketWire;
 use std::os::fd::BorrowedFd;
 use udp::Udp;
@@ -50,23 +50,23 @@ pub const PACKET_MAX: usize = 16 << 10;
 pub const ROUTED_MAX: usize = 1280 - 48;
 
 /// Who keeps a packet that is shorter copies it: it may lie in a buffer for many.
-pub const COPIED: usize = 512;
+pub const RX_COPYBREAK: usize = 512;
 
 /// Bytes of this process, wherever they lie. Only the kernel looks at them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct UserBytes {
     /// The first one's address.
-    pub at: usize,
+    pub addr: usize,
     /// How many.
     pub len: usize,
 }
 
-impl Elsewhere {
+impl UserBytes {
     /// The cache lines that they lie in. Nobody looks there.
-    pub(super) fn lines(self) -> impl Iterator<Item = *const u8> {
+    pub(super) fn cache_lines(self) -> impl Iterator<Item = *const u8> {
         const LINE: usize = 64;
-        let first = self.at / LINE * LINE;
-        (first..self.at.saturating_add(self.len)).step_by(LINE).map(|line| line as *const u8)
+        let first = self.addr / LINE * LINE;
+        (first..self.addr.saturating_add(self.len)).step_by(LINE).map(|line| line as *const u8)
     }
 }
 
@@ -78,16 +78,16 @@ pub struct Packet<'a> {
     /// Goes before the payload; the only part that is read from here.
     pub header: &'a [u8],
     /// Where the payload begins in the slab.
-    pub at: usize,
+    pub offset: usize,
     /// The payload's length; 0 for a packet of header alone.
     pub len: usize,
     /// Goes behind it. What is not mapped when the packet is sent is a lost packet.
-    pub more: Elsewhere,
+    pub user_bytes: UserBytes,
 }
 
 impl Packet<'_> {
-    fn total(&self) -> usize {
-        self.header.len() + self.len + self.more.len
+    fn total_len(&self) -> usize {
+        self.header.len() + self.len + self.user_bytes.len
     }
 }
 
@@ -122,13 +122,13 @@ pub struct Stats {
     pub starved: u64,
     /// Packets that the kernel dropped for want of room here, as far as it tells.
     pub overrun: u64,
-    /// Packets dropped, duplicated and reordered on purpose ([`loss`]).
+    /// Packets dropped, duplicated and reordered on purpose ([`fault_injection`]).
     pub injected: u64,
 }
 
 /// Answers of [`Wire::add_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerHandle {
     /// Goes into [`Packet::to`]. Numbers count from 0 in the order of adding.
     pub number: u32,
     /// The longest packet to this peer, header of the machine included: at least [`ROUTED_MAX`]
@@ -136,29 +136,29 @@ pub struct Peer {
     pub mtu: usize,
 }
 
-enum Body {
+enum WireImpl {
     Udp(Box<Udp>),
     Packet(Box<PacketWire>),
     Xdp(Box<Xdp>),
 }
 
 /// The same call on whichever wire it is.
-macro_rules! on {
+macro_rules! dispatch {
     ($body:expr, $wire:ident => $call:expr) => {
         match $body {
-            Body::Udp($wire) => $call,
-            Body::Packet($wire) => $call,
-            Body::Xdp($wire) => $call,
+            WireImpl::Udp($wire) => $call,
+            WireImpl::Packet($wire) => $call,
+            WireImpl::Xdp($wire) => $call,
         }
     };
 }
 
 /// One link of one process.
 pub struct Wire {
-    body: Body,
-    slab: Slab,
-    endpoint: Endpoint,
-    lossy: Option<Lossy>,
+    inner: WireImpl,
+    slab: SendMemory,
+    endpoint: WireEndpoint,
+    fault_injector: Option<FaultInjector>,
 }
 
 impl Wire {
@@ -167,23 +167,23 @@ impl Wire {
     ///
     /// # Errors
     /// The descriptors are not what the description says, or memory cannot be mapped.
-    pub fn attach(endpoint: Endpoint, slab: Slab) -> Result<Wire, WireError> {
-        let body = match endpoint.kind() {
-            Kind::Udp => Body::Udp(Box::new(Udp::attach(&endpoint)?)),
-            Kind::Packet => Body::Packet(Box::new(PacketWire::attach(&endpoint)?)),
-            Kind::Xdp => Body::Xdp(Box::new(Xdp::attach(&endpoint)?)),
+    pub fn attach(endpoint: WireEndpoint, slab: SendMemory) -> Result<Wire, WireError> {
+        let inner = match endpoint.kind() {
+            WireKind::Udp => WireImpl::Udp(Box::new(Udp::attach(&endpoint)?)),
+            WireKind::Packet => WireImpl::Packet(Box::new(PacketWire::attach(&endpoint)?)),
+            WireKind::Xdp => WireImpl::Xdp(Box::new(Xdp::attach(&endpoint)?)),
         };
-        let lossy = endpoint.loss().map(Lossy::new);
-        Ok(Wire { body, slab, endpoint, lossy })
+        let fault_injector = endpoint.loss().map(FaultInjector::new);
+        Ok(Wire { inner, slab, endpoint, fault_injector })
     }
 
     /// Which wire it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> WireKind {
         self.endpoint.kind()
     }
 
     /// The endpoint it was attached to.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &WireEndpoint {
         &self.endpoint
     }
 
@@ -196,25 +196,25 @@ impl Wire {
     ///
     /// # Errors
     /// The address is malformed or of another wire.
-    pub fn add_peer(&mut self, address: &[u8]) -> Result<Peer, WireError> {
+    pub fn add_peer(&mut self, address: &[u8]) -> Result<PeerHandle, WireError> {
         let address = Address::decode(address)?;
-        on!(&mut self.body, wire => wire.add_peer(&address))
+        dispatch!(&mut self.inner, wire => wire.add_peer(&address))
     }
 
     /// Sends packets, in order, and answers how many the kernel took; the rest found its queue
     /// full: once the descriptor is writable they may be sent again. Packets that cannot travel now
     /// (the link is down, no route) count as taken and lost: see [`Wire::take_fault`].
     pub fn send(&mut self, batch: &[Packet<'_>]) -> usize {
-        on!(&mut self.body, wire => wire.send(&self.slab, batch))
+        dispatch!(&mut self.inner, wire => wire.send(&self.slab, batch))
     }
 
     /// Receives what waits, at most as much as `out` holds, and answers how many packets it put
     /// there. One system call at most; one that finds nothing is the cheapest.
     #[inline]
     pub fn receive(&mut self, out: &mut [Received]) -> usize {
-        match &mut self.lossy {
-            None => on!(&mut self.body, wire => wire.receive(out)),
-            Some(lossy) => on!(&mut self.body, wire => lossy.receive(out, wire.as_mut())),
+        match &mut self.fault_injector {
+            None => dispatch!(&mut self.inner, wire => wire.receive(out)),
+            Some(lossy) => dispatch!(&mut self.inner, wire => lossy.receive(out, wire.as_mut())),
         }
     }
 
@@ -223,34 +223,34 @@ impl Wire {
     /// to write there (AF_XDP): copy what is checked.
     #[inline]
     pub fn pointer(&self, received: Received) -> *mut u8 {
-        on!(&self.body, wire => wire.pointer(received))
+        dispatch!(&self.inner, wire => wire.pointer(received))
     }
 
     /// A copy of the packet's beginning; None where it is shorter.
     #[inline]
-    pub fn head<const N: usize>(&self, received: Received) -> Option<[u8; N]> {
-        let at = self.pointer(received);
-        if at.is_null() || (received.len as usize) < N {
+    pub fn copy_prefix<const N: usize>(&self, received: Received) -> Option<[u8; N]> {
+        let ptr = self.pointer(received);
+        if ptr.is_null() || (received.len as usize) < N {
             return None;
         }
-        Some(pool::copy_head(at))
+        Some(pool::copy_prefix(ptr))
     }
 
     /// Gives a packet's buffer back. Each packet once; what is not held is ignored.
     #[inline]
     pub fn release(&mut self, buffer: u32) {
-        on!(&mut self.body, wire => wire.release(buffer));
+        dispatch!(&mut self.inner, wire => wire.release(buffer));
     }
 
     /// Buffers that are free to be received into. A machine that keeps packets which came too
     /// early must drop some of them before this is 0, or what they wait for cannot come.
-    pub fn spare(&self) -> usize {
-        on!(&self.body, wire => wire.spare())
+    pub fn free_buffers(&self) -> usize {
+        dispatch!(&self.inner, wire => wire.spare())
     }
 
     /// All of its buffers.
-    pub fn buffers(&self) -> usize {
-        on!(&self.body, wire => wire.buffers())
+    pub fn buffer_count(&self) -> usize {
+        dispatch!(&self.inner, wire => wire.buffers())
     }
 
     /// To poll: readable when a packet waits, writable when one may be sent.
@@ -267,20 +267,20 @@ impl Wire {
     /// What went wrong since this was last asked: the errno of a packet that could not travel or
     /// of a link that went down. An ordinary event: the wire goes on, and packets travel again
     /// when the link is back.
-    pub fn take_fault(&mut self) -> Option<Fault> {
-        on!(&mut self.body, wire => wire.fault().take())
+    pub fn take_fault(&mut self) -> Option<WireFault> {
+        dispatch!(&mut self.inner, wire => wire.fault().take())
     }
 
     /// What it has done so far. May ask the kernel.
     pub fn stats(&mut self) -> Stats {
-        let injected = self.lossy.as_ref().map_or(0, Lossy::injected);
-        let stats = on!(&mut self.body, wire => wire.stats());
+        let injected = self.fault_injector.as_ref().map_or(0, FaultInjector::injected);
+        let stats = dispatch!(&mut self.inner, wire => wire.stats());
         Stats { injected, ..stats }
     }
 }
 
-/// Where received packets come from and go back to: what [`Lossy`] needs of a wire.
-trait Source {
+/// Where received packets come from and go back to: what [`FaultInjector`] needs of a wire.
+trait PacketSource {
     fn receive(&mut self, out: &mut [Received]) -> usize;
     fn release(&mut self, buffer: u32);
     /// One more release will come for this packet.

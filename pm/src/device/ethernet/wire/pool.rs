@@ -4,31 +4,31 @@
 #![expect(unsafe_code)]
 
 use super::Received;
-use super::fault::WireError;
+use super::error::WireError;
 use memmap2::{MmapOptions, MmapRaw};
 
 /// A size and how many there are of it.
 #[derive(Debug, Clone, Copy)]
-pub struct Class {
+pub struct SizeClass {
     pub size: usize,
     pub count: usize,
 }
 
 /// Small buffers are numbered first, large ones after them.
-pub struct Pool {
+pub struct BufferPool {
     map: MmapRaw,
-    small: Class,
-    large: Class,
+    small: SizeClass,
+    large: SizeClass,
     /// Packets in each buffer that are not released yet.
-    held: Vec<u16>,
+    refcounts: Vec<u16>,
     free_small: Vec<u32>,
     free_large: Vec<u32>,
 }
 
-impl Pool {
+impl BufferPool {
     /// Sizes must be multiples of 64, so that every buffer begins on a cache line. Pages are
     /// allocated when they are first received into.
-    pub fn new(small: Class, large: Class) -> Result<Pool, WireError> {
+    pub fn new(small: SizeClass, large: SizeClass) -> Result<BufferPool, WireError> {
         assert!(small.size.is_multiple_of(64) && large.size.is_multiple_of(64));
         let len = small.size * small.count + large.size * large.count;
         let map = MmapOptions::new()
@@ -38,11 +38,11 @@ impl Pool {
         let total = small.count + large.count;
         // The last is taken first: what was just released is in the cache.
         let descending = |from: usize, to: usize| (from as u32..to as u32).rev().collect();
-        Ok(Pool {
+        Ok(BufferPool {
             map: map.into(),
             small,
             large,
-            held: vec![0; total],
+            refcounts: vec![0; total],
             free_small: descending(0, small.count),
             free_large: descending(small.count, total),
         })
@@ -73,34 +73,34 @@ impl Pool {
     }
 
     /// A small buffer for one packet.
-    pub fn take_small(&mut self) -> Option<u32> {
+    pub fn acquire_small(&mut self) -> Option<u32> {
         let buffer = self.free_small.pop()?;
-        self.held[buffer as usize] = 1;
+        self.refcounts[buffer as usize] = 1;
         Some(buffer)
     }
 
     /// A large buffer for one packet; see [`Pool::hold`] for more.
-    pub fn take_large(&mut self) -> Option<u32> {
+    pub fn acquire_large(&mut self) -> Option<u32> {
         let buffer = self.free_large.pop()?;
-        self.held[buffer as usize] = 1;
+        self.refcounts[buffer as usize] = 1;
         Some(buffer)
     }
 
     /// That many releases will come.
-    pub fn hold(&mut self, buffer: u32, packets: u16) {
-        self.held[buffer as usize] = packets;
+    pub fn set_refcount(&mut self, buffer: u32, packets: u16) {
+        self.refcounts[buffer as usize] = packets;
     }
 
     pub fn retain(&mut self, buffer: u32) {
-        if let Some(held @ 1..) = self.held.get_mut(buffer as usize) {
-            *held = held.saturating_add(1);
+        if let Some(refcount @ 1..) = self.refcounts.get_mut(buffer as usize) {
+            *refcount = refcount.saturating_add(1);
         }
     }
 
     pub fn release(&mut self, buffer: u32) {
-        let Some(held @ 1..) = self.held.get_mut(buffer as usize) else { return };
-        *held -= 1;
-        if *held == 0 {
+        let Some(refcount @ 1..) = self.refcounts.get_mut(buffer as usize) else { return };
+        *refcount -= 1;
+        if *refcount == 0 {
             let small = (buffer as usize) < self.small.count;
             if small { &mut self.free_small } else { &mut self.free_large }.push(buffer);
         }
@@ -109,21 +109,21 @@ impl Pool {
     /// The buffer's first byte, and its size.
     pub fn buffer(&self, buffer: u32) -> (*mut u8, usize) {
         let number = buffer as usize;
-        assert!(number < self.held.len());
-        let (at, size) = match number.checked_sub(self.small.count) {
+        assert!(number < self.refcounts.len());
+        let (offset, size) = match number.checked_sub(self.small.count) {
             None => (number * self.small.size, self.small.size),
             Some(large) => {
-                let before = self.small.count * self.small.size;
-                (before + large * self.large.size, self.large.size)
+                let small_len = self.small.count * self.small.size;
+                (small_len + large * self.large.size, self.large.size)
             }
         };
         // SAFETY: inside the mapping: `number` is below the count that its length was made from.
-        (unsafe { self.map.as_mut_ptr().add(at) }, size)
+        (unsafe { self.map.as_mut_ptr().add(offset) }, size)
     }
 
     /// Where a packet lies; null if it is not inside a buffer that is held.
     pub fn pointer(&self, received: Received) -> *mut u8 {
-        if self.held.get(received.buffer as usize).is_none_or(|held| *held == 0) {
+        if self.refcounts.get(received.buffer as usize).is_none_or(|refcount| *refcount == 0) {
             return std::ptr::null_mut();
         }
         let (base, size) = self.buffer(received.buffer);
@@ -147,7 +147,7 @@ impl Pool {
     }
 
     /// Copies a packet from a large buffer to the beginning of a small one.
-    pub fn move_to_small(&mut self, from: u32, len: usize, to: u32) {
+    pub fn copy_to_small(&mut self, from: u32, len: usize, to: u32) {
         let (source, target) = (self.buffer(from), self.buffer(to));
         assert!(from != to && len <= source.1 && len <= target.1);
         // SAFETY: two buffers of the pool that do not overlap, each at least `len` long.
@@ -157,26 +157,27 @@ impl Pool {
 
 /// The first bytes at `at`.
 #[inline]
-pub(super) fn copy_head<const N: usize>(at: *const u8) -> [u8; N] {
+pub(super) fn copy_prefix<const N: usize>(ptr: *const u8) -> [u8; N] {
     // SAFETY: the only caller has checked that a received packet of at least N bytes lies there;
     // others may write it meanwhile, so it is copied as bytes whose values do not matter here.
-    unsafe { std::ptr::read_volatile(at.cast::<[u8; N]>()) }
+    unsafe { std::ptr::read_volatile(ptr.cast::<[u8; N]>()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pool() -> Pool {
-        Pool::new(Class { size: 64, count: 2 }, Class { size: 128, count: 1 }).unwrap()
+    fn pool() -> BufferPool {
+        BufferPool::new(SizeClass { size: 64, count: 2 }, SizeClass { size: 128, count: 1 })
+            .unwrap()
     }
 
     #[test]
     fn a_buffer_is_free_again_after_its_last_packet() {
         let mut pool = pool();
-        let large = pool.take_large().unwrap();
-        assert_eq!(pool.take_large(), None);
-        pool.hold(large, 2);
+        let large = pool.acquire_large().unwrap();
+        assert_eq!(pool.acquire_large(), None);
+        pool.set_refcount(large, 2);
         pool.release(large);
         assert_eq!(pool.free_large(), 0);
         pool.release(large);
@@ -189,12 +190,12 @@ mod tests {
     #[test]
     fn a_pointer_is_given_for_what_is_held_and_inside_alone() {
         let mut pool = pool();
-        let at = |buffer, offset, len| Received { buffer, offset, len };
-        assert!(pool.pointer(at(0, 0, 1)).is_null());
-        let small = pool.take_small().unwrap();
-        assert!(!pool.pointer(at(small, 0, 64)).is_null());
-        assert!(pool.pointer(at(small, 1, 64)).is_null());
-        assert!(pool.pointer(at(small, u32::MAX, u32::MAX)).is_null());
-        assert!(pool.pointer(at(3, 0, 1)).is_null());
+        let packet = |buffer, offset, len| Received { buffer, offset, len };
+        assert!(pool.pointer(packet(0, 0, 1)).is_null());
+        let small = pool.acquire_small().unwrap();
+        assert!(!pool.pointer(packet(small, 0, 64)).is_null());
+        assert!(pool.pointer(packet(small, 1, 64)).is_null());
+        assert!(pool.pointer(packet(small, u32::MAX, u32::MAX)).is_null());
+        assert!(pool.pointer(packet(3, 0, 1)).is_null());
     }
 }

@@ -6,22 +6,22 @@
 use std::ptr::NonNull;
 
 /// Memory that payloads are sent from.
-pub struct Slab {
+pub struct SendMemory {
     base: NonNull<u8>,
     len: usize,
-    room: usize,
+    headroom: usize,
 }
 
 // SAFETY: an address and a length; whoever made it promised that the memory stays.
-unsafe impl Send for Slab {}
+unsafe impl Send for SendMemory {}
 
-impl Slab {
+impl SendMemory {
     /// `len` bytes at `base`.
     ///
     /// # Safety
     /// They must stay readable as long as the wire lives that gets this. Others may write them.
-    pub unsafe fn new(base: NonNull<u8>, len: usize) -> Slab {
-        Slab { base, len, room: 0 }
+    pub unsafe fn new(base: NonNull<u8>, len: usize) -> SendMemory {
+        SendMemory { base, len, headroom: 0 }
     }
 
     /// A wire may write to so many bytes before each payload, and up to the next multiple of 16
@@ -29,43 +29,43 @@ impl Slab {
     ///
     /// # Safety
     /// These bytes are writable and lie in no other payload that is being sent.
-    pub unsafe fn with_room(self, room: usize) -> Slab {
-        Slab { room, ..self }
+    pub unsafe fn with_headroom(self, headroom: usize) -> SendMemory {
+        SendMemory { headroom, ..self }
     }
 
     /// No payloads: packets of header alone.
-    pub fn none() -> Slab {
-        Slab { base: NonNull::dangling(), len: 0, room: 0 }
+    pub fn empty() -> SendMemory {
+        SendMemory { base: NonNull::dangling(), len: 0, headroom: 0 }
     }
 
     /// Where that slice begins; None where it is not inside.
     #[inline]
-    pub(super) fn slice(&self, at: usize, len: usize) -> Option<*const u8> {
-        let end = at.checked_add(len)?;
+    pub(super) fn slice(&self, offset: usize, len: usize) -> Option<*const u8> {
+        let end = offset.checked_add(len)?;
         // SAFETY: inside the slab, or one past its end for an empty slice.
-        (end <= self.len).then(|| unsafe { self.base.as_ptr().add(at).cast_const() })
+        (end <= self.len).then(|| unsafe { self.base.as_ptr().add(offset).cast_const() })
     }
 
     /// Writes `parts` in front of the payload of `len` bytes at `at`, and zeros behind it until all
     /// of it together has `total` bytes. Answers where it begins; None where there is no room.
     #[inline]
-    pub(super) fn frame(
+    pub(super) fn frame_in_place(
         &self,
-        at: usize,
+        offset: usize,
         len: usize,
         parts: [&[u8]; 2],
         total: usize,
     ) -> Option<*const u8> {
-        let before = parts[0].len() + parts[1].len();
-        let padding = total.checked_sub(before + len).filter(|padding| *padding < 16)?;
-        let begin = at.checked_sub(before).filter(|_| before <= self.room)?;
-        self.slice(begin, total)?;
+        let headers_len = parts[0].len() + parts[1].len();
+        let padding = total.checked_sub(headers_len + len).filter(|padding| *padding < 16)?;
+        let start = offset.checked_sub(headers_len).filter(|_| headers_len <= self.headroom)?;
+        self.slice(start, total)?;
         // SAFETY: inside the slab by the line above; the wire's to write by the owner's promise.
         unsafe {
-            let base = self.base.as_ptr().add(begin);
+            let base = self.base.as_ptr().add(start);
             base.copy_from_nonoverlapping(parts[0].as_ptr(), parts[0].len());
             base.add(parts[0].len()).copy_from_nonoverlapping(parts[1].as_ptr(), parts[1].len());
-            base.add(before + len).write_bytes(0, padding);
+            base.add(headers_len + len).write_bytes(0, padding);
             Some(base.cast_const())
         }
     }
@@ -79,14 +79,15 @@ mod tests {
     fn a_packet_is_framed_where_its_payload_lies_if_there_is_room() {
         let mut bytes = vec![1u8; 64];
         // SAFETY: outlives the slab, and nobody else looks at it meanwhile.
-        let slab = unsafe { Slab::new(NonNull::from(&mut bytes[0]), bytes.len()).with_room(5) };
-        assert!(slab.frame(16, 20, [&[2; 2], &[3; 3]], 32).is_some());
-        for (at, len, head, total) in
+        let slab =
+            unsafe { SendMemory::new(NonNull::from(&mut bytes[0]), bytes.len()).with_headroom(5) };
+        assert!(slab.frame_in_place(16, 20, [&[2; 2], &[3; 3]], 32).is_some());
+        for (offset, len, header_len, total) in
             [(4, 20, 3, 32), (16, 20, 4, 32), (16, 20, 3, 24), (48, 12, 3, 32)]
         {
-            let head = vec![9; head];
-            let framed = slab.frame(at, len, [&[9; 2], &head], total);
-            assert!(framed.is_none(), "{at} {len} {head:?} {total}");
+            let header = vec![9; header_len];
+            let framed = slab.frame_in_place(offset, len, [&[9; 2], &header], total);
+            assert!(framed.is_none(), "{offset} {len} {header:?} {total}");
         }
         let expected = [&[1; 11][..], &[2; 2], &[3; 3], &[1; 20], &[0; 7], &[1; 21]].concat();
         assert_eq!(bytes, expected);

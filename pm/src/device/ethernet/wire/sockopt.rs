@@ -10,38 +10,43 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 ///
 /// # Safety
 /// Every bit pattern must be a value.
-pub unsafe trait Value: Copy {}
+pub unsafe trait SockOptValue: Copy {}
 
 // SAFETY: integers and structures of integers.
-unsafe impl Value for libc::c_int {}
+unsafe impl SockOptValue for libc::c_int {}
 // SAFETY: as above.
-unsafe impl Value for libc::tpacket_req {}
+unsafe impl SockOptValue for libc::tpacket_req {}
 // SAFETY: as above.
-unsafe impl Value for libc::tpacket_stats {}
+unsafe impl SockOptValue for libc::tpacket_stats {}
 // SAFETY: as above.
-unsafe impl Value for libc::xdp_umem_reg {}
+unsafe impl SockOptValue for libc::xdp_umem_reg {}
 // SAFETY: as above.
-unsafe impl Value for libc::xdp_mmap_offsets {}
+unsafe impl SockOptValue for libc::xdp_mmap_offsets {}
 // SAFETY: as above.
-unsafe impl Value for libc::xdp_statistics {}
+unsafe impl SockOptValue for libc::xdp_statistics {}
 
 /// Sets an option.
-pub fn set<T: Value>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> nix::Result<()> {
+pub fn set<T: SockOptValue>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    value: &T,
+) -> nix::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
-    let at = std::ptr::from_ref(value).cast();
+    let ptr = std::ptr::from_ref(value).cast();
     // SAFETY: the kernel reads `len` bytes of a value that lives through the call.
-    let code = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, at, len) };
+    let code = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, ptr, len) };
     Errno::result(code).map(drop)
 }
 
 /// Reads an option; EINVAL where the kernel's value has another size.
-pub fn get<T: Value>(fd: BorrowedFd<'_>, level: i32, name: i32) -> nix::Result<T> {
+pub fn get<T: SockOptValue>(fd: BorrowedFd<'_>, level: i32, name: i32) -> nix::Result<T> {
     // SAFETY: every bit pattern is a value, by the trait.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut len = size_of::<T>() as libc::socklen_t;
-    let at = (&raw mut value).cast();
+    let ptr = (&raw mut value).cast();
     // SAFETY: the kernel writes at most `len` bytes, the size of the value.
-    let code = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len) };
+    let code = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, ptr, &raw mut len) };
     Errno::result(code)?;
     if len as usize == size_of::<T>() { Ok(value) } else { Err(Errno::EINVAL) }
 }
@@ -53,12 +58,13 @@ pub fn domain(fd: BorrowedFd<'_>) -> Option<i32> {
 
 /// Asks for large buffers: beyond the system's limit where the right is there, else up to it.
 pub fn large_buffers(fd: BorrowedFd<'_>) {
-    const WANTED: libc::c_int = 8 << 20;
-    let ways = [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
-    for (force, ask) in ways {
-        if set(fd, libc::SOL_SOCKET, force, &WANTED).is_err() {
+    const SOCKET_BUFFER_LEN: libc::c_int = 8 << 20;
+    let options =
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
+    for (force, plain) in options {
+        if set(fd, libc::SOL_SOCKET, force, &SOCKET_BUFFER_LEN).is_err() {
             // The limit is taken when more is asked for; less room is no error.
-            let _ = set(fd, libc::SOL_SOCKET, ask, &WANTED);
+            let _ = set(fd, libc::SOL_SOCKET, plain, &SOCKET_BUFFER_LEN);
         }
     }
 }

@@ -3,7 +3,7 @@
 // UNSAFETY: setsockopt with a program that it points to.
 #![expect(unsafe_code)]
 
-use super::raw;
+use super::ether_header;
 use crate::device::ethernet::wire::sockopt;
 use nix::errno::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -11,29 +11,29 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Lets frames of ours pass that the NIC's own address was the destination of, whose port is `port`
 /// and, where one is given, whose packet carries the secret.
 fn program(port: u16, secret: Option<u64>) -> Vec<libc::sock_filter> {
-    let code =
+    let instruction =
         |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let (load_word, load_half) =
         (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_LD | libc::BPF_H | libc::BPF_ABS);
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    let answer = libc::BPF_RET | libc::BPF_K;
+    let ret = libc::BPF_RET | libc::BPF_K;
     let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
     let mut checks = vec![
         (load_word, packet_type, u32::from(libc::PACKET_HOST)),
-        (load_half, raw::TYPE_AT as u32, u32::from(raw::ETHERTYPE)),
-        (load_half, raw::PORT_AT as u32, u32::from(port)),
+        (load_half, ether_header::ETHERTYPE_OFFSET as u32, u32::from(ether_header::ETHERTYPE)),
+        (load_half, ether_header::PORT_OFFSET as u32, u32::from(port)),
     ];
-    for (at, part) in secret.into_iter().flat_map(raw::secret_words) {
-        checks.push((load_word, at as u32, u32::from_be_bytes(part)));
+    for (offset, bytes) in secret.into_iter().flat_map(ether_header::secret_words) {
+        checks.push((load_word, offset as u32, u32::from_be_bytes(bytes)));
     }
     let count = checks.len();
     let mut program = Vec::with_capacity(2 * count + 2);
-    for (number, (load, at, wanted)) in checks.into_iter().enumerate() {
-        program.push(code(load, 0, 0, at));
+    for (number, (load, offset, expected)) in checks.into_iter().enumerate() {
+        program.push(instruction(load, 0, 0, offset));
         // To the last instruction.
-        program.push(code(equal, 0, (2 * (count - number) - 1) as u8, wanted));
+        program.push(instruction(equal, 0, (2 * (count - number) - 1) as u8, expected));
     }
-    program.extend([code(answer, 0, 0, u32::MAX), code(answer, 0, 0, 0)]);
+    program.extend([instruction(ret, 0, 0, u32::MAX), instruction(ret, 0, 0, 0)]);
     program
 }
 
@@ -41,7 +41,7 @@ fn program(port: u16, secret: Option<u64>) -> Vec<libc::sock_filter> {
 /// put another in its place.
 pub fn attach(socket: BorrowedFd<'_>, port: u16, secret: Option<u64>) -> nix::Result<()> {
     let mut program = program(port, secret);
-    let whole = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let prog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the kernel reads the structure and the program that it points to; both live through
     // the call.
     let code = unsafe {
@@ -49,8 +49,8 @@ pub fn attach(socket: BorrowedFd<'_>, port: u16, secret: Option<u64>) -> nix::Re
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_ATTACH_FILTER,
-            (&raw const whole).cast(),
-            size_of_val(&whole) as libc::socklen_t,
+            (&raw const prog).cast(),
+            size_of_val(&prog) as libc::socklen_t,
         )
     };
     Errno::result(code)?;

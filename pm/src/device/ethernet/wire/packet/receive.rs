@@ -5,7 +5,7 @@
 #![expect(unsafe_code)]
 
 use super::PacketWire;
-use super::raw;
+use super::ether_header;
 use super::ring::Frame;
 use crate::device::ethernet::wire::{Received, pool};
 
@@ -19,13 +19,13 @@ impl PacketWire {
             match frame.and_then(|frame| Some((frame, self.check(frame)?))) {
                 None => self.stats.malformed += 1,
                 Some((frame, len)) => {
-                    let Some(buffer) = self.pool.take_small() else {
+                    let Some(buffer) = self.pool.acquire_small() else {
                         self.stats.starved += 1;
                         break;
                     };
                     // SAFETY: the packet lies inside the frame, by `check`, and the ring is no
                     // part of the pool.
-                    unsafe { self.pool.fill(buffer, frame.at.add(raw::HEADER), len) };
+                    unsafe { self.pool.fill(buffer, frame.data.add(ether_header::HEADER), len) };
                     out[count] = Received { buffer, offset: 0, len: len as u32 };
                     count += 1;
                 }
@@ -39,8 +39,9 @@ impl PacketWire {
     /// The length of the packet inside.
     fn check(&self, frame: Frame) -> Option<usize> {
         // A frame is at least as long as its header.
-        let header = pool::copy_head::<{ raw::HEADER }>(frame.at);
-        raw::check(&header, frame.len, self.own.port).filter(|len| *len <= self.pool.small_size())
+        let header = pool::copy_prefix::<{ ether_header::HEADER }>(frame.data);
+        ether_header::packet_len(&header, frame.len, self.local.port)
+            .filter(|len| *len <= self.pool.small_size())
     }
 
     #[inline]

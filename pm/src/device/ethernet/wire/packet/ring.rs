@@ -4,7 +4,7 @@
 // UNSAFETY: reads a mapping that the kernel writes.
 #![expect(unsafe_code)]
 
-use super::raw;
+use super::ether_header;
 use crate::device::ethernet::wire::sockopt;
 use crate::sync::{AtomicU32, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
@@ -12,43 +12,43 @@ use nix::errno::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Bytes of a block: what the kernel allocates in one piece.
-const BLOCK: usize = 128 << 10;
+const RING_BLOCK_LEN: usize = 128 << 10;
 /// About so much memory in all.
-const RING: usize = 4 << 20;
+const RING_LEN: usize = 4 << 20;
 /// Sizes of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Geometry {
-    frame: usize,
-    blocks: usize,
+pub struct PacketRingGeometry {
+    frame_len: usize,
+    block_count: usize,
 }
 
-impl Geometry {
+impl PacketRingGeometry {
     /// For packets of up to `mtu` bytes.
-    pub fn new(mtu: usize) -> Geometry {
+    pub fn new(mtu: usize) -> PacketRingGeometry {
         // Header, the sender's address, alignment: less than 128 bytes.
-        let frame = (128 + raw::HEADER + mtu).next_multiple_of(128);
-        Geometry { frame, blocks: RING / BLOCK }
+        let frame_len = (128 + ether_header::HEADER + mtu).next_multiple_of(128);
+        PacketRingGeometry { frame_len, block_count: RING_LEN / RING_BLOCK_LEN }
     }
 
     fn per_block(self) -> usize {
-        BLOCK / self.frame
+        RING_BLOCK_LEN / self.frame_len
     }
 
     fn frames(self) -> usize {
-        self.per_block() * self.blocks
+        self.per_block() * self.block_count
     }
 
-    fn at(self, frame: usize) -> usize {
-        frame / self.per_block() * BLOCK + frame % self.per_block() * self.frame
+    fn frame_offset(self, index: usize) -> usize {
+        index / self.per_block() * RING_BLOCK_LEN + index % self.per_block() * self.frame_len
     }
 
     /// Where the frame behind the one at `at` is: what `at` answers, without a division.
     #[inline]
-    fn behind(self, at: usize) -> usize {
-        let next = at + self.frame;
-        let inside = next % BLOCK + self.frame <= BLOCK;
-        let next = if inside { next } else { next.next_multiple_of(BLOCK) };
-        if next < self.blocks * BLOCK { next } else { 0 }
+    fn offset_after(self, offset: usize) -> usize {
+        let next = offset + self.frame_len;
+        let fits_in_block = next % RING_BLOCK_LEN + self.frame_len <= RING_BLOCK_LEN;
+        let next = if fits_in_block { next } else { next.next_multiple_of(RING_BLOCK_LEN) };
+        if next < self.block_count * RING_BLOCK_LEN { next } else { 0 }
     }
 
     /// Has the kernel allocate it.
@@ -56,9 +56,9 @@ impl Geometry {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         sockopt::set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
         let request = libc::tpacket_req {
-            tp_block_size: BLOCK as u32,
-            tp_block_nr: self.blocks as u32,
-            tp_frame_size: self.frame as u32,
+            tp_block_size: RING_BLOCK_LEN as u32,
+            tp_block_nr: self.block_count as u32,
+            tp_frame_size: self.frame_len as u32,
             tp_frame_nr: self.frames() as u32,
         };
         sockopt::set(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
@@ -80,7 +80,7 @@ pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
     // SAFETY: plain data; all zero is valid.
     let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     name.sll_family = libc::AF_PACKET as u16;
-    name.sll_protocol = raw::ETHERTYPE.to_be();
+    name.sll_protocol = ether_header::ETHERTYPE.to_be();
     name.sll_ifindex = index as libc::c_int;
     let len = size_of_val(&name) as libc::socklen_t;
     // SAFETY: the kernel reads `len` bytes of an address that lives through the call.
@@ -92,58 +92,63 @@ pub fn bind(socket: BorrowedFd<'_>, index: u32) -> nix::Result<()> {
 #[derive(Clone, Copy)]
 pub struct Frame {
     /// Its first byte.
-    pub at: *const u8,
+    pub data: *const u8,
     /// Its bytes that are there.
     pub len: usize,
 }
 
 /// The mapped ring.
-pub struct Ring {
+pub struct PacketRing {
     map: MmapRaw,
-    geometry: Geometry,
+    geometry: PacketRingGeometry,
     /// Where the frame is that the kernel fills next, as far as known.
-    next: usize,
+    next_offset: usize,
     /// Whether `next` is right. Whoever takes a ring over finds out by the first frame that comes.
     synced: bool,
 }
 
-impl Ring {
-    pub fn map(socket: BorrowedFd<'_>, geometry: Geometry) -> std::io::Result<Ring> {
+impl PacketRing {
+    pub fn map(
+        socket: BorrowedFd<'_>,
+        geometry: PacketRingGeometry,
+    ) -> std::io::Result<PacketRing> {
         // The kernel refuses any length but that of the ring.
-        let len = geometry.blocks * BLOCK;
+        let len = geometry.block_count * RING_BLOCK_LEN;
         let map = MmapOptions::new().len(len).map_raw(socket.as_raw_fd())?;
-        Ok(Ring { map, geometry, next: 0, synced: false })
+        Ok(PacketRing { map, geometry, next_offset: 0, synced: false })
     }
 
     #[inline]
-    fn header(&self, at: usize) -> *mut libc::tpacket2_hdr {
-        assert!(at < self.map.len());
+    fn header(&self, offset: usize) -> *mut libc::tpacket2_hdr {
+        assert!(offset < self.map.len());
         // SAFETY: a frame of the mapping, by the geometry, which its length was made from.
-        unsafe { self.map.as_mut_ptr().add(at).cast() }
+        unsafe { self.map.as_mut_ptr().add(offset).cast() }
     }
 
     #[inline]
-    fn status(&self, at: usize) -> &AtomicU32 {
+    fn status(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: an aligned word inside the mapping, which lives as long as self; both sides
         // access it atomically.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.header(at)).tp_status) }
+        unsafe { AtomicU32::from_ptr(&raw mut (*self.header(offset)).tp_status) }
     }
 
     #[inline]
-    fn is_ours(&self, at: usize) -> bool {
+    fn is_user_owned(&self, offset: usize) -> bool {
         // With the kernel, which writes the frame before its status.
-        self.status(at).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
+        self.status(offset).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
     /// Looks for the oldest frame: the one that is ours after one that is not.
     #[cold]
-    fn sync(&mut self) {
+    fn find_oldest(&mut self) {
         let frames = self.geometry.frames();
-        let is_ours = |frame: usize| self.is_ours(self.geometry.at(frame % frames));
-        let oldest = (0..frames).find(|&one| is_ours(one) && !is_ours(one + frames - 1));
-        let all = || is_ours(0).then_some(0);
+        let is_user_owned =
+            |frame: usize| self.is_user_owned(self.geometry.frame_offset(frame % frames));
+        let oldest =
+            (0..frames).find(|&one| is_user_owned(one) && !is_user_owned(one + frames - 1));
+        let all = || is_user_owned(0).then_some(0);
         if let Some(first) = oldest.or_else(all) {
-            self.next = self.geometry.at(first);
+            self.next_offset = self.geometry.frame_offset(first);
             self.synced = true;
         }
     }
@@ -152,35 +157,38 @@ impl Ring {
     #[inline]
     pub fn peek(&mut self) -> Option<Option<Frame>> {
         if !self.synced {
-            self.sync();
+            self.find_oldest();
         }
-        if !self.is_ours(self.next) {
+        if !self.is_user_owned(self.next_offset) {
             return None;
         }
-        let header = self.header(self.next);
+        let header = self.header(self.next_offset);
         // SAFETY: inside the mapping; the owner of the ring's other descriptor may write there too,
         // so each field is read once and checked below.
-        let (len, whole, mac) = unsafe {
+        let (len, original_len, mac_offset) = unsafe {
             (
                 (&raw const (*header).tp_snaplen).read_volatile() as usize,
                 (&raw const (*header).tp_len).read_volatile() as usize,
                 (&raw const (*header).tp_mac).read_volatile() as usize,
             )
         };
-        if len != whole || len < raw::HEADER || mac + len > self.geometry.frame {
+        if len != original_len
+            || len < ether_header::HEADER
+            || mac_offset + len > self.geometry.frame_len
+        {
             return Some(None);
         }
         // SAFETY: inside the frame by the line above.
-        let at = unsafe { header.cast::<u8>().add(mac).cast_const() };
-        Some(Some(Frame { at, len }))
+        let data = unsafe { header.cast::<u8>().add(mac_offset).cast_const() };
+        Some(Some(Frame { data, len }))
     }
 
     /// Gives the oldest frame back to the kernel.
     #[inline]
     pub fn pop(&mut self) {
         // What was read of the frame was read before.
-        self.status(self.next).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.next = self.geometry.behind(self.next);
+        self.status(self.next_offset).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.next_offset = self.geometry.offset_after(self.next_offset);
     }
 }
 
@@ -191,13 +199,13 @@ mod tests {
     #[test]
     fn frames_follow_each_other_round_the_ring() {
         for mtu in [1496, 8996, 65_531] {
-            let ring = Geometry::new(mtu);
-            let mut at = 0;
+            let ring = PacketRingGeometry::new(mtu);
+            let mut offset = 0;
             for frame in 0..ring.frames() {
-                assert_eq!(at, ring.at(frame), "frame {frame} for an MTU of {mtu}");
-                at = ring.behind(at);
+                assert_eq!(offset, ring.frame_offset(frame), "frame {frame} for an MTU of {mtu}");
+                offset = ring.offset_after(offset);
             }
-            assert_eq!(at, 0);
+            assert_eq!(offset, 0);
         }
     }
 }

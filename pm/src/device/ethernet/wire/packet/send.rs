@@ -3,8 +3,8 @@
 // UNSAFETY: send, sendmsg and sendmmsg that gather from the send slab.
 #![expect(unsafe_code)]
 
-use super::{PacketWire, raw};
-use crate::device::ethernet::wire::{Packet, Slab, transfer};
+use super::{PacketWire, ether_header};
+use crate::device::ethernet::wire::{Packet, SendMemory, socket_io};
 use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -12,18 +12,18 @@ use std::os::fd::AsRawFd;
 /// Frames of one call.
 const BATCH: usize = 32;
 /// Frames up to this length are copied into one piece: cheaper than gathering.
-const FLAT: usize = 256;
+const TX_COPYBREAK: usize = 256;
 
-type Header = [u8; raw::HEADER];
+type FrameHeader = [u8; ether_header::HEADER];
 
 impl PacketWire {
     #[inline]
-    pub fn send(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
+    pub fn send(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let mut done = 0;
         while done < batch.len() {
             let rest = &batch[done..];
             let Some(first) = self.header(slab, &rest[0]) else {
-                self.lost(Errno::EMSGSIZE);
+                self.on_send_failed(Errno::EMSGSIZE);
                 done += 1;
                 continue;
             };
@@ -40,11 +40,11 @@ impl PacketWire {
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
                 Err(Errno::ENOBUFS) => {
                     // Dropped by a queue of the interface that is full: the rest would be too.
-                    self.lost(Errno::ENOBUFS);
+                    self.on_send_failed(Errno::ENOBUFS);
                     return done + 1;
                 }
                 Err(errno) => {
-                    self.lost(errno);
+                    self.on_send_failed(errno);
                     done += 1;
                 }
             }
@@ -53,37 +53,39 @@ impl PacketWire {
     }
 
     /// The frame's header; None: the packet may not travel.
-    fn header(&self, slab: &Slab, packet: &Packet<'_>) -> Option<Header> {
+    fn header(&self, slab: &SendMemory, packet: &Packet<'_>) -> Option<FrameHeader> {
         let (to, mtu) = *self.peers.get(packet.to as usize)?;
-        slab.slice(packet.at, packet.len)?;
-        let total = packet.total();
-        (total > 0 && total <= mtu).then(|| raw::header(to, self.own.mac, total))
+        slab.slice(packet.offset, packet.len)?;
+        let total = packet.total_len();
+        (total > 0 && total <= mtu).then(|| ether_header::header(to, self.local.mac, total))
     }
 
     fn send_one(
         &mut self,
-        slab: &Slab,
+        slab: &SendMemory,
         packet: &Packet<'_>,
-        header: &Header,
+        header: &FrameHeader,
     ) -> nix::Result<usize> {
-        let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
-        let total = raw::HEADER + packet.total();
+        let payload = slab.slice(packet.offset, packet.len).ok_or(Errno::EFAULT)?;
+        let total = ether_header::HEADER + packet.total_len();
         self.stats.send_calls += 1;
-        if total <= FLAT && packet.more.len == 0 {
-            let mut flat = [MaybeUninit::<u8>::uninit(); FLAT];
-            let to = flat.as_mut_ptr().cast::<u8>();
-            let inner = packet.header.len();
+        if total <= TX_COPYBREAK && packet.user_bytes.len == 0 {
+            let mut buf = [MaybeUninit::<u8>::uninit(); TX_COPYBREAK];
+            let to = buf.as_mut_ptr().cast::<u8>();
+            let machine_header_len = packet.header.len();
             // SAFETY: the three parts fit `flat` by the line above; all are readable, the payload
             // by the slab's promise.
             unsafe {
-                to.copy_from_nonoverlapping(header.as_ptr(), raw::HEADER);
-                to.add(raw::HEADER).copy_from_nonoverlapping(packet.header.as_ptr(), inner);
-                to.add(raw::HEADER + inner).copy_from_nonoverlapping(payload, packet.len);
-                return transfer::send(&self.socket, to, total, transfer::NO_NAME).map(|()| 1);
+                to.copy_from_nonoverlapping(header.as_ptr(), ether_header::HEADER);
+                to.add(ether_header::HEADER)
+                    .copy_from_nonoverlapping(packet.header.as_ptr(), machine_header_len);
+                to.add(ether_header::HEADER + machine_header_len)
+                    .copy_from_nonoverlapping(payload, packet.len);
+                return socket_io::send(&self.socket, to, total, socket_io::NO_ADDRESS).map(|()| 1);
             }
         }
-        let mut parts = parts(header, packet, payload);
-        let (socket, message) = (self.socket.as_raw_fd(), message(&mut parts));
+        let mut iovecs = packet_iovecs(header, packet, payload);
+        let (socket, message) = (self.socket.as_raw_fd(), message(&mut iovecs));
         // SAFETY: the message points to these parts, readable as above; the last one the kernel
         // checks.
         let code = unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT) };
@@ -91,19 +93,19 @@ impl PacketWire {
     }
 
     /// Sends the beginning of a batch by one call.
-    fn send_many(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> nix::Result<usize> {
-        let mut headers = [[0; raw::HEADER]; BATCH];
-        let mut gathered = [const { [part(std::ptr::null(), 0); 4] }; BATCH];
+    fn send_many(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> nix::Result<usize> {
+        let mut headers = [[0; ether_header::HEADER]; BATCH];
+        let mut iovecs = [const { [iovec(std::ptr::null(), 0); 4] }; BATCH];
         // SAFETY: plain data; all zero is an empty message.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
         let mut count = 0;
         for packet in batch.iter().take(BATCH) {
             // One that may not travel is found again and counted when it is the first.
             let Some(header) = self.header(slab, packet) else { break };
-            let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
+            let payload = slab.slice(packet.offset, packet.len).ok_or(Errno::EFAULT)?;
             headers[count] = header;
-            gathered[count] = parts(&headers[count], packet, payload);
-            messages[count].msg_hdr = message(&mut gathered[count]);
+            iovecs[count] = packet_iovecs(&headers[count], packet, payload);
+            messages[count].msg_hdr = message(&mut iovecs[count]);
             count += 1;
         }
         self.stats.send_calls += 1;
@@ -117,23 +119,33 @@ impl PacketWire {
     }
 }
 
-const fn part(at: *const u8, len: usize) -> libc::iovec {
-    libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len }
+const fn iovec(ptr: *const u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: ptr.cast_mut().cast(), iov_len: len }
 }
 
-fn parts(header: &Header, packet: &Packet<'_>, payload: *const u8) -> [libc::iovec; 4] {
-    let inner = packet.header;
-    let more = part(packet.more.at as *const u8, packet.more.len);
-    let payload = part(payload, packet.len);
+fn packet_iovecs(
+    header: &FrameHeader,
+    packet: &Packet<'_>,
+    payload: *const u8,
+) -> [libc::iovec; 4] {
+    let machine_header = packet.header;
+    let user_bytes = iovec(packet.user_bytes.addr as *const u8, packet.user_bytes.len);
+    let payload = iovec(payload, packet.len);
     // The kernel looks at an empty piece, too.
-    let (third, fourth) = if packet.len == 0 { (more, payload) } else { (payload, more) };
-    [part(header.as_ptr(), raw::HEADER), part(inner.as_ptr(), inner.len()), third, fourth]
+    let (third, fourth) =
+        if packet.len == 0 { (user_bytes, payload) } else { (payload, user_bytes) };
+    [
+        iovec(header.as_ptr(), ether_header::HEADER),
+        iovec(machine_header.as_ptr(), machine_header.len()),
+        third,
+        fourth,
+    ]
 }
 
-fn message(parts: &mut [libc::iovec; 4]) -> libc::msghdr {
+fn message(iovecs: &mut [libc::iovec; 4]) -> libc::msghdr {
     // SAFETY: plain data; all zero is an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_iov = parts.as_mut_ptr();
-    message.msg_iovlen = (3 + usize::from(parts[3].iov_len > 0)) as _;
+    message.msg_iov = iovecs.as_mut_ptr();
+    message.msg_iovlen = (3 + usize::from(iovecs[3].iov_len > 0)) as _;
     message
 }

@@ -9,11 +9,11 @@ mod destination;
 mod receive;
 mod send;
 
-use super::address::{Address, Place};
-use super::endpoint::{Endpoint, Kind, Opened};
-use super::fault::{Fault, WireError};
-use super::pool::{Class, Pool};
-use super::{PACKET_MAX, Peer, ROUTED_MAX, Received, Source, Stats};
+use super::address::{Address, WireAddress};
+use super::endpoint::{OpenedSockets, WireEndpoint, WireKind};
+use super::error::{WireError, WireFault};
+use super::pool::{BufferPool, SizeClass};
+use super::{PACKET_MAX, PacketSource, PeerHandle, ROUTED_MAX, Received, Stats};
 use super::{link, sockopt};
 use destination::Destination;
 use nix::errno::Errno;
@@ -21,7 +21,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, SockaddrStorage,
     bind, connect, getsockname, socket,
 };
-use receive::Segments;
+use receive::GroDatagram;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -32,41 +32,45 @@ fn overhead(ip: IpAddr) -> usize {
 }
 
 /// Bytes of the length before a packet.
-pub const PREFIX: usize = 2;
+pub const LENGTH_PREFIX_LEN: usize = 2;
 /// Bytes before a datagram in its buffer, so that packets begin at multiples of 16. Far from the
 /// buffer's beginning: the kernel copies from the beginning of pages, and a copy to an address that
 /// is a few bytes behind in the page waits for its own stores (60 KiB took 34 us instead of 14).
-const LEAD: usize = 512 - PREFIX;
+const BUFFER_HEADROOM: usize = 512 - LENGTH_PREFIX_LEN;
 
 /// From one packet's length to the next one's.
 fn stride(len: usize) -> usize {
-    (PREFIX + len).next_multiple_of(16)
+    (LENGTH_PREFIX_LEN + len).next_multiple_of(16)
 }
 
 /// The longest packet on a way that carries datagrams of `room` bytes: one that needs no padding.
-fn packet_mtu(room: usize) -> usize {
-    (room.min(PACKET_MAX + 16) / 16 * 16).saturating_sub(PREFIX).min(PACKET_MAX)
+fn packet_mtu(max_len: usize) -> usize {
+    (max_len.min(PACKET_MAX + 16) / 16 * 16).saturating_sub(LENGTH_PREFIX_LEN).min(PACKET_MAX)
 }
 
 /// Receive buffers. A datagram that is not longer than a small one is copied there, so that a
 /// short message which is kept does not keep 64 KiB.
-const SMALL: Class = Class { size: 2048, count: 2048 };
-const LARGE: Class = Class { size: 64 << 10, count: 128 };
+const SMALL: SizeClass = SizeClass { size: 2048, count: 2048 };
+const LARGE: SizeClass = SizeClass { size: 64 << 10, count: 128 };
 
 /// How many peers get a socket of their own to be sent to: those that are added first.
-const CONNECTED: usize = 64;
+const MAX_CONNECTED_PEERS: usize = 64;
 
 /// Opens and binds a socket.
-pub(super) fn open(link: Option<&str>, address: Option<IpAddr>) -> Result<Opened, WireError> {
+pub(super) fn open(
+    link: Option<&str>,
+    address: Option<IpAddr>,
+) -> Result<OpenedSockets, WireError> {
     let (ip, link) = match (address, link) {
-        (Some(ip), _) => (ip, link::of_address(ip)?),
+        (Some(ip), _) => (ip, link::interface_of(ip)?),
         (None, Some(link)) => (link::first_address(link)?, link.to_owned()),
         (None, None) => return Err(WireError::new("UDP needs an interface or an address")),
     };
-    let refused = |errno: Errno| WireError::of(format!("{link}: a UDP socket for {ip}"), errno);
+    let to_error =
+        |errno: Errno| WireError::with_errno(format!("{link}: a UDP socket for {ip}"), errno);
     let family = if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp).map_err(refused)?;
+    let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp).map_err(to_error)?;
     match SocketAddr::new(ip, 0) {
         SocketAddr::V4(own) => bind(socket.as_raw_fd(), &SockaddrIn::from(own)),
         SocketAddr::V6(own) => {
@@ -75,20 +79,20 @@ pub(super) fn open(link: Option<&str>, address: Option<IpAddr>) -> Result<Opened
             bind(socket.as_raw_fd(), &SockaddrIn6::from(own))
         }
     }
-    .map_err(refused)?;
-    set_up(&socket, ip).map_err(refused)?;
-    let port = own_port(&socket).map_err(refused)?;
+    .map_err(to_error)?;
+    configure(&socket, ip).map_err(to_error)?;
+    let port = bound_port(&socket).map_err(to_error)?;
     let link_mtu = link::mtu(socket.as_fd(), &link)?;
     let mtu = packet_mtu(link_mtu.saturating_sub(overhead(ip)));
-    let address = Address { mtu: mtu as u16, place: Place::Udp(ip, port) };
-    Ok(Opened { kind: Kind::Udp, link, link_mtu, address, descriptors: vec![socket] })
+    let address = Address { mtu: mtu as u16, location: WireAddress::Udp(ip, port) };
+    Ok(OpenedSockets { kind: WireKind::Udp, link, link_mtu, address, descriptors: vec![socket] })
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-fn set_up(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
+fn configure(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
     let fd = socket.as_fd();
     sockopt::large_buffers(fd);
     // Refused by kernels that cannot; then datagrams come one by one.
@@ -96,28 +100,28 @@ fn set_up(socket: &OwnedFd, ip: IpAddr) -> nix::Result<()> {
     // A packet that turns out too long for a router on its way is fragmented rather than lost
     // for ever: the packet length is fixed when a context is opened (pmGetMtu).
     if ip.is_ipv4() {
-        let how = libc::IP_PMTUDISC_DONT;
-        sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &how)
+        let mode = libc::IP_PMTUDISC_DONT;
+        sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &mode)
     } else {
-        let how = libc::IPV6_PMTUDISC_DONT;
-        sockopt::set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &how)
+        let mode = libc::IPV6_PMTUDISC_DONT;
+        sockopt::set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &mode)
     }
 }
 
 /// A socket that sends to one peer: the kernel looks its way up once and not for each packet.
-fn connected(own: IpAddr, to: SocketAddr, neighbour: bool) -> nix::Result<OwnedFd> {
-    let family = if own.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+fn connected(local_ip: IpAddr, to: SocketAddr, neighbour: bool) -> nix::Result<OwnedFd> {
+    let family = if local_ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(family, SockType::Datagram, flags, SockProtocol::Udp)?;
     let fd = socket.as_fd();
     // Nobody is told its port; what comes there nevertheless is not kept.
     let _ = sockopt::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &1);
-    match (own, to) {
+    match (local_ip, to) {
         (IpAddr::V4(own), SocketAddr::V4(to)) => {
             if neighbour {
                 // Nothing on the way can find a packet too long, and it needs no number.
-                let how = libc::IP_PMTUDISC_DO;
-                sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &how)?;
+                let mode = libc::IP_PMTUDISC_DO;
+                sockopt::set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &mode)?;
             }
             bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(own, 0)))?;
             connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
@@ -132,62 +136,62 @@ fn connected(own: IpAddr, to: SocketAddr, neighbour: bool) -> nix::Result<OwnedF
     Ok(socket)
 }
 
-fn own_port(socket: &OwnedFd) -> nix::Result<u16> {
-    let own: SockaddrStorage = getsockname(socket.as_raw_fd())?;
-    let four = own.as_sockaddr_in().map(SockaddrIn::port);
-    four.or_else(|| own.as_sockaddr_in6().map(SockaddrIn6::port)).ok_or(Errno::EAFNOSUPPORT)
+fn bound_port(socket: &OwnedFd) -> nix::Result<u16> {
+    let bound: SockaddrStorage = getsockname(socket.as_raw_fd())?;
+    let four = bound.as_sockaddr_in().map(SockaddrIn::port);
+    four.or_else(|| bound.as_sockaddr_in6().map(SockaddrIn6::port)).ok_or(Errno::EAFNOSUPPORT)
 }
 
 /// One process's end.
 pub(super) struct Udp {
     socket: OwnedFd,
     link: String,
-    own: IpAddr,
+    local_ip: IpAddr,
     mtu: usize,
     peers: Vec<Destination>,
     /// Where runs are put together.
     staging: Box<[u8]>,
-    pool: Pool,
+    pool: BufferPool,
     /// Datagrams whose packets are not all handed out.
-    waiting: VecDeque<Segments>,
+    pending_datagrams: VecDeque<GroDatagram>,
     /// Large buffers that are ready to be received into.
-    landing: Vec<u32>,
+    ready_buffers: Vec<u32>,
     /// How many calls in a row found something.
-    streak: u32,
-    fault: Option<Fault>,
+    nonempty_calls: u32,
+    fault: Option<WireFault>,
     stats: Stats,
 }
 
 impl Udp {
-    pub(super) fn attach(endpoint: &Endpoint) -> Result<Udp, WireError> {
-        let Place::Udp(own, _) = endpoint.place().place else {
+    pub(super) fn attach(endpoint: &WireEndpoint) -> Result<Udp, WireError> {
+        let WireAddress::Udp(local_ip, _) = endpoint.decoded_address().location else {
             return Err(WireError::new("endpoint: a UDP socket with another wire's address"));
         };
         let clone = endpoint.socket().try_clone_to_owned();
-        let socket = clone.map_err(|_| WireError::last(endpoint.link_name()))?;
+        let socket = clone.map_err(|_| WireError::last_os_error(endpoint.link_name()))?;
         Ok(Udp {
             socket,
             link: endpoint.link_name().into(),
-            own,
+            local_ip,
             mtu: endpoint.mtu(),
             peers: Vec::new(),
-            staging: vec![0; send::STAGING].into(),
-            pool: Pool::new(SMALL, LARGE)?,
-            waiting: VecDeque::with_capacity(8),
-            landing: Vec::with_capacity(8),
-            streak: 0,
+            staging: vec![0; send::STAGING_LEN].into(),
+            pool: BufferPool::new(SMALL, LARGE)?,
+            pending_datagrams: VecDeque::with_capacity(8),
+            ready_buffers: Vec::with_capacity(8),
+            nonempty_calls: 0,
             fault: None,
             stats: Stats::default(),
         })
     }
 
-    pub(super) fn add_peer(&mut self, address: &Address) -> Result<Peer, WireError> {
-        let Place::Udp(ip, port) = address.place else {
+    pub(super) fn add_peer(&mut self, address: &Address) -> Result<PeerHandle, WireError> {
+        let WireAddress::Udp(ip, port) = address.location else {
             return Err(WireError::new("a raw wire's address on a UDP wire"));
         };
-        if ip.is_ipv4() != self.own.is_ipv4() {
-            let own = self.own;
-            return Err(WireError::new(format!("{ip} is not of the IP version of {own}")));
+        if ip.is_ipv4() != self.local_ip.is_ipv4() {
+            let local_ip = self.local_ip;
+            return Err(WireError::new(format!("{ip} is not of the IP version of {local_ip}")));
         }
         let mut mtu = self.mtu.min(address.mtu.into());
         let neighbour = link::is_neighbour(&self.link, ip);
@@ -203,11 +207,11 @@ impl Udp {
             to => to,
         };
         let mut peer = Destination::new(to, mtu);
-        if self.peers.len() < CONNECTED {
-            peer.connected = connected(self.own, to, neighbour).ok();
+        if self.peers.len() < MAX_CONNECTED_PEERS {
+            peer.connected_socket = connected(self.local_ip, to, neighbour).ok();
         }
         self.peers.push(peer);
-        Ok(Peer { number: self.peers.len() as u32 - 1, mtu })
+        Ok(PeerHandle { number: self.peers.len() as u32 - 1, mtu })
     }
 
     pub(super) fn pointer(&self, received: Received) -> *mut u8 {
@@ -215,14 +219,14 @@ impl Udp {
     }
 
     pub(super) fn spare(&self) -> usize {
-        self.pool.free_small().min(self.pool.free_large() + self.landing.len())
+        self.pool.free_small().min(self.pool.free_large() + self.ready_buffers.len())
     }
 
     pub(super) fn buffers(&self) -> usize {
         self.pool.large_count()
     }
 
-    pub(super) fn fault(&mut self) -> &mut Option<Fault> {
+    pub(super) fn fault(&mut self) -> &mut Option<WireFault> {
         &mut self.fault
     }
 
@@ -231,13 +235,13 @@ impl Udp {
     }
 
     /// A packet could not travel; it counts as lost on its way.
-    fn lost(&mut self, errno: Errno, packets: usize) {
+    fn on_send_failed(&mut self, errno: Errno, packets: usize) {
         self.stats.unsent += packets as u64;
-        self.fault = Some(Fault(errno));
+        self.fault = Some(WireFault(errno));
     }
 }
 
-impl Source for Udp {
+impl PacketSource for Udp {
     fn receive(&mut self, out: &mut [Received]) -> usize {
         Udp::receive(self, out)
     }

@@ -4,8 +4,8 @@
 // UNSAFETY: recv and recvmmsg into buffers of the pool.
 #![expect(unsafe_code)]
 
-use super::{LEAD, PREFIX, Udp, stride};
-use crate::device::ethernet::wire::{COPIED, Received, pool, transfer};
+use super::{BUFFER_HEADROOM, LENGTH_PREFIX_LEN, Udp, stride};
+use crate::device::ethernet::wire::{RX_COPYBREAK, Received, pool, socket_io};
 use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
@@ -14,60 +14,57 @@ use std::os::fd::AsRawFd;
 const BATCH: usize = 8;
 
 /// After so many calls in a row that found one datagram, several are asked for.
-const STREAK: u32 = 3;
+const BATCH_THRESHOLD: u32 = 3;
 
 /// A datagram whose packets are not all handed out: it was walked to its end and is sound.
 #[derive(Clone, Copy)]
-pub struct Segments {
+pub struct GroDatagram {
     buffer: u32,
     /// Where the next packet's length stands.
-    next: u32,
-    end: u32,
+    next_offset: u32,
+    end_offset: u32,
 }
 
 impl Udp {
     #[inline]
     pub fn receive(&mut self, out: &mut [Received]) -> usize {
-        if !self.waiting.is_empty() || out.is_empty() {
+        if !self.pending_datagrams.is_empty() || out.is_empty() {
             return self.hand_out(out);
         }
-        let wanted = if self.streak >= STREAK { BATCH } else { 1 };
-        while self.landing.len() < wanted {
-            let Some(buffer) = self.pool.take_large() else { break };
-            self.landing.push(buffer);
+        let wanted = if self.nonempty_calls >= BATCH_THRESHOLD { BATCH } else { 1 };
+        while self.ready_buffers.len() < wanted {
+            let Some(buffer) = self.pool.acquire_large() else { break };
+            self.ready_buffers.push(buffer);
         }
-        let ready = self.landing.len().min(wanted);
+        let ready = self.ready_buffers.len().min(wanted);
         let mut lens = [0; BATCH];
-        let mut came = 0;
+        let mut received = 0;
         if ready == 0 {
             self.stats.starved += 1;
         } else if ready > 1 {
-            came = self.receive_many(&mut lens[..ready]);
+            received = self.receive_many(&mut lens[..ready]);
         } else if let Some(len) = self.receive_one() {
-            if let Some(packet) = self.only_packet(len) {
-                self.landing.pop();
-                self.streak += 1;
+            if let Some(packet) = self.single_packet(len) {
+                self.ready_buffers.pop();
+                self.nonempty_calls += 1;
                 self.stats.received += 1;
                 out[0] = packet;
                 return 1;
             }
-            (lens[0], came) = (len, 1);
+            (lens[0], received) = (len, 1);
         }
-        if came == 0 {
-            self.streak = 0;
+        if received == 0 {
+            self.nonempty_calls = 0;
             return 0;
         }
         // One of several asked for: the rush is over.
-        self.streak = if ready > 1 && came == 1 { 0 } else { self.streak + 1 };
+        self.nonempty_calls = if ready > 1 && received == 1 { 0 } else { self.nonempty_calls + 1 };
         // The last ones of `landing` were filled, the last one first.
-        let filled: [_; BATCH] =
-            std::array::from_fn(
-                |k| {
-                    if k < came { self.landing.pop().unwrap_or_default() } else { 0 }
-                },
-            );
-        for (buffer, one) in filled.iter().zip(&lens[..came]) {
-            self.accept(*buffer, *one);
+        let filled: [_; BATCH] = std::array::from_fn(|k| {
+            if k < received { self.ready_buffers.pop().unwrap_or_default() } else { 0 }
+        });
+        for (buffer, len) in filled.iter().zip(&lens[..received]) {
+            self.queue_datagram(*buffer, *len);
         }
         self.hand_out(out)
     }
@@ -75,21 +72,21 @@ impl Udp {
     #[inline]
     fn hand_out(&mut self, out: &mut [Received]) -> usize {
         let mut count = 0;
-        while let Some(&segments) = self.waiting.front() {
-            let mut segments = segments;
+        while let Some(&datagram) = self.pending_datagrams.front() {
+            let mut datagram = datagram;
             while count < out.len()
-                && let Some(len) = self.length(segments)
+                && let Some(len) = self.next_len(datagram)
             {
-                let offset = segments.next + PREFIX as u32;
-                out[count] = Received { buffer: segments.buffer, offset, len: len as u32 };
-                segments.next += stride(len) as u32;
+                let offset = datagram.next_offset + LENGTH_PREFIX_LEN as u32;
+                out[count] = Received { buffer: datagram.buffer, offset, len: len as u32 };
+                datagram.next_offset += stride(len) as u32;
                 count += 1;
             }
-            if self.length(segments).is_some() {
-                self.waiting[0] = segments;
+            if self.next_len(datagram).is_some() {
+                self.pending_datagrams[0] = datagram;
                 break;
             }
-            self.waiting.pop_front();
+            self.pending_datagrams.pop_front();
         }
         self.stats.received += count as u64;
         count
@@ -97,98 +94,115 @@ impl Udp {
 
     /// The length of the next packet; None: there is none, or it does not end inside.
     #[inline]
-    fn length(&self, segments: Segments) -> Option<usize> {
-        let room = segments.end.checked_sub(segments.next)? as usize;
-        let prefix = Received { buffer: segments.buffer, offset: segments.next, len: 2 };
-        let at = self.pool.pointer(prefix);
-        if room <= PREFIX || at.is_null() {
+    fn next_len(&self, datagram: GroDatagram) -> Option<usize> {
+        let available = datagram.end_offset.checked_sub(datagram.next_offset)? as usize;
+        let prefix = Received { buffer: datagram.buffer, offset: datagram.next_offset, len: 2 };
+        let ptr = self.pool.pointer(prefix);
+        if available <= LENGTH_PREFIX_LEN || ptr.is_null() {
             return None;
         }
-        let len = usize::from(u16::from_be_bytes(pool::copy_head(at)));
-        (len > 0 && PREFIX + len <= room).then_some(len)
+        let len = usize::from(u16::from_be_bytes(pool::copy_prefix(ptr)));
+        (len > 0 && LENGTH_PREFIX_LEN + len <= available).then_some(len)
     }
 
     /// Queues the packets of a datagram, or drops what is none.
     #[inline]
-    fn accept(&mut self, buffer: u32, len: usize) {
-        let mut segments = Segments { buffer, next: LEAD as u32, end: (LEAD + len) as u32 };
+    fn queue_datagram(&mut self, buffer: u32, len: usize) {
+        let mut datagram = GroDatagram {
+            buffer,
+            next_offset: BUFFER_HEADROOM as u32,
+            end_offset: (BUFFER_HEADROOM + len) as u32,
+        };
         let mut packets = 0;
-        while let Some(len) = self.length(segments) {
-            segments.next += stride(len) as u32;
+        while let Some(len) = self.next_len(datagram) {
+            datagram.next_offset += stride(len) as u32;
             packets += 1;
         }
         // Behind the last one there may be its padding, and nothing else.
-        if segments.next < segments.end || packets == 0 {
+        if datagram.next_offset < datagram.end_offset || packets == 0 {
             self.stats.malformed += 1;
-            segments.end = segments.next;
+            datagram.end_offset = datagram.next_offset;
         }
-        segments.next = LEAD as u32;
+        datagram.next_offset = BUFFER_HEADROOM as u32;
         if packets == 0 {
-            self.landing.push(buffer);
+            self.ready_buffers.push(buffer);
             return;
         }
-        if LEAD + len <= self.pool.small_size()
-            && let Some(small) = self.pool.take_small()
+        if BUFFER_HEADROOM + len <= self.pool.small_size()
+            && let Some(small) = self.pool.acquire_small()
         {
-            self.pool.move_to_small(buffer, LEAD + len, small);
-            self.landing.push(buffer);
-            segments.buffer = small;
+            self.pool.copy_to_small(buffer, BUFFER_HEADROOM + len, small);
+            self.ready_buffers.push(buffer);
+            datagram.buffer = small;
         }
-        self.pool.hold(segments.buffer, packets);
-        self.waiting.push_back(segments);
+        self.pool.set_refcount(datagram.buffer, packets);
+        self.pending_datagrams.push_back(datagram);
     }
 
     /// The length of a datagram that came to the next landing place.
     #[inline]
     fn receive_one(&mut self) -> Option<usize> {
-        let part = self.part(*self.landing.last()?);
+        let iovec = self.iovec_for(*self.ready_buffers.last()?);
         self.stats.receive_calls += 1;
         // SAFETY: a buffer of the pool that nobody else uses, and its length.
-        let came = unsafe { transfer::receive(&self.socket, part.iov_base.cast(), part.iov_len) };
-        came.inspect_err(|errno| self.receive_failed(*errno)).ok()
+        let result =
+            unsafe { socket_io::receive(&self.socket, iovec.iov_base.cast(), iovec.iov_len) };
+        result.inspect_err(|errno| self.on_receive_error(*errno)).ok()
     }
 
     /// The packet of a short datagram that came to the next landing place and holds nothing else:
     /// it stays there, whoever keeps it copies it.
     #[inline]
-    fn only_packet(&self, datagram: usize) -> Option<Received> {
-        let buffer = *self.landing.last()?;
-        let next = LEAD as u32;
-        let len = self.length(Segments { buffer, next, end: next + datagram as u32 })?;
-        let alone = len < COPIED && PREFIX + len == datagram;
-        alone.then_some(Received { buffer, offset: next + PREFIX as u32, len: len as u32 })
+    fn single_packet(&self, datagram: usize) -> Option<Received> {
+        let buffer = *self.ready_buffers.last()?;
+        let start = BUFFER_HEADROOM as u32;
+        let len = self.next_len(GroDatagram {
+            buffer,
+            next_offset: start,
+            end_offset: start + datagram as u32,
+        })?;
+        let is_single = len < RX_COPYBREAK && LENGTH_PREFIX_LEN + len == datagram;
+        is_single.then_some(Received {
+            buffer,
+            offset: start + LENGTH_PREFIX_LEN as u32,
+            len: len as u32,
+        })
     }
 
     #[cold]
-    fn receive_failed(&mut self, errno: Errno) {
+    fn on_receive_error(&mut self, errno: Errno) {
         match errno {
             Errno::EAGAIN | Errno::EINTR => {}
-            errno => self.fault = Some(super::Fault(errno)),
+            errno => self.fault = Some(super::WireFault(errno)),
         }
     }
 
     /// Where a datagram goes: behind the lead, so that packets lie aligned.
-    fn part(&self, buffer: u32) -> libc::iovec {
+    fn iovec_for(&self, buffer: u32) -> libc::iovec {
         let (base, len) = self.pool.buffer(buffer);
-        libc::iovec { iov_base: base.wrapping_add(LEAD).cast(), iov_len: len - LEAD }
+        libc::iovec {
+            iov_base: base.wrapping_add(BUFFER_HEADROOM).cast(),
+            iov_len: len - BUFFER_HEADROOM,
+        }
     }
 
     fn receive_many(&mut self, lens: &mut [usize]) -> usize {
         let wanted = lens.len();
-        let mut parts: [libc::iovec; BATCH] =
+        let mut iovecs: [libc::iovec; BATCH] =
             std::array::from_fn(|_| libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
-        for (part, &buffer) in parts.iter_mut().zip(self.landing.iter().rev().take(wanted)) {
-            *part = self.part(buffer);
+        for (iovec, &buffer) in iovecs.iter_mut().zip(self.ready_buffers.iter().rev().take(wanted))
+        {
+            *iovec = self.iovec_for(buffer);
         }
         // SAFETY: plain data; all zero is an empty message.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { MaybeUninit::zeroed().assume_init() };
-        for (to, part) in messages.iter_mut().zip(&mut parts) {
+        for (to, part) in messages.iter_mut().zip(&mut iovecs) {
             to.msg_hdr.msg_iov = part;
             to.msg_hdr.msg_iovlen = 1;
         }
         self.stats.receive_calls += 1;
         // SAFETY: each of the first `wanted` messages points to a buffer of its own.
-        let came = unsafe {
+        let received = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 messages.as_mut_ptr(),
@@ -197,16 +211,16 @@ impl Udp {
                 std::ptr::null_mut(),
             )
         };
-        if came < 0 {
-            self.receive_failed(Errno::last());
+        if received < 0 {
+            self.on_receive_error(Errno::last());
             return 0;
         }
-        let came = (came as usize).min(wanted);
-        for (to, from) in lens.iter_mut().zip(&messages[..came]) {
+        let received = (received as usize).min(wanted);
+        for (to, from) in lens.iter_mut().zip(&messages[..received]) {
             // One that was cut is found out by its packets' lengths.
-            *to = (from.msg_len as usize).min(self.pool.large_size() - LEAD);
+            *to = (from.msg_len as usize).min(self.pool.large_size() - BUFFER_HEADROOM);
         }
-        came
+        received
     }
 
     #[inline]

@@ -3,106 +3,113 @@
 // UNSAFETY: sendmsg and sendmmsg, and copies from the send slab.
 #![expect(unsafe_code)]
 
-use super::{Destination, PREFIX, Udp, stride};
-use crate::device::ethernet::wire::{Packet, Slab, transfer};
+use super::{Destination, LENGTH_PREFIX_LEN, Udp, stride};
+use crate::device::ethernet::wire::{Packet, SendMemory, socket_io};
 use nix::errno::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Pieces of one call: of a packet three at most.
-const PIECES: usize = 3 * SEGMENTS;
+const MAX_IOVECS: usize = 3 * MAX_GSO_SEGMENTS;
 /// Datagrams of one call.
-const RUNS: usize = 16;
+const MAX_DATAGRAMS: usize = 16;
 /// Packets of one call.
-const PACKETS: usize = 128;
+const MAX_PACKETS: usize = 128;
 /// Segments of a datagram: what every kernel with UDP_SEGMENT takes.
-const SEGMENTS: usize = 64;
+const MAX_GSO_SEGMENTS: usize = 64;
 /// Bytes of a datagram before it is segmented, headers left out.
-const DATAGRAM: usize = 65_000;
+const MAX_DATAGRAM_LEN: usize = 65_000;
 /// Bytes of all datagrams of one call: at least one of them, and little enough for a cache.
-pub const STAGING: usize = 128 << 10;
+pub const STAGING_LEN: usize = 128 << 10;
 /// Shorter payloads are copied in any case: that is quicker than a piece of their own.
-const IN_PLACE: usize = 512;
+const GATHER_MIN: usize = 512;
 /// Packets up to this length are copied into one piece: cheaper than gathering.
-const FLAT: usize = 256;
+const TX_COPYBREAK: usize = 256;
 
 /// Room for the control message that says how long segments are.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-struct Control([u8; 32]);
+struct CmsgBuffer([u8; 32]);
 
 /// Consecutive packets of a batch that go as one datagram.
 #[derive(Clone, Copy, Default)]
-struct Run {
+struct GsoRun {
     first: usize,
-    packets: usize,
+    count: usize,
 }
 
 impl Udp {
     #[inline]
-    pub fn send(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
+    pub fn send(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let mut done = 0;
         while done < batch.len() {
             let rest = &batch[done..];
-            let taken =
-                if let [one] = rest { self.send_one(slab, one) } else { self.runs(slab, rest) };
-            if taken == 0 {
+            let sent = if let [one] = rest {
+                self.send_one(slab, one)
+            } else {
+                self.send_batch(slab, rest)
+            };
+            if sent == 0 {
                 break;
             }
-            done += taken;
+            done += sent;
         }
         done
     }
 
     /// Whether it may travel at all; else it is counted.
-    fn fits(&mut self, slab: &Slab, packet: &Packet<'_>) -> bool {
+    fn check_packet(&mut self, slab: &SendMemory, packet: &Packet<'_>) -> bool {
         let peer = self.peers.get(packet.to as usize);
-        let short = peer.is_some_and(|peer| packet.total() <= peer.mtu);
-        let fits = short && packet.total() > 0 && slab.slice(packet.at, packet.len).is_some();
+        let fits_mtu = peer.is_some_and(|peer| packet.total_len() <= peer.mtu);
+        let fits =
+            fits_mtu && packet.total_len() > 0 && slab.slice(packet.offset, packet.len).is_some();
         if !fits {
-            self.lost(Errno::EMSGSIZE, 1);
+            self.on_send_failed(Errno::EMSGSIZE, 1);
         }
         fits
     }
 
-    fn send_one(&mut self, slab: &Slab, packet: &Packet<'_>) -> usize {
-        if !self.fits(slab, packet) {
+    fn send_one(&mut self, slab: &SendMemory, packet: &Packet<'_>) -> usize {
+        if !self.check_packet(slab, packet) {
             return 1;
         }
-        let Some(payload) = slab.slice(packet.at, packet.len) else { return 1 };
+        let Some(payload) = slab.slice(packet.offset, packet.len) else { return 1 };
         let prefix = prefix(packet);
-        let (mut flat, mut parts) = ([MaybeUninit::<u8>::uninit(); FLAT], [part(&[]); 4]);
-        let gathered = [&prefix[..], packet.header];
-        let used = if PREFIX + packet.total() <= FLAT && packet.more.len == 0 {
-            let begin = flat.as_mut_ptr().cast::<u8>();
+        let (mut buf, mut iovecs) = ([MaybeUninit::<u8>::uninit(); TX_COPYBREAK], [iovec(&[]); 4]);
+        let headers = [&prefix[..], packet.header];
+        let used = if LENGTH_PREFIX_LEN + packet.total_len() <= TX_COPYBREAK
+            && packet.user_bytes.len == 0
+        {
+            let begin = buf.as_mut_ptr().cast::<u8>();
             let mut to = begin;
             // SAFETY: all three fit `flat` by the line above; the payload is readable by the
             // slab's promise.
             unsafe {
-                for one in gathered {
-                    to.copy_from_nonoverlapping(one.as_ptr(), one.len());
-                    to = to.add(one.len());
+                for header in headers {
+                    to.copy_from_nonoverlapping(header.as_ptr(), header.len());
+                    to = to.add(header.len());
                 }
                 to.copy_from_nonoverlapping(payload, packet.len);
             }
-            parts[0] = raw_part(begin, PREFIX + packet.total());
+            iovecs[0] = raw_iovec(begin, LENGTH_PREFIX_LEN + packet.total_len());
             1
         } else {
-            let more = elsewhere(packet);
-            parts = [part(&prefix), part(packet.header), raw_part(payload, packet.len), more];
-            if packet.more.len == 0 { 3 } else { 4 }
+            let user_bytes = user_iovec(packet);
+            iovecs =
+                [iovec(&prefix), iovec(packet.header), raw_iovec(payload, packet.len), user_bytes];
+            if packet.user_bytes.len == 0 { 3 } else { 4 }
         };
         let peer = &self.peers[packet.to as usize];
         let mut sent = false;
-        if let Some(own) = &peer.connected {
+        if let Some(connected) = &peer.connected_socket {
             self.stats.send_calls += 1;
             // What this socket refuses, the common one may take, and it tells why if not.
-            sent = send_parts(own, None, &mut parts[..used]).is_ok();
+            sent = send_iovecs(connected, None, &mut iovecs[..used]).is_ok();
         }
         if !sent {
             self.stats.send_calls += 1;
-            if let Err(errno) = send_parts(&self.socket, Some(peer), &mut parts[..used]) {
-                return self.failed(errno, 1);
+            if let Err(errno) = send_iovecs(&self.socket, Some(peer), &mut iovecs[..used]) {
+                return self.on_send_error(errno, 1);
             }
         }
         self.stats.sent += 1;
@@ -111,87 +118,88 @@ impl Udp {
 
     /// How many packets of a failed call are done with.
     #[cold]
-    fn failed(&mut self, errno: Errno, packets: usize) -> usize {
+    fn on_send_error(&mut self, errno: Errno, packets: usize) -> usize {
         match errno {
             // Nothing was sent: to the caller both are a full queue.
             Errno::EAGAIN | Errno::EINTR => 0,
             errno => {
-                self.lost(errno, packets);
+                self.on_send_failed(errno, packets);
                 packets
             }
         }
     }
 
     /// Sends the beginning of a batch by one call and answers how many packets are done with.
-    fn runs(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
-        if !self.fits(slab, &batch[0]) {
+    fn send_batch(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
+        if !self.check_packet(slab, &batch[0]) {
             return 1;
         }
-        let mut runs = [Run::default(); RUNS];
+        let mut runs = [GsoRun::default(); MAX_DATAGRAMS];
         let mut count = 0;
         let mut next = 0;
-        while count < RUNS && next < batch.len().min(PACKETS) {
-            let rest = &batch[next..batch.len().min(PACKETS)];
-            let packets = self.run(slab, rest);
+        while count < MAX_DATAGRAMS && next < batch.len().min(MAX_PACKETS) {
+            let rest = &batch[next..batch.len().min(MAX_PACKETS)];
+            let packets = self.run_len(slab, rest);
             if packets == 0 {
                 break;
             }
-            runs[count] = Run { first: next, packets };
+            runs[count] = GsoRun { first: next, count: packets };
             count += 1;
             next += packets;
         }
         let sent = self.send_runs(slab, batch, &runs[..count]);
         match sent {
             Ok(sent) => {
-                let packets = runs[..sent].iter().map(|run| run.packets).sum();
+                let packets = runs[..sent].iter().map(|run| run.count).sum();
                 self.stats.sent += packets as u64;
                 packets
             }
-            Err(errno) if self.is_unsegmented(errno, batch[0].to, runs[0].packets) => {
+            Err(errno) if self.disable_segmentation(errno, batch[0].to, runs[0].count) => {
                 // Once for each peer: it is not segmented any more.
-                self.runs(slab, batch)
+                self.send_batch(slab, batch)
             }
-            Err(errno) => self.failed(errno, runs[0].packets),
+            Err(errno) => self.on_send_error(errno, runs[0].count),
         }
     }
 
     /// Whether a run was refused because it cannot be segmented on this way, or its segments are
     /// too long for it: from now on this peer's packets go one by one.
     #[cold]
-    fn is_unsegmented(&mut self, errno: Errno, to: u32, packets: usize) -> bool {
+    fn disable_segmentation(&mut self, errno: Errno, to: u32, packets: usize) -> bool {
         let peer = &mut self.peers[to as usize];
-        let segmentation = matches!(errno, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE);
-        let first = packets > 1 && peer.segments && segmentation;
-        if first {
-            peer.segments = false;
+        let is_segmentation_error = matches!(errno, Errno::EINVAL | Errno::EIO | Errno::EMSGSIZE);
+        let is_unsegmentable = packets > 1 && peer.supports_segmentation && is_segmentation_error;
+        if is_unsegmentable {
+            peer.supports_segmentation = false;
         }
-        first
+        is_unsegmentable
     }
 
     /// How many packets at the beginning of `batch` go as one datagram; 0: the first may not
     /// travel, and it will be found and counted when it is its turn.
-    fn run(&self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
+    fn run_len(&self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let first = &batch[0];
         let Some(peer) = self.peers.get(first.to as usize) else { return 0 };
-        let size = stride(first.total());
-        let valid =
-            |packet: &Packet<'_>| packet.total() > 0 && slab.slice(packet.at, packet.len).is_some();
-        if first.total() > peer.mtu || !valid(first) {
+        let segment_len = stride(first.total_len());
+        let valid = |packet: &Packet<'_>| {
+            packet.total_len() > 0 && slab.slice(packet.offset, packet.len).is_some()
+        };
+        if first.total_len() > peer.mtu || !valid(first) {
             return 0;
         }
-        if !peer.segments {
+        if !peer.supports_segmentation {
             return 1;
         }
-        let most = SEGMENTS.min(DATAGRAM / size).max(1);
+        let max_packets = MAX_GSO_SEGMENTS.min(MAX_DATAGRAM_LEN / segment_len).max(1);
         let mut packets = 1;
-        while packets < most && packets < batch.len() {
+        while packets < max_packets && packets < batch.len() {
             let next = &batch[packets];
-            if next.to != first.to || stride(next.total()) > size || !valid(next) {
+            if next.to != first.to || stride(next.total_len()) > segment_len || !valid(next) {
                 break;
             }
             packets += 1;
             // Only the last segment may be shorter.
-            if stride(next.total()) < size {
+            if stride(next.total_len()) < segment_len {
                 break;
             }
         }
@@ -201,25 +209,33 @@ impl Udp {
     /// Sends as many runs as one call takes. A packet lies in one piece: in the slab where that has
     /// room for headers, else put together here, but for what lies elsewhere. Pieces that touch
     /// become one: the kernel copies 60 KiB from one piece in half the time that it takes for 170.
-    fn send_runs(&mut self, slab: &Slab, batch: &[Packet<'_>], runs: &[Run]) -> nix::Result<usize> {
-        let mut pieces = [part(&[]); PIECES];
-        let mut controls = [Control([0; 32]); RUNS];
+    fn send_runs(
+        &mut self,
+        slab: &SendMemory,
+        batch: &[Packet<'_>],
+        runs: &[GsoRun],
+    ) -> nix::Result<usize> {
+        let mut iovecs = [iovec(&[]); MAX_IOVECS];
+        let mut controls = [CmsgBuffer([0; 32]); MAX_DATAGRAMS];
         // SAFETY: plain data; all zero is an empty message.
-        let mut messages: [libc::mmsghdr; RUNS] = unsafe { MaybeUninit::zeroed().assume_init() };
-        let (mut count, mut used, mut filled) = (0, 0, 0);
+        let mut messages: [libc::mmsghdr; MAX_DATAGRAMS] =
+            unsafe { MaybeUninit::zeroed().assume_init() };
+        let (mut count, mut staging_used, mut iovec_count) = (0, 0, 0);
         for (k, run) in runs.iter().enumerate() {
-            let packets = &batch[run.first..run.first + run.packets];
-            let Some(end) = self.place(slab, packets, &mut used, &mut pieces[filled..])? else {
+            let packets = &batch[run.first..run.first + run.count];
+            let Some(run_iovecs) =
+                self.build_iovecs(slab, packets, &mut staging_used, &mut iovecs[iovec_count..])?
+            else {
                 break;
             };
-            let to = &mut messages[k].msg_hdr;
-            (to.msg_name, to.msg_namelen) = self.peers[packets[0].to as usize].name();
-            to.msg_iov = &raw mut pieces[filled];
-            to.msg_iovlen = end as _;
-            if run.packets > 1 {
-                segment(to, &mut controls[k], stride(packets[0].total()) as u16);
+            let header = &mut messages[k].msg_hdr;
+            (header.msg_name, header.msg_namelen) = self.peers[packets[0].to as usize].sockaddr();
+            header.msg_iov = &raw mut iovecs[iovec_count];
+            header.msg_iovlen = run_iovecs as _;
+            if run.count > 1 {
+                set_segment_len(header, &mut controls[k], stride(packets[0].total_len()) as u16);
             }
-            filled += end;
+            iovec_count += run_iovecs;
             count += 1;
         }
         self.stats.send_calls += 1;
@@ -234,55 +250,60 @@ impl Udp {
 
     /// Completes the packets of a run and answers in how many pieces they lie. None: the staging
     /// buffer is used up, or there is no room for the pieces.
-    fn place(
+    fn build_iovecs(
         &mut self,
-        slab: &Slab,
+        slab: &SendMemory,
         packets: &[Packet<'_>],
-        used: &mut usize,
-        pieces: &mut [libc::iovec],
+        staging_used: &mut usize,
+        iovecs: &mut [libc::iovec],
     ) -> nix::Result<Option<usize>> {
         let mut count = 0;
         for packet in packets {
             // A datagram of one packet needs no padding.
-            let whole = PREFIX + packet.total();
-            let total = if packets.len() > 1 { stride(packet.total()) } else { whole };
-            let padding = total - whole;
-            let total = if packet.more.len == 0 { total } else { whole - packet.more.len };
-            if pieces.len() < count + 3 {
+            let unpadded_len = LENGTH_PREFIX_LEN + packet.total_len();
+            let total = if packets.len() > 1 { stride(packet.total_len()) } else { unpadded_len };
+            let padding = total - unpadded_len;
+            let total = if packet.user_bytes.len == 0 {
+                total
+            } else {
+                unpadded_len - packet.user_bytes.len
+            };
+            if iovecs.len() < count + 3 {
                 return Ok(None);
             }
-            let head = [&prefix(packet)[..], packet.header];
-            let framed = if packet.len >= IN_PLACE {
-                slab.frame(packet.at, packet.len, head, total)
+            let headers = [&prefix(packet)[..], packet.header];
+            let framed = if packet.len >= GATHER_MIN {
+                slab.frame_in_place(packet.offset, packet.len, headers, total)
             } else {
                 None
             };
-            let at = match framed {
+            let ptr = match framed {
                 Some(at) => at,
                 None => {
-                    let payload = slab.slice(packet.at, packet.len).ok_or(Errno::EFAULT)?;
-                    let Some(segment) = self.staging.get_mut(*used..*used + total) else {
+                    let payload = slab.slice(packet.offset, packet.len).ok_or(Errno::EFAULT)?;
+                    let Some(segment) = self.staging.get_mut(*staging_used..*staging_used + total)
+                    else {
                         return Ok(None);
                     };
-                    *used += total;
+                    *staging_used += total;
                     stage(segment, packet, payload);
                     segment.as_ptr()
                 }
             };
-            match pieces[..count].last_mut() {
+            match iovecs[..count].last_mut() {
                 Some(last)
-                    if last.iov_base.cast_const().wrapping_byte_add(last.iov_len) == at.cast() =>
+                    if last.iov_base.cast_const().wrapping_byte_add(last.iov_len) == ptr.cast() =>
                 {
                     last.iov_len += total;
                 }
                 _ => {
-                    pieces[count] = raw_part(at, total);
+                    iovecs[count] = raw_iovec(ptr, total);
                     count += 1;
                 }
             }
-            if packet.more.len > 0 {
-                pieces[count] = elsewhere(packet);
-                pieces[count + 1] = part(&[0; 16][..padding]);
+            if packet.user_bytes.len > 0 {
+                iovecs[count] = user_iovec(packet);
+                iovecs[count + 1] = iovec(&[0; 16][..padding]);
                 count += if padding > 0 { 2 } else { 1 };
             }
         }
@@ -292,52 +313,52 @@ impl Udp {
 
 /// Writes a packet with its length before it; what is left of the segment is padding.
 fn stage(segment: &mut [u8], packet: &Packet<'_>, payload: *const u8) {
-    let (head, rest) = segment.split_at_mut(PREFIX + packet.header.len());
-    let (prefix, header) = head.split_at_mut(PREFIX);
+    let (headers, rest) = segment.split_at_mut(LENGTH_PREFIX_LEN + packet.header.len());
+    let (prefix, header) = headers.split_at_mut(LENGTH_PREFIX_LEN);
     prefix.copy_from_slice(&self::prefix(packet));
     header.copy_from_slice(packet.header);
-    let (inside, padding) = rest.split_at_mut(packet.len);
+    let (target, padding) = rest.split_at_mut(packet.len);
     // SAFETY: readable by the slab's promise for as many bytes as `inside` has.
-    unsafe { inside.as_mut_ptr().copy_from_nonoverlapping(payload, inside.len()) };
+    unsafe { target.as_mut_ptr().copy_from_nonoverlapping(payload, target.len()) };
     padding.fill(0);
 }
 
-fn prefix(packet: &Packet<'_>) -> [u8; PREFIX] {
-    (packet.total() as u16).to_be_bytes()
+fn prefix(packet: &Packet<'_>) -> [u8; LENGTH_PREFIX_LEN] {
+    (packet.total_len() as u16).to_be_bytes()
 }
 
-fn elsewhere(packet: &Packet<'_>) -> libc::iovec {
-    raw_part(packet.more.at as *const u8, packet.more.len)
+fn user_iovec(packet: &Packet<'_>) -> libc::iovec {
+    raw_iovec(packet.user_bytes.addr as *const u8, packet.user_bytes.len)
 }
 
-fn raw_part(at: *const u8, len: usize) -> libc::iovec {
-    libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len }
+fn raw_iovec(ptr: *const u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: ptr.cast_mut().cast(), iov_len: len }
 }
 
-fn part(bytes: &[u8]) -> libc::iovec {
-    raw_part(bytes.as_ptr(), bytes.len())
+fn iovec(bytes: &[u8]) -> libc::iovec {
+    raw_iovec(bytes.as_ptr(), bytes.len())
 }
 
 /// One datagram of one or several parts, which the callers have found readable.
 #[inline]
-fn send_parts(
+fn send_iovecs(
     socket: &OwnedFd,
     to: Option<&Destination>,
-    parts: &mut [libc::iovec],
+    iovecs: &mut [libc::iovec],
 ) -> nix::Result<()> {
-    let (name, name_len) = to.map_or(transfer::NO_NAME, Destination::name);
-    if let [one] = parts {
+    let (addr, addr_len) = to.map_or(socket_io::NO_ADDRESS, Destination::sockaddr);
+    if let [one] = iovecs {
         // SAFETY: a readable part, and a name in its peer or none.
         return unsafe {
-            transfer::send(socket, one.iov_base.cast(), one.iov_len, (name, name_len))
+            socket_io::send(socket, one.iov_base.cast(), one.iov_len, (addr, addr_len))
         };
     }
     // SAFETY: plain data; all zero is an empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-    message.msg_name = name;
-    message.msg_namelen = name_len;
-    message.msg_iov = parts.as_mut_ptr();
-    message.msg_iovlen = parts.len() as _;
+    message.msg_name = addr;
+    message.msg_namelen = addr_len;
+    message.msg_iov = iovecs.as_mut_ptr();
+    message.msg_iovlen = iovecs.len() as _;
     let (socket, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
     // SAFETY: the message points to readable parts, and to a name in its peer or none.
     let code = unsafe { libc::sendmsg(socket, &raw const message, flags) };
@@ -345,7 +366,7 @@ fn send_parts(
 }
 
 /// Asks for segments of that length.
-fn segment(message: &mut libc::msghdr, control: &mut Control, len: u16) {
+fn set_segment_len(message: &mut libc::msghdr, control: &mut CmsgBuffer, len: u16) {
     // SAFETY: arithmetic alone.
     let space = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
     message.msg_control = control.0.as_mut_ptr().cast();

@@ -2,20 +2,20 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Xdp, raw};
+use super::{Xdp, ether_header};
 use crate::device::ethernet::wire::{Received, pool};
 
 impl Xdp {
     #[inline]
     pub fn receive(&mut self, out: &mut [Received]) -> usize {
-        if self.unkicked {
-            self.kick();
+        if self.wakeup_pending {
+            self.wake_kernel();
         }
-        let (mut count, mut taken) = (0, false);
+        let (mut count, mut has_entries) = (0, false);
         while count < out.len()
-            && let Some(entry) = self.receiving.take()
+            && let Some(entry) = self.rx_ring.pop()
         {
-            taken = true;
+            has_entries = true;
             match self.accept(entry) {
                 Some(packet) => {
                     out[count] = packet;
@@ -24,8 +24,8 @@ impl Xdp {
                 None => self.stats.malformed += 1,
             }
         }
-        if taken {
-            self.receiving.free();
+        if has_entries {
+            self.rx_ring.release_taken();
             self.stats.received += count as u64;
         }
         count
@@ -33,8 +33,8 @@ impl Xdp {
 
     /// The packet in a frame. What is none goes back to the kernel, if it is a frame at all.
     fn accept(&mut self, entry: libc::xdp_desc) -> Option<Received> {
-        let frame = self.umem.frame(entry.addr, entry.len as usize)?;
-        if !self.frames.hold(frame.buffer) {
+        let frame = self.umem.locate_frame(entry.addr, entry.len as usize)?;
+        if !self.chunks.hold(frame.buffer) {
             return None;
         }
         let packet = self.check(frame);
@@ -45,22 +45,22 @@ impl Xdp {
     }
 
     fn check(&self, frame: Received) -> Option<Received> {
-        let at = self.umem.pointer(frame);
+        let ptr = self.umem.pointer(frame);
         let len = frame.len as usize;
-        if at.is_null() || len < raw::HEADER {
+        if ptr.is_null() || len < ether_header::HEADER {
             return None;
         }
-        let header = pool::copy_head::<{ raw::HEADER }>(at);
-        let len = raw::check(&header, len, self.own.port)?;
-        let offset = frame.offset + raw::HEADER as u32;
+        let header = pool::copy_prefix::<{ ether_header::HEADER }>(ptr);
+        let len = ether_header::packet_len(&header, len, self.local.port)?;
+        let offset = frame.offset + ether_header::HEADER as u32;
         Some(Received { buffer: frame.buffer, offset, len: len as u32 })
     }
 
     #[inline]
     pub fn release(&mut self, buffer: u32) {
-        if self.frames.release(buffer) {
+        if self.chunks.release(buffer) {
             // It has as many places as there are chunks, so there is one.
-            self.fill.push(self.umem.at(buffer));
+            self.fill_ring.push(self.umem.chunk_offset(buffer));
         }
     }
 }

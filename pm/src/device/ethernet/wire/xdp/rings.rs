@@ -4,7 +4,7 @@
 // UNSAFETY: reads and writes mappings that the kernel shares.
 #![expect(unsafe_code)]
 
-use super::umem::{RECEIVE, SEND};
+use super::umem::{RECEIVE_CHUNKS, SEND_CHUNKS};
 use crate::device::ethernet::wire::sockopt;
 use crate::sync::{AtomicU32, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Which ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum XskRingKind {
     /// Chunks for the kernel to receive into.
     Fill,
     /// Chunks that the kernel has sent.
@@ -25,74 +25,79 @@ pub enum Which {
 }
 
 /// A mapped ring of entries that any bits are valid for.
-pub struct Ring<T> {
+pub struct XskRing<T> {
     map: MmapRaw,
-    producer: usize,
-    consumer: usize,
-    flags: usize,
-    entries: usize,
-    size: u32,
+    producer_offset: usize,
+    consumer_offset: usize,
+    flags_offset: usize,
+    entries_offset: usize,
+    capacity: u32,
     /// The own index: the producer's of rings that we fill, else the consumer's.
-    own: u32,
+    local_index: u32,
     /// The other's, as last seen.
-    other: u32,
-    of: PhantomData<T>,
+    cached_kernel_index: u32,
+    marker: PhantomData<T>,
 }
 
-impl<T: Copy> Ring<T> {
-    pub fn map(socket: BorrowedFd<'_>, which: Which) -> std::io::Result<Ring<T>> {
-        let all: libc::xdp_mmap_offsets =
+impl<T: Copy> XskRing<T> {
+    pub fn map(socket: BorrowedFd<'_>, kind: XskRingKind) -> std::io::Result<XskRing<T>> {
+        let all_offsets: libc::xdp_mmap_offsets =
             sockopt::get(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)?;
-        let (offsets, page, size) = match which {
-            Which::Fill => (all.fr, libc::XDP_UMEM_PGOFF_FILL_RING, RECEIVE),
-            Which::Completion => (all.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING, SEND),
-            Which::Receive => (all.rx, libc::XDP_PGOFF_RX_RING as u64, RECEIVE),
-            Which::Send => (all.tx, libc::XDP_PGOFF_TX_RING as u64, SEND),
+        let (offsets, page, size) = match kind {
+            XskRingKind::Fill => (all_offsets.fr, libc::XDP_UMEM_PGOFF_FILL_RING, RECEIVE_CHUNKS),
+            XskRingKind::Completion => {
+                (all_offsets.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING, SEND_CHUNKS)
+            }
+            XskRingKind::Receive => {
+                (all_offsets.rx, libc::XDP_PGOFF_RX_RING as u64, RECEIVE_CHUNKS)
+            }
+            XskRingKind::Send => (all_offsets.tx, libc::XDP_PGOFF_TX_RING as u64, SEND_CHUNKS),
         };
         let len = offsets.desc as usize + size * size_of::<T>();
         let map =
             MmapOptions::new().offset(page).len(len).populate().map_raw(socket.as_raw_fd())?;
-        let inside = |at: u64| at as usize + size_of::<u32>() <= len && at.is_multiple_of(4);
+        let is_inside =
+            |offset: u64| offset as usize + size_of::<u32>() <= len && offset.is_multiple_of(4);
         let words = [offsets.producer, offsets.consumer, offsets.flags];
         let aligned = offsets.desc.is_multiple_of(align_of::<T>() as u64);
-        if !words.into_iter().all(inside) || !aligned {
+        if !words.into_iter().all(is_inside) || !aligned {
             return Err(std::io::Error::other("the kernel's offsets make no sense"));
         }
-        let mut ring = Ring {
+        let mut ring = XskRing {
             map,
-            producer: offsets.producer as usize,
-            consumer: offsets.consumer as usize,
-            flags: offsets.flags as usize,
-            entries: offsets.desc as usize,
-            size: size as u32,
-            own: 0,
-            other: 0,
-            of: PhantomData,
+            producer_offset: offsets.producer as usize,
+            consumer_offset: offsets.consumer as usize,
+            flags_offset: offsets.flags as usize,
+            entries_offset: offsets.desc as usize,
+            capacity: size as u32,
+            local_index: 0,
+            cached_kernel_index: 0,
+            marker: PhantomData,
         };
-        let ours = matches!(which, Which::Fill | Which::Send);
-        (ring.own, ring.other) = if ours {
-            (ring.load(ring.producer), ring.load(ring.consumer))
+        let is_producer = matches!(kind, XskRingKind::Fill | XskRingKind::Send);
+        (ring.local_index, ring.cached_kernel_index) = if is_producer {
+            (ring.load(ring.producer_offset), ring.load(ring.consumer_offset))
         } else {
-            (ring.load(ring.consumer), ring.load(ring.producer))
+            (ring.load(ring.consumer_offset), ring.load(ring.producer_offset))
         };
         Ok(ring)
     }
 
-    fn word(&self, at: usize) -> &AtomicU32 {
+    fn atomic_at(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: an aligned word inside the mapping, checked when it was made; both sides access
         // it atomically.
-        unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
+        unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(offset).cast()) }
     }
 
-    fn load(&self, at: usize) -> u32 {
+    fn load(&self, offset: usize) -> u32 {
         // With the kernel's store after it wrote, or read, the entries.
-        self.word(at).load(Ordering::Acquire)
+        self.atomic_at(offset).load(Ordering::Acquire)
     }
 
     fn entry(&self, index: u32) -> *mut T {
-        let at = self.entries + (index & (self.size - 1)) as usize * size_of::<T>();
+        let offset = self.entries_offset + (index & (self.capacity - 1)) as usize * size_of::<T>();
         // SAFETY: inside the mapping by the mask.
-        unsafe { self.map.as_mut_ptr().add(at).cast() }
+        unsafe { self.map.as_mut_ptr().add(offset).cast() }
     }
 
     fn read(&self, index: u32) -> T {
@@ -102,8 +107,8 @@ impl<T: Copy> Ring<T> {
 
     /// Entries between consumer and producer, without taking them.
     pub fn pending(&self) -> impl Iterator<Item = T> + '_ {
-        let (from, to) = (self.load(self.consumer), self.load(self.producer));
-        let count = to.wrapping_sub(from).min(self.size);
+        let (from, to) = (self.load(self.consumer_offset), self.load(self.producer_offset));
+        let count = to.wrapping_sub(from).min(self.capacity);
         (0..count).map(move |k| self.read(from.wrapping_add(k)))
     }
 
@@ -118,52 +123,52 @@ impl<T: Copy> Ring<T> {
     /// Adds an entry that becomes visible with `publish`.
     #[inline]
     pub fn stage(&mut self, value: T) -> bool {
-        if self.own.wrapping_sub(self.other) >= self.size {
-            self.other = self.load(self.consumer);
-            if self.own.wrapping_sub(self.other) >= self.size {
+        if self.local_index.wrapping_sub(self.cached_kernel_index) >= self.capacity {
+            self.cached_kernel_index = self.load(self.consumer_offset);
+            if self.local_index.wrapping_sub(self.cached_kernel_index) >= self.capacity {
                 return false;
             }
         }
         // SAFETY: inside the mapping; the entry is ours until published.
-        unsafe { self.entry(self.own).write_volatile(value) };
-        self.own = self.own.wrapping_add(1);
+        unsafe { self.entry(self.local_index).write_volatile(value) };
+        self.local_index = self.local_index.wrapping_add(1);
         true
     }
 
     #[inline]
     pub fn publish(&self) {
-        self.word(self.producer).store(self.own, Ordering::Release);
+        self.atomic_at(self.producer_offset).store(self.local_index, Ordering::Release);
     }
 
     /// Takes an entry; it stays the kernel's until `free`.
     #[inline]
-    pub fn take(&mut self) -> Option<T> {
-        if self.own == self.other {
-            self.other = self.load(self.producer);
-            if self.own == self.other {
+    pub fn pop(&mut self) -> Option<T> {
+        if self.local_index == self.cached_kernel_index {
+            self.cached_kernel_index = self.load(self.producer_offset);
+            if self.local_index == self.cached_kernel_index {
                 return None;
             }
         }
-        let value = self.read(self.own);
-        self.own = self.own.wrapping_add(1);
+        let value = self.read(self.local_index);
+        self.local_index = self.local_index.wrapping_add(1);
         Some(value)
     }
 
     /// Gives the entries that were taken back to the kernel.
     #[inline]
-    pub fn free(&self) {
-        self.word(self.consumer).store(self.own, Ordering::Release);
+    pub fn release_taken(&self) {
+        self.atomic_at(self.consumer_offset).store(self.local_index, Ordering::Release);
     }
 
     /// Whether the kernel has not taken all of what we added.
     #[inline]
     pub fn is_pending(&self) -> bool {
-        self.load(self.consumer) != self.own
+        self.load(self.consumer_offset) != self.local_index
     }
 
     /// Whether the kernel asks to be called.
     #[inline]
     pub fn needs_wakeup(&self) -> bool {
-        self.load(self.flags) & libc::XDP_RING_NEED_WAKEUP != 0
+        self.load(self.flags_offset) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }

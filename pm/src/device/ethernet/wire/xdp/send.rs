@@ -4,54 +4,55 @@
 // UNSAFETY: copies from the send slab; a call that makes the kernel look.
 #![expect(unsafe_code)]
 
-use super::{Xdp, raw};
-use crate::device::ethernet::wire::{Elsewhere, Packet, Slab, transfer};
-use crate::remote::{PARTS, Part};
+use super::{Xdp, ether_header};
+use crate::device::ethernet::wire::{Packet, SendMemory, UserBytes, socket_io};
+use crate::rma::{IoSegment, MAX_SEGMENTS};
 use nix::errno::Errno;
 
 /// Calls to the kernel for one batch; each takes up to 32 frames.
-const KICKS: usize = 32;
+const MAX_WAKEUPS: usize = 32;
 
 impl Xdp {
     #[inline]
-    pub fn send(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
+    pub fn send(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
         let mut done = 0;
-        for some in batch.chunks(PARTS) {
-            let taken = self.put(slab, some);
-            done += taken;
-            if taken < some.len() {
+        for sub_batch in batch.chunks(MAX_SEGMENTS) {
+            let staged = self.stage_packets(slab, sub_batch);
+            done += staged;
+            if staged < sub_batch.len() {
                 break;
             }
         }
-        self.sending.publish();
+        self.tx_ring.publish();
         if done > 0 {
-            self.kick();
+            self.wake_kernel();
         }
         done
     }
 
     /// Puts packets into the ring, and answers how many there was room for.
-    fn put(&mut self, slab: &Slab, batch: &[Packet<'_>]) -> usize {
-        let mut chunks = [None; PARTS];
-        let (mut done, mut gathers) = (0, false);
+    fn stage_packets(&mut self, slab: &SendMemory, batch: &[Packet<'_>]) -> usize {
+        let mut chunks = [None; MAX_SEGMENTS];
+        let (mut done, mut has_user_bytes) = (0, false);
         for (packet, chunk) in batch.iter().zip(&mut chunks) {
-            match self.begin(slab, packet) {
+            match self.write_packet(slab, packet) {
                 Ok(written) => *chunk = Some(written),
-                Err(Some(errno)) => self.lost(errno),
+                Err(Some(errno)) => self.on_send_failed(errno),
                 Err(None) => break,
             }
-            gathers |= packet.more.len > 0;
+            has_user_bytes |= packet.user_bytes.len > 0;
             done += 1;
         }
         let (batch, chunks) = (&batch[..done], &mut chunks[..done]);
-        if gathers {
+        if has_user_bytes {
             self.gather(batch, chunks);
         }
         for (packet, chunk) in batch.iter().zip(chunks) {
             let Some(chunk) = *chunk else { continue };
-            let (addr, len) = (self.umem.at(chunk), (raw::HEADER + packet.total()) as u32);
+            let (addr, len) =
+                (self.umem.chunk_offset(chunk), (ether_header::HEADER + packet.total_len()) as u32);
             // It has as many places as there are chunks.
-            self.sending.stage(libc::xdp_desc { addr, len, options: 0 });
+            self.tx_ring.stage(libc::xdp_desc { addr, len, options: 0 });
             self.stats.sent += 1;
         }
         done
@@ -59,17 +60,24 @@ impl Xdp {
 
     /// Writes all of a packet but what lies elsewhere to a chunk. None inside: there is none; else
     /// why it may not travel.
-    fn begin(&mut self, slab: &Slab, packet: &Packet<'_>) -> Result<u32, Option<Errno>> {
+    fn write_packet(
+        &mut self,
+        slab: &SendMemory,
+        packet: &Packet<'_>,
+    ) -> Result<u32, Option<Errno>> {
         let (payload, header) = self.header(slab, packet).ok_or(Errno::EMSGSIZE)?;
         // Nothing leaves the ring while the link is down: that is no full queue.
-        let chunk = self.chunk().ok_or(self.down)?;
-        let inner = packet.header;
-        let parts =
-            [(header.as_ptr(), raw::HEADER), (inner.as_ptr(), inner.len()), (payload, packet.len)];
+        let chunk = self.acquire_chunk().ok_or(self.send_error)?;
+        let machine_header = packet.header;
+        let parts = [
+            (header.as_ptr(), ether_header::HEADER),
+            (machine_header.as_ptr(), machine_header.len()),
+            (payload, packet.len),
+        ];
         // SAFETY: headers by their slices, the payload by the slab's promise.
-        let written = unsafe { self.umem.write(chunk, parts, packet.more.len) };
+        let written = unsafe { self.umem.write(chunk, parts, packet.user_bytes.len) };
         written.then_some(chunk).ok_or_else(|| {
-            self.frames.give(chunk);
+            self.chunks.release_send(chunk);
             Some(Errno::EMSGSIZE)
         })
     }
@@ -77,94 +85,103 @@ impl Xdp {
     /// Copies what lies elsewhere behind what is in the chunks; those of which that is not to be
     /// had are taken back.
     fn gather(&mut self, batch: &[Packet<'_>], chunks: &mut [Option<u32>]) {
-        let mut begin = 0;
-        while begin < batch.len() {
-            let (mut parts, mut count) = ([Part::default(); PARTS], 0);
-            let (from, mut end) = (batch[begin].more.at, batch[begin].more.at);
-            for (packet, chunk) in batch[begin..].iter().zip(&chunks[begin..]) {
-                let (Some(chunk), Elsewhere { at, len }) = (*chunk, packet.more) else { break };
-                if at != end || len == 0 {
+        let mut start = 0;
+        while start < batch.len() {
+            let (mut parts, mut count) = ([IoSegment::default(); MAX_SEGMENTS], 0);
+            let (source, mut end) = (batch[start].user_bytes.addr, batch[start].user_bytes.addr);
+            for (packet, chunk) in batch[start..].iter().zip(&chunks[start..]) {
+                let (Some(chunk), UserBytes { addr, len }) = (*chunk, packet.user_bytes) else {
+                    break;
+                };
+                if addr != end || len == 0 {
                     break;
                 }
-                let before = raw::HEADER + packet.total() - len;
-                parts[count] = Part { at: self.umem.inside(chunk, before, len).addr(), len };
+                let offset = ether_header::HEADER + packet.total_len() - len;
+                parts[count] =
+                    IoSegment { addr: self.umem.chunk_ptr(chunk, offset, len).addr(), len };
                 (count, end) = (count + 1, end + len);
             }
-            let run = begin..begin + count;
+            let run = start..start + count;
             // SAFETY: inside chunks that are ours, by `begin`.
-            if unsafe { self.copier.gather(from, &parts[..count]) }.is_err() {
+            if unsafe { self.copier.gather(source, &parts[..count]) }.is_err() {
                 for (i, part) in run.zip(parts) {
                     // SAFETY: as above.
-                    let alone = unsafe { self.copier.gather(batch[i].more.at, &[part]) };
-                    if alone.is_err()
+                    let copied = unsafe { self.copier.gather(batch[i].user_bytes.addr, &[part]) };
+                    if copied.is_err()
                         && let Some(chunk) = chunks[i].take()
                     {
-                        self.frames.give(chunk);
-                        self.lost(Errno::EFAULT);
+                        self.chunks.release_send(chunk);
+                        self.on_send_failed(Errno::EFAULT);
                     }
                 }
             }
-            begin += count.max(1);
+            start += count.max(1);
         }
     }
 
     /// Payload and frame header; None: the packet may not travel.
-    fn header(&self, slab: &Slab, packet: &Packet<'_>) -> Option<(*const u8, [u8; raw::HEADER])> {
+    fn header(
+        &self,
+        slab: &SendMemory,
+        packet: &Packet<'_>,
+    ) -> Option<(*const u8, [u8; ether_header::HEADER])> {
         let (to, mtu) = *self.peers.get(packet.to as usize)?;
-        let payload = slab.slice(packet.at, packet.len)?;
-        let total = packet.total();
-        (total > 0 && total <= mtu).then(|| (payload, raw::header(to, self.own.mac, total)))
+        let payload = slab.slice(packet.offset, packet.len)?;
+        let total = packet.total_len();
+        (total > 0 && total <= mtu)
+            .then(|| (payload, ether_header::header(to, self.local.mac, total)))
     }
 
     /// A free send chunk, looking for completed ones if need be.
     #[inline]
-    fn chunk(&mut self) -> Option<u32> {
-        if let Some(frame) = self.frames.take() {
-            return Some(frame);
+    fn acquire_chunk(&mut self) -> Option<u32> {
+        if let Some(chunk) = self.chunks.acquire_send() {
+            return Some(chunk);
         }
-        self.collect();
-        if self.frames.is_sent_out() && self.unkicked {
-            self.kick();
+        self.reclaim_completed();
+        if self.chunks.has_no_free_send() && self.wakeup_pending {
+            self.wake_kernel();
         }
-        self.frames.take()
+        self.chunks.acquire_send()
     }
 
     /// Takes back what the kernel has sent.
-    fn collect(&mut self) {
-        while let Some(at) = self.completion.take() {
-            if let Some(frame) = self.umem.number(at) {
-                self.frames.give(frame);
+    fn reclaim_completed(&mut self) {
+        while let Some(offset) = self.completion_ring.pop() {
+            if let Some(chunk) = self.umem.chunk_index(offset) {
+                self.chunks.release_send(chunk);
             }
         }
-        self.completion.free();
+        self.completion_ring.release_taken();
     }
 
     /// Has the kernel send what is in the ring.
-    pub fn kick(&mut self) {
-        self.unkicked = false;
-        for _ in 0..KICKS {
-            if !self.sending.is_pending() || !self.sending.needs_wakeup() {
+    pub fn wake_kernel(&mut self) {
+        self.wakeup_pending = false;
+        for _ in 0..MAX_WAKEUPS {
+            if !self.tx_ring.is_pending() || !self.tx_ring.needs_wakeup() {
                 return;
             }
             self.stats.send_calls += 1;
             // SAFETY: an empty message: no memory is involved.
-            let called =
-                unsafe { transfer::send(&self.socket, std::ptr::null(), 0, transfer::NO_NAME) };
-            match called {
+            let result = unsafe {
+                socket_io::send(&self.socket, std::ptr::null(), 0, socket_io::NO_ADDRESS)
+            };
+            match result {
                 // Busy: the interface dropped a frame, for want of a carrier or of room.
                 Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::EBUSY) => {
-                    self.down = None;
-                    self.collect();
+                    self.send_error = None;
+                    self.reclaim_completed();
                 }
                 // No memory now; the next call tries again.
                 Err(Errno::ENOBUFS) => break,
                 Err(errno) => {
-                    self.down = Some(errno);
-                    self.fault = Some(super::Fault(errno));
+                    self.send_error = Some(errno);
+                    self.fault = Some(super::WireFault(errno));
                     break;
                 }
             }
         }
-        self.unkicked = self.sending.is_pending();
+        self.wakeup_pending = self.tx_ring.is_pending();
     }
 }

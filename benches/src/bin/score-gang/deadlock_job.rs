@@ -1,0 +1,59 @@
+//! A job that comes to a deadlock, and how long that takes to be found.
+
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+
+use score_runtime::Net;
+
+use crate::run_gaps::{now_ns, print_distribution};
+use crate::testbed::{GangTestbed, Workload};
+use crate::{BenchResult, number};
+
+/// Nanoseconds for which a job computes at most: as long as some slices, so that it becomes idle
+/// anywhere in one.
+const MAX_COMPUTE_INTERVAL_NS: u64 = 100_000_000;
+
+/// The job: computes for a while, says in a file of its node that it becomes idle, and waits for a
+/// message that nobody sends.
+pub fn wait(path: &str) -> BenchResult<()> {
+    score_runtime::initialize();
+    let net = Net::open(0).ok_or("hang needs two nodes: scrun -nodes=2 score-gang hang FILE")?;
+    let begin = now_ns()?;
+    // Both nodes for as long.
+    let deadline_ns =
+        begin + u64::from(std::process::id()).wrapping_mul(0x9e37_79b9) % MAX_COMPUTE_INTERVAL_NS;
+    while now_ns()? < deadline_ns {
+        black_box(begin);
+    }
+    let path = format!("{path}.{}", score_runtime::self_node());
+    fs::write(&path, now_ns()?.to_le_bytes()).map_err(|error| format!("{path}: {error}"))?;
+    score_runtime::become_idle();
+    while net.try_receive().map_err(|error| format!("network: {error}"))?.is_none() {}
+    Ok(())
+}
+
+/// Prints how long after the last process became idle a line said so, by slices of so many ms
+/// beside another job, or alone.
+pub fn run(slice: &str, rounds: u32, alone: bool) -> BenchResult<()> {
+    let mut testbed = GangTestbed::new(slice, &[2])?;
+    let _other_job = (!alone).then(|| testbed.start(Workload::PingPong, "8")).transpose()?;
+    let mut times = Vec::new();
+    for _ in 0..rounds {
+        let (found_at_ns, files) = testbed.deadlock()?;
+        let idle_at_ns =
+            files.iter().map(|file| read_time_ns(file)).collect::<BenchResult<Vec<u64>>>()?;
+        times.push(found_at_ns.saturating_sub(idle_at_ns.into_iter().max().unwrap_or(found_at_ns)));
+    }
+    let two_slices_ns = u64::from(number(slice)?) * 2_000_000;
+    let within = times.iter().filter(|time| **time <= two_slices_ns).count();
+    print_distribution("deadlock found after", times);
+    println!("within two slices: {within} of {rounds}");
+    Ok(())
+}
+
+fn read_time_ns(path: &Path) -> BenchResult<u64> {
+    let error_text = |fault: String| format!("{}: {fault}", path.display());
+    let bytes = fs::read(path).map_err(|error| error_text(error.to_string()))?;
+    bytes.try_into().map(u64::from_le_bytes).map_err(|_| error_text("no time".to_owned()))
+}

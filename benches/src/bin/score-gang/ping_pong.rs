@@ -1,0 +1,68 @@
+//! The job: two processes that bounce a message, compute before they answer, and never sleep.
+//!
+//! What a message takes depends on how far apart the two processors are, and a hypervisor changes
+//! that by a factor of three from one second to the next. Computing is most of a round trip here,
+//! so that it shows what the scheduler takes and not where the processors were.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use score_runtime::Net;
+
+use crate::BenchResult;
+
+/// Steps of a generator of random numbers before each answer: some 10 us.
+const COMPUTE_STEPS: u64 = 5_000;
+/// Time between two notes of the progress: short beside a slice.
+const PROGRESS_INTERVAL: Duration = Duration::from_micros(500);
+const MESSAGE: [u8; 8] = [7; 8];
+
+/// Plays until it is killed; node 0 writes how many round trips there were.
+pub fn run(path: &str) -> BenchResult<()> {
+    score_runtime::initialize();
+    let net = Net::open(0).ok_or("turns needs two nodes: scrun -nodes=2 score-gang turns FILE")?;
+    let network_error = |error: std::io::Error| format!("network: {error}");
+    if net.self_node() > 0 {
+        loop {
+            receive(&net).map_err(network_error)?;
+            compute();
+            send(&net, 0).map_err(network_error)?;
+        }
+    }
+    let file_error = |error: std::io::Error| format!("{path}: {error}");
+    let file = File::options().write(true).open(path).map_err(file_error)?;
+    let (mut count, mut noted_at) = (0_u64, Instant::now());
+    loop {
+        send(&net, 1).map_err(network_error)?;
+        receive(&net).map_err(network_error)?;
+        compute();
+        count += 1;
+        if noted_at.elapsed() >= PROGRESS_INTERVAL {
+            file.write_all_at(&count.to_le_bytes(), 0).map_err(file_error)?;
+            noted_at = Instant::now();
+        }
+    }
+}
+
+/// The same amount each time, each step waiting for the one before.
+fn compute() {
+    let mut value = black_box(1_u64);
+    for _ in 0..COMPUTE_STEPS {
+        value ^= value << 13;
+        value ^= value >> 7;
+        value ^= value << 17;
+    }
+    black_box(value);
+}
+
+fn send(net: &Net, node: usize) -> std::io::Result<()> {
+    while !net.try_send(node, &MESSAGE)? {}
+    Ok(())
+}
+
+fn receive(net: &Net) -> std::io::Result<()> {
+    while net.try_receive()?.is_none() {}
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! One of the two processes: tells its address, learns the other's, and measures (0) or serves (1).
+
+use crate::raw_packets::{self, RawEndpoint};
+use crate::{BenchResult, hosts, node, tcp};
+use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference};
+use std::io::{Write, stdin, stdout};
+use std::time::Duration;
+
+/// Before a wire's name: the device over it.
+pub const DEVICE_PREFIX: &str = "pm-";
+
+/// Says a line to the controller.
+pub fn write_line(line: &str) -> BenchResult<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// Hears one.
+pub fn read_line() -> BenchResult<String> {
+    let mut line = String::new();
+    stdin().read_line(&mut line)?;
+    Ok(line.trim().to_owned())
+}
+
+/// `latency|bandwidth WIRE 0|1 HOST CORE SECONDS LINKS LOSS`.
+pub fn run(words: &[String]) -> BenchResult<()> {
+    let [measurement, wire, role, host, core, seconds, links, loss] = words else {
+        return Err("end: wrong number of words".into());
+    };
+    hosts::enter(host, core.parse()?)?;
+    let time = Duration::from_secs_f64(seconds.parse()?);
+    let is_measuring = role == "0";
+    if wire == "tcp" {
+        return tcp::run(is_measuring, time);
+    }
+    if let Some(wire) = wire.strip_prefix(DEVICE_PREFIX) {
+        let links: Vec<_> = (0..links.parse()?).map(hosts::link).collect();
+        return node::run(measurement, role.parse()?, wire, time, (&links, loss));
+    }
+    let endpoint = WireEndpoint::open(&WireOptions::on_interface(
+        WirePreference::parse(wire)?,
+        &hosts::link(0),
+    ))?;
+    let mut wire_endpoint = RawEndpoint::attach(endpoint)?;
+    wire_endpoint.set_peer(&exchange(&wire_endpoint.address())?)?;
+    match (measurement.as_str(), is_measuring) {
+        ("latency", true) => write_line(&raw_packets::ping(&mut wire_endpoint, time)?),
+        ("latency", false) => raw_packets::echo(&mut wire_endpoint),
+        ("bandwidth", true) => {
+            write_line(&format!("{:.3}", raw_packets::sink(&mut wire_endpoint, time)?))
+        }
+        ("bandwidth", false) => raw_packets::source(&mut wire_endpoint),
+        _ => Err(format!("end: {measurement}?").into()),
+    }
+}
+
+/// Tells the own address and answers the other's.
+pub fn exchange(local_address: &[u8]) -> BenchResult<Vec<u8>> {
+    write_line(&hex(local_address))?;
+    unhex(&read_line()?)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> BenchResult<Vec<u8>> {
+    let digits: Vec<_> = text.bytes().collect();
+    let byte = |pair: &[u8]| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?);
+    digits.chunks(2).map(byte).collect()
+}

@@ -1,0 +1,60 @@
+//! The words of a command line: `-name`, `-name VALUE` and others; two minuses do as well as one.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::slice::Iter;
+
+use score_hosts::name_suggestion::nearest;
+
+/// What stands behind a command's name.
+#[derive(Debug)]
+pub struct Args<'a>(Iter<'a, OsString>);
+
+/// One of them.
+#[derive(Debug)]
+pub struct Arg<'a>(Cow<'a, str>);
+
+impl<'a> Args<'a> {
+    /// All of them.
+    pub fn new(args: &'a [OsString]) -> Self {
+        Self(args.iter())
+    }
+
+    /// The value of the option that has just been read.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn value(&mut self, option: &Arg<'_>) -> Result<&'a OsString, String> {
+        self.0.next().ok_or_else(|| format!("{}: its value is missing", option.0))
+    }
+}
+
+impl<'a> Iterator for Args<'a> {
+    type Item = Arg<'a>;
+
+    fn next(&mut self) -> Option<Arg<'a>> {
+        self.0.next().map(|arg| Arg(arg.to_string_lossy()))
+    }
+}
+
+impl Arg<'_> {
+    /// As it stands there.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    /// The option's name, if it is one.
+    pub fn option(&self) -> Option<&str> {
+        let name = self.0.strip_prefix('-')?;
+        Some(name.strip_prefix('-').unwrap_or(name))
+    }
+
+    /// Says that there is no such option, and which of `names` may be meant.
+    pub fn unknown(&self, names: &[&'static str]) -> String {
+        let suggestion = self.option().and_then(|name| nearest(name, names.iter().copied()));
+        let hint = suggestion
+            .map(|suggestion| format!("; did you mean -{suggestion}?"))
+            .unwrap_or_default();
+        format!("{}: unknown option{hint}", self.0)
+    }
+}

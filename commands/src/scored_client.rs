@@ -1,0 +1,156 @@
+//! Asking the scored of this host, in multi-user mode.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{User, getuid};
+use score_proto::PROTOCOL_VERSION;
+use score_proto::client_session::{self, JobMessage, SESSION_JOB, ServerMessageDecoder};
+use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
+use score_proto::message::{ClientMessage, ConsoleRequest, Login, OsBytes, ServerMessage};
+
+/// How long an answer may take.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A question, and the answer as it comes.
+#[derive(Debug)]
+pub struct QueryStream {
+    socket: UnixStream,
+    decoder: ServerMessageDecoder,
+    path: PathBuf,
+    /// When something has come last.
+    last_received_at: Instant,
+}
+
+/// What an answer has brought.
+#[derive(Debug)]
+pub enum Reply {
+    /// This.
+    Message(ServerMessage),
+    /// Nothing yet.
+    Pending,
+    /// It is complete.
+    End,
+}
+
+/// Whether there is something to read, or the end, within `limit`.
+///
+/// # Errors
+/// As ppoll(2).
+pub fn is_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    match ppoll(&mut [PollFd::new(fd, PollFlags::POLLIN)], Some(TimeSpec::from(timeout)), None) {
+        Err(Errno::EINTR) => Ok(false),
+        ready => Ok(ready? > 0),
+    }
+}
+
+impl QueryStream {
+    /// Asks the scored that listens at `socket`, or where the environment says.
+    ///
+    /// # Errors
+    /// One line: nobody is there.
+    pub fn open(request: ConsoleRequest, socket: Option<PathBuf>) -> Result<Self, String> {
+        let from_env = || std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
+        let path = socket.or_else(from_env).unwrap_or_else(|| DEFAULT_SOCKET.into());
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
+                "no scored serves this host ({}: {error}); an operator starts one",
+                path.display()
+            ),
+            _ => format!("the scored of this host ({}): {error}", path.display()),
+        };
+        let mut socket = UnixStream::connect(&path).map_err(failed)?;
+        let name = User::from_uid(getuid()).ok().flatten().map(|user| user.name);
+        let login = Login {
+            uid: getuid().as_raw(),
+            name: OsBytes(name.unwrap_or_default().into_bytes()),
+            cluster: String::new(),
+            limits: Vec::new(),
+        };
+        let messages = [
+            ClientMessage::Hello { version: PROTOCOL_VERSION },
+            ClientMessage::Login(login),
+            ClientMessage::Console(request),
+        ];
+        let mut out = Vec::new();
+        for message in &messages {
+            client_session::encode(SESSION_JOB, message, &mut out)
+                .map_err(|error| error.to_string())?;
+        }
+        socket.write_all(&out).map_err(failed)?;
+        Ok(Self {
+            socket,
+            decoder: ServerMessageDecoder::default(),
+            path,
+            last_received_at: Instant::now(),
+        })
+    }
+
+    /// The next part of the answer; none when it is complete.
+    ///
+    /// # Errors
+    /// One line: the question is refused, or scored has gone.
+    pub fn next_reply(&mut self) -> Result<Option<ServerMessage>, String> {
+        loop {
+            match self.next_reply_within(REPLY_TIMEOUT)? {
+                Reply::Message(message) => return Ok(Some(message)),
+                Reply::Pending => {}
+                Reply::End => return Ok(None),
+            }
+        }
+    }
+
+    /// The next part of the answer, if it comes within `limit`.
+    ///
+    /// # Errors
+    /// As [`QueryStream::next_reply`].
+    pub fn next_reply_within(&mut self, timeout: Duration) -> Result<Reply, String> {
+        loop {
+            match self.decoder.next().map_err(|error| format!("from scored: {error}"))? {
+                Some(JobMessage { message: ServerMessage::Hello { .. }, .. }) => {}
+                Some(JobMessage { message: ServerMessage::Refused { reason, .. }, .. }) => {
+                    return Err(reason);
+                }
+                Some(JobMessage { message: ServerMessage::Finished(_), .. }) => {
+                    return Ok(Reply::End);
+                }
+                Some(JobMessage { message, .. }) => return Ok(Reply::Message(message)),
+                None if self.is_readable(timeout)? => self.read()?,
+                None => return Ok(Reply::Pending),
+            }
+        }
+    }
+
+    fn is_readable(&self, timeout: Duration) -> Result<bool, String> {
+        match is_readable(self.socket.as_fd(), timeout) {
+            Ok(false) if self.last_received_at.elapsed() >= REPLY_TIMEOUT => {
+                Err(format!("the scored of this host has not answered for {REPLY_TIMEOUT:?}"))
+            }
+            result => result.map_err(|error| self.describe_error(&error)),
+        }
+    }
+
+    fn read(&mut self) -> Result<(), String> {
+        let mut chunk = [0; 1 << 14];
+        match self.socket.read(&mut chunk) {
+            Ok(0) => Err("the scored of this host has closed the connection".to_owned()),
+            Ok(count) => {
+                self.decoder.push(&chunk[..count]);
+                self.last_received_at = Instant::now();
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(self.describe_error(&error)),
+        }
+    }
+
+    fn describe_error(&self, error: &io::Error) -> String {
+        format!("the scored of this host ({}): {error}", self.path.display())
+    }
+}

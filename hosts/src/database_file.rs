@@ -1,0 +1,80 @@
+//! Where files come from: the database that applies, and the one function that reads the disk.
+
+use std::ffi::OsStr;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// How files are read; [`disk`] outside tests.
+pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
+
+/// The environment variable that names the database (score_doc 7, scorehosts.db).
+pub const DATABASE_ENV: &str = "SCBDSERV";
+
+/// Where the database of a host lies when nothing else is said.
+pub const DEFAULT_DATABASE_PATH: &str = "/etc/score/scorehosts.db";
+
+/// The list of hosts that are out of order, in the folder of the database.
+pub const DEFECTIVE_HOSTS_FILE: &str = "scorehosts.defects";
+
+/// A larger file is refused.
+pub const MAX_DATABASE_LEN: u64 = 16 << 20;
+
+/// Reads a file whole.
+///
+/// # Errors
+/// Those of the file system; `FileTooLarge` beyond [`MAX_DATABASE_LEN`].
+pub fn read_from_disk(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(MAX_DATABASE_LEN + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_DATABASE_LEN {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("longer than {} MiB", MAX_DATABASE_LEN >> 20),
+        ));
+    }
+    Ok(bytes)
+}
+
+/// The database that applies, if there is one: what the `-file` option says, else SCBDSERV, else
+/// the default when it exists.
+///
+/// # Errors
+/// A value of SCBDSERV that is no path.
+pub fn locate(option: Option<&Path>, variable: Option<&OsStr>) -> Result<Option<PathBuf>, String> {
+    if let Some(path) = option {
+        return Ok(Some(path.to_owned()));
+    }
+    match variable.filter(|value| !value.is_empty()) {
+        Some(value) if Path::new(value).is_absolute() => Ok(Some(value.into())),
+        Some(value) => Err(format!(
+            "{DATABASE_ENV}={}: no cluster database server is asked here; the path of a scorehosts.db \
+             that begins with / is expected",
+            crate::error::printable(&value.to_string_lossy())
+        )),
+        None => Ok(Some(PathBuf::from(DEFAULT_DATABASE_PATH)).filter(|path| path.exists())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_option_comes_before_the_variable_and_the_variable_must_be_a_path() {
+        let option = Some(Path::new("here.db"));
+        let variable = Some(OsStr::new("/there.db"));
+        assert_eq!(locate(option, variable), Ok(Some("here.db".into())));
+        assert_eq!(locate(None, variable), Ok(Some("/there.db".into())));
+        let server = locate(None, Some(OsStr::new("serv1:9950"))).unwrap_err();
+        assert!(server.contains("SCBDSERV=serv1:9950"), "{server}");
+        let default = Path::new(DEFAULT_DATABASE_PATH);
+        let found = Some(default.to_owned()).filter(|_| default.exists());
+        assert_eq!(locate(None, Some(OsStr::new(""))), Ok(found));
+    }
+
+    #[test]
+    fn a_file_without_end_is_refused() {
+        let error = read_from_disk(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
+}

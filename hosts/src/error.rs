@@ -1,0 +1,98 @@
+//! Errors: what is wrong, where it stands, and what would be right.
+
+use std::fmt;
+
+/// Something wrong in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseError {
+    /// The file.
+    pub file: String,
+    /// The line, from 1; 0 when the file as a whole is meant.
+    pub line: usize,
+    /// The word at fault; empty when there is none.
+    pub word: String,
+    /// What is wrong with it, and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable(&self.file))?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+        }
+        if !self.word.is_empty() {
+            write!(f, ": {}", printable(&self.word))?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+/// Something wrong in an expression over hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpressionError {
+    /// The byte of the expression from which on it is wrong.
+    pub offset: usize,
+    /// The word at fault, what is wrong with it, and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for ExpressionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ExpressionError {}
+
+/// The longest word that a message repeats whole.
+const MAX_QUOTED_CHARS: usize = 80;
+
+/// A word fit for a terminal and a line: nothing unprintable, not too long.
+pub(crate) fn printable(word: &str) -> String {
+    let clean = |letter: char| if letter.is_control() { '?' } else { letter };
+    if word.chars().nth(MAX_QUOTED_CHARS).is_none() {
+        return word.chars().map(clean).collect();
+    }
+    word.chars().take(MAX_QUOTED_CHARS - 3).map(clean).chain("...".chars()).collect()
+}
+
+/// The names, as many as fit in a line.
+pub(crate) fn join_names<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    const MAX_LISTED_NAMES: usize = 8;
+    let mut names = names.into_iter();
+    let mut text =
+        names.by_ref().take(MAX_LISTED_NAMES).map(printable).collect::<Vec<_>>().join(", ");
+    let more = names.count();
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_names_file_line_and_word_as_compilers_do() {
+        let fault = ParseError {
+            file: "etc/db".into(),
+            line: 7,
+            word: "cors=8\u{1b}".into(),
+            message: "unknown".into(),
+        };
+        assert_eq!(fault.to_string(), "etc/db:7: cors=8?: unknown");
+        let whole = ParseError { line: 0, word: String::new(), ..fault };
+        assert_eq!(whole.to_string(), "etc/db: unknown");
+    }
+
+    #[test]
+    fn long_words_and_lists_are_cut() {
+        assert_eq!(printable(&"x".repeat(80)).len(), 80);
+        assert_eq!(printable(&"x".repeat(81)).len(), 80);
+        assert_eq!(join_names(["a"; 10]), "a, a, a, a, a, a, a, a and 2 more");
+    }
+}

@@ -1,0 +1,69 @@
+//! "Did you mean": how far two names are from each other.
+
+/// Edits (insert, delete, replace a letter, swap two neighbours) between two words.
+pub fn distance(left: &str, right: &str) -> usize {
+    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
+    let mut before_last = Vec::new();
+    let mut last: Vec<usize> = (0..=right.len()).collect();
+    for i in 1..=left.len() {
+        let mut row = vec![i];
+        for j in 1..=right.len() {
+            let cost = usize::from(left[i - 1] != right[j - 1]);
+            let mut best = (last[j] + 1).min(row[j - 1] + 1).min(last[j - 1] + cost);
+            if i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] {
+                let swapped: &Vec<usize> = &before_last;
+                best = best.min(swapped[j - 2] + 1);
+            }
+            row.push(best);
+        }
+        before_last = std::mem::replace(&mut last, row);
+    }
+    last[right.len()]
+}
+
+/// The longest name that is compared; a longer one is near none.
+const MAX_NAME_CHARS: usize = 24;
+
+/// The known name that a user most likely meant by `word`, if one is near enough: one edit for
+/// names of up to five letters, two for longer ones, and never another case of the letters.
+pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > MAX_NAME_CHARS {
+        return None;
+    }
+    let lower = word.to_lowercase();
+    candidates
+        .map(|name| (distance(&lower, name), name))
+        .filter(|(edits, name)| *edits <= if name.len() <= 5 { 1 } else { 2 })
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_are_counted_with_swaps_as_one() {
+        for (left, right, edits) in [
+            ("nodes", "nodes", 0),
+            ("node", "nodes", 1),
+            ("ndoes", "nodes", 1),
+            ("modes", "nodes", 1),
+            ("", "wait", 4),
+            ("mesage", "message", 1),
+        ] {
+            assert_eq!(distance(left, right), edits, "{left} {right}");
+            assert_eq!(distance(right, left), edits, "{right} {left}");
+        }
+    }
+
+    #[test]
+    fn only_near_names_are_offered() {
+        let known = || ["nodes", "wait", "memorylimit"].into_iter();
+        assert_eq!(nearest("node", known()), Some("nodes"));
+        assert_eq!(nearest("NODES", known()), Some("nodes"));
+        assert_eq!(nearest("memlimit", known()), None);
+        assert_eq!(nearest("memorylimits", known()), Some("memorylimit"));
+        assert_eq!(nearest("colour", known()), None);
+    }
+}

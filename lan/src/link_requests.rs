@@ -1,0 +1,242 @@
+//! The requests that make the links of a LAN: pure, in the kernel's words.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::DefaultNla;
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
+
+use crate::lan_plan::LanPlan;
+use crate::netlink::Request;
+
+/// Index of loopback in every namespace.
+const LOOPBACK: u32 = 1;
+/// Indices are given, not asked for. Low ones may be taken: some kernels put tunnels into every
+/// new namespace.
+const FIRST_NIC: u32 = 1001;
+/// Both ends of a pair must differ: else the kernel takes up to a second to see that it is up.
+const PEER_NIC_BASE: u32 = 1011;
+const FIRST_BRIDGE: u32 = 1101;
+const FIRST_PORT: u32 = 1201;
+
+/// Addresses of all hosts are told to each where that is cheap: nobody has to ask for them, and the
+/// kernel's table of 1,024 learned ones, which all namespaces share, does not overflow.
+const MAX_STATIC_NEIGHBOURS: u32 = 128;
+
+const PREFIX_LENGTH: u8 = 16;
+
+/// Index of a host's NIC.
+pub fn nic(host: u32, link: u32) -> u32 {
+    if host == 0 { FIRST_NIC + link } else { PEER_NIC_BASE + link }
+}
+
+/// Index of the switch's port to a host, in the switch's namespace.
+pub fn port(plan: &LanPlan, host: u32, link: u32) -> u32 {
+    FIRST_PORT + host * plan.links + link
+}
+
+fn request(what: &'static str, message: Message) -> Request {
+    Request { label: what, message }
+}
+
+/// Header for a link that is up from the start.
+fn link(index: u32, attributes: Vec<LinkAttribute>) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.header.flags = LinkFlags::Up;
+    message.header.change_mask = LinkFlags::Up;
+    message.attributes = attributes;
+    message
+}
+
+/// Takes a link up or down.
+pub fn set_up(index: u32, up: bool) -> Request {
+    let mut message = link(index, Vec::new());
+    if !up {
+        message.header.flags = LinkFlags::empty();
+    }
+    request("link", Message::SetLink(message))
+}
+
+/// Looks at a link: before the kernel answers, it does what it had put off after the last change.
+/// A link that has just come up drops packets until then, for up to a second on a busy machine.
+pub fn get_link(index: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    request("look", Message::GetLink(message))
+}
+
+/// Makes the switch: a bridge for each network.
+pub fn bridges(plan: &LanPlan) -> Vec<Request> {
+    let bridge = |number: u32| {
+        // Neither the tree protocol nor multicast groups: a LAN of ours has no loop.
+        let data = vec![InfoBridge::ForwardDelay(0), InfoBridge::MulticastSnooping(false)];
+        let info = vec![LinkInfo::Kind(InfoKind::Bridge), LinkInfo::Data(InfoData::Bridge(data))];
+        let attributes = vec![
+            LinkAttribute::IfName(format!("net{number}")),
+            // Without one of its own it would change with each port.
+            LinkAttribute::Address(vec![0x02, 0x5c, 0x0f, number as u8, 0, 0]),
+            LinkAttribute::Mtu(plan.mtu),
+            LinkAttribute::LinkInfo(info),
+        ];
+        request("bridge", Message::NewLink(link(FIRST_BRIDGE + number, attributes)))
+    };
+    (0..plan.links).map(bridge).collect()
+}
+
+/// Makes the veth pair between this namespace and a host's: `near` here, the NIC there.
+fn veth(
+    plan: &LanPlan,
+    local_end: LinkMessage,
+    host: u32,
+    number: u32,
+    peer_netns: BorrowedFd<'_>,
+) -> Request {
+    let mut peer_end = link(
+        nic(host, number),
+        vec![
+            LinkAttribute::IfName(LanPlan::nic(number)),
+            LinkAttribute::Address(LanPlan::mac(host, number).to_vec()),
+            LinkAttribute::Mtu(plan.mtu),
+            LinkAttribute::NetNsFd(peer_netns.as_raw_fd()),
+        ],
+    );
+    // The kernel makes the far end first, and would refuse to take it up without the other.
+    peer_end.header.flags = LinkFlags::empty();
+    let mut local_end = local_end;
+    local_end.attributes.push(LinkAttribute::Mtu(plan.mtu));
+    local_end.attributes.push(LinkAttribute::LinkInfo(vec![
+        LinkInfo::Kind(InfoKind::Veth),
+        LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer_end))),
+    ]));
+    request("veth", Message::NewLink(local_end))
+}
+
+/// Joins a host to the switch, seen from the switch.
+pub fn switch_links(plan: &LanPlan, host: u32, host_netns: BorrowedFd<'_>) -> Vec<Request> {
+    let switch_link = |number: u32| {
+        let index = port(plan, host, number);
+        let attributes = vec![
+            LinkAttribute::IfName(format!("p{host}.{number}")),
+            LinkAttribute::Controller(FIRST_BRIDGE + number),
+        ];
+        veth(plan, link(index, attributes), host, number, host_netns)
+    };
+    let limits = (0..plan.links).filter_map(|number| limit(plan, port(plan, host, number)));
+    (0..plan.links).map(switch_link).chain(limits).collect()
+}
+
+/// Joins host 0, seen from there, to host 1.
+pub fn direct_veth(plan: &LanPlan, peer_netns: BorrowedFd<'_>) -> Vec<Request> {
+    let direct_link = |number: u32| {
+        let attributes = vec![
+            LinkAttribute::IfName(LanPlan::nic(number)),
+            LinkAttribute::Address(LanPlan::mac(0, number).to_vec()),
+        ];
+        veth(plan, link(nic(0, number), attributes), 1, number, peer_netns)
+    };
+    (0..plan.links).map(direct_link).collect()
+}
+
+/// Loopback alone.
+pub fn loopback() -> Vec<Request> {
+    vec![set_up(LOOPBACK, true)]
+}
+
+/// What a host does with its NICs, once they are there.
+pub fn configure_host(plan: &LanPlan, host: u32) -> Vec<Request> {
+    let mut requests = loopback();
+    for number in 0..plan.links {
+        requests.push(set_up(nic(host, number), true));
+        requests.push(address(host, number));
+        requests.extend(limit(plan, nic(host, number)));
+        if plan.hosts <= MAX_STATIC_NEIGHBOURS {
+            let others = (0..plan.hosts).filter(|other| *other != host);
+            requests.extend(others.map(|other| neighbour(nic(host, number), other, number)));
+        }
+    }
+    requests.extend(get_nic_links(plan, host));
+    requests
+}
+
+/// What a host does when the other ends of its links have come up.
+pub fn get_nic_links(plan: &LanPlan, host: u32) -> Vec<Request> {
+    (0..plan.links).map(|number| get_link(nic(host, number))).collect()
+}
+
+/// What the switch does when all hosts have taken up their ends.
+pub fn get_port_links(plan: &LanPlan) -> Vec<Request> {
+    let ports_of = |host| (0..plan.links).map(move |number| get_link(port(plan, host, number)));
+    (0..plan.hosts).flat_map(ports_of).collect()
+}
+
+fn address(host: u32, number: u32) -> Request {
+    let addr = LanPlan::address(host, number);
+    let [a, b, _, _] = addr.octets();
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.prefix_len = PREFIX_LENGTH;
+    message.header.index = nic(host, number);
+    message.attributes = vec![
+        AddressAttribute::Local(IpAddr::V4(addr)),
+        AddressAttribute::Address(IpAddr::V4(addr)),
+        AddressAttribute::Broadcast(Ipv4Addr::new(a, b, 255, 255)),
+    ];
+    request("address", Message::NewAddress(message))
+}
+
+fn neighbour(nic: u32, other: u32, number: u32) -> Request {
+    let mut message = NeighbourMessage::default();
+    message.header.family = AddressFamily::Inet;
+    message.header.ifindex = nic;
+    message.header.state = NeighbourState::Permanent;
+    message.attributes = vec![
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(LanPlan::address(other, number))),
+        NeighbourAttribute::LinkLayerAddress(LanPlan::mac(other, number).to_vec()),
+    ];
+    request("neighbour", Message::NewNeighbour(message))
+}
+
+/// A token bucket in front of a link, if the plan limits links.
+fn limit(plan: &LanPlan, index: u32) -> Option<Request> {
+    let bytes = u32::try_from(plan.rate? / 8).ok()?;
+    // What may go at once: 2 ms worth, and a segment that is cut up later, at least.
+    let burst = (bytes / 500).max(plan.mtu + 64).max(70_000);
+    // What may wait: 50 ms worth. More is lost, as in a real switch.
+    let queue = (bytes / 20).max(4 * burst);
+    let mut message = TcMessage::default();
+    message.header.index = index.cast_signed();
+    message.header.parent = TcHandle::ROOT;
+    message.header.handle = TcHandle { major: 1, minor: 0 };
+    message.attributes = vec![
+        TcAttribute::Kind("tbf".to_owned()),
+        TcAttribute::Options(vec![
+            TcOption::Other(DefaultNla::new(TBF_PARAMETERS, parameters(bytes, queue))),
+            TcOption::Other(DefaultNla::new(TBF_BURST, burst.to_ne_bytes().to_vec())),
+        ]),
+    ];
+    Some(request("tbf", Message::NewQueueDiscipline(message)))
+}
+
+const TBF_PARAMETERS: u16 = 1;
+const TBF_BURST: u16 = 6;
+const TC_LINKLAYER_ETHERNET: u8 = 1;
+
+/// `struct tc_tbf_qopt`: rate and peak rate of 12 bytes each (cell log, link layer, overhead, cell
+/// align, minimum, rate), limit, buffer, mtu.
+fn parameters(rate: u32, limit: u32) -> Vec<u8> {
+    let mut bytes = vec![0; 36];
+    bytes[1] = TC_LINKLAYER_ETHERNET;
+    bytes[8..12].copy_from_slice(&rate.to_ne_bytes());
+    bytes[24..28].copy_from_slice(&limit.to_ne_bytes());
+    bytes
+}

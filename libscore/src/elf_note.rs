@@ -1,0 +1,44 @@
+//! The ELF note by which scrun knows a program that reaches `score_initialize`.
+
+// UNSAFETY: places a constant in the note section.
+#![expect(unsafe_code)]
+
+use score_proto::elf_note;
+
+/// An ELF note with a one-word descriptor.
+#[repr(C)]
+struct Note {
+    owner_len: u32,
+    descriptor_len: u32,
+    kind: u32,
+    owner: [u8; 8],
+    descriptor: u32,
+}
+
+// SAFETY: the section is read by scrun alone and holds whole notes, as this one is.
+#[unsafe(link_section = ".note.score")]
+#[used]
+static LIBRARY: Note = Note {
+    owner_len: elf_note::OWNER.len() as u32,
+    descriptor_len: 4,
+    kind: elf_note::LIBSCORE,
+    owner: *b"SCore\0\0\0",
+    descriptor: score_proto::PROTOCOL_VERSION,
+};
+
+/// The protocol version, read out of the note: whoever links `score_initialize` from an archive
+/// thereby links the note.
+pub(crate) fn version() -> u32 {
+    std::hint::black_box(&LIBRARY).descriptor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_the_one_that_scrun_looks_for() {
+        assert!(LIBRARY.owner.starts_with(elf_note::OWNER));
+        assert_eq!(elf_note::SECTION, ".note.score");
+    }
+}

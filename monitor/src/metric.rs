@@ -1,0 +1,84 @@
+//! What there is to be shown, and how the user chooses (manual, table 3.4).
+
+/// One thing that a monitor shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Metric {
+    /// How much of its time a process is busy, by its idle flag.
+    Load,
+    /// Messages sent and received.
+    Comm,
+    /// Resident memory.
+    Memory,
+    /// The job's files.
+    Disk,
+    /// What the program has set (`sc_set_monitor`), monitor 0.
+    Usr0,
+    /// The same, monitor 1.
+    Usr1,
+}
+
+impl Metric {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Metric; 6] =
+        [Metric::Load, Metric::Comm, Metric::Memory, Metric::Disk, Metric::Usr0, Metric::Usr1];
+
+    /// What the user calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Load => "load",
+            Metric::Comm => "comm",
+            Metric::Memory => "memory",
+            Metric::Disk => "disk",
+            Metric::Usr0 => "usr0",
+            Metric::Usr1 => "usr1",
+        }
+    }
+
+    /// Its place in [`Metric::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// What the value of the option `monitor` asks for: load and comm without one, the first four for
+/// `all`, all six for `ALL`.
+///
+/// # Errors
+/// One line with the list of values.
+pub fn parse_metrics(value: Option<&str>) -> Result<Vec<Metric>, String> {
+    let metrics = match value {
+        None => &Metric::ALL[..2],
+        Some("all") => &Metric::ALL[..4],
+        Some("ALL") => &Metric::ALL[..],
+        Some(name) => {
+            let metric = Metric::ALL.into_iter().find(|kind| kind.name() == name);
+            let unknown = || {
+                let names = Metric::ALL.map(Metric::name).join(", ");
+                format!("there is no monitor {name:?}; it is one of {names}, all, ALL")
+            };
+            return metric.map(|kind| vec![kind]).ok_or_else(unknown);
+        }
+    };
+    Ok(metrics.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_those_of_the_manual_and_others_are_refused_with_the_list() {
+        let names =
+            |value| parse_metrics(value).unwrap().into_iter().map(Metric::name).collect::<Vec<_>>();
+        assert_eq!(names(None), ["load", "comm"]);
+        assert_eq!(names(Some("all")), ["load", "comm", "memory", "disk"]);
+        assert_eq!(names(Some("ALL")), ["load", "comm", "memory", "disk", "usr0", "usr1"]);
+        for (index, kind) in Metric::ALL.into_iter().enumerate() {
+            assert_eq!((names(Some(kind.name())), kind.index()), (vec![kind.name()], index));
+        }
+        for wrong in ["", "All", "LOAD", "usr2", "load,comm"] {
+            let line = parse_metrics(Some(wrong)).unwrap_err();
+            assert!(line.contains("load, comm, memory, disk, usr0, usr1, all, ALL"), "{line}");
+        }
+    }
+}

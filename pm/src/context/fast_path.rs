@@ -1,0 +1,210 @@
+//! The short way: a message that fits in a slot, or a word of remote memory, through a composite,
+//! between processes that know each other. One look at everything that could be different, and the
+//! message or word itself. Whatever is different is left to the long way in `message.rs` and
+//! `remote.rs`, untouched, so that these functions call no other and keep nothing on the stack. A
+//! longer message joins this way where it was reserved or taken directly: `send_short` and
+//! `release_short` serve both.
+
+#![forbid(unsafe_code)]
+
+use super::LiveContext;
+use crate::device::composite::{Composite, HotPoll};
+use crate::device::shmem::{Source, Target};
+use crate::device::{DeviceContext, Transport};
+use crate::idle;
+use crate::rma::{AddrHandle, Direction, WORD};
+use crate::threads::is_only_app_thread;
+
+/// What a poll by the short way found.
+pub enum FastReceive {
+    /// A message: where it lies, and its length.
+    Message(*mut u8, usize),
+    /// None is there.
+    Empty,
+    /// The hot source has none; [`LiveContext::other_rings_empty`] looks at others.
+    CheckOthers,
+    /// [`LiveContext::receive`] knows.
+    SlowPath,
+}
+
+impl LiveContext {
+    #[inline(always)]
+    fn composite(&self) -> Option<&Composite> {
+        match &self.device_context {
+            DeviceContext::Composite(composite) => Some(composite),
+            DeviceContext::Shmem(_) | DeviceContext::Ethernet(_) | DeviceContext::Verbs(_) => None,
+        }
+    }
+
+    /// As `get_send_buffer`; None, and nothing has happened: that knows.
+    #[inline(always)]
+    pub fn get_send_buffer_fast(&self, node: u32, len: usize) -> Option<*mut u8> {
+        let composite = self.composite()?;
+        let locks = self.lock_send().ok()?;
+        match composite.reserve_inline(node, len) {
+            Some(buffer) => {
+                self.poll_backoff.on_reserved();
+                Some(buffer)
+            }
+            None => {
+                locks.send.release();
+                None
+            }
+        }
+    }
+
+    /// As `send`; false, and nothing has happened: that knows.
+    #[inline(always)]
+    pub fn send_fast(&self) -> bool {
+        let locks = self.locks();
+        if let Some(composite) = self.composite()
+            && locks.send.is_held_by(self.id)
+            && !idle::is_idle()
+            && let Some(target) = composite.pending_inline()
+        {
+            if composite.publish_inline(target) {
+                return self.finish_send_notifying(composite, target);
+            }
+            locks.send.release();
+            return true;
+        }
+        false
+    }
+
+    /// Ends `send_short` when its receiver sleeps or has gone.
+    #[cold]
+    #[inline(never)]
+    fn finish_send_notifying(&self, composite: &Composite, target: &Target) -> bool {
+        composite.check_receiver(target);
+        self.locks().send.release();
+        true
+    }
+
+    /// As `receive`; no lock is held unless it answers a message.
+    #[inline(always)]
+    pub fn receive_fast(&self) -> FastReceive {
+        let Some(composite) = self.composite() else { return FastReceive::SlowPath };
+        match composite.poll_hot() {
+            HotPoll::Inline(source, short) => {
+                if !is_only_app_thread() || self.lock(true, |locks| &locks.receive).is_err() {
+                    return FastReceive::SlowPath;
+                }
+                composite.take_inline(source, short.len);
+                self.poll_backoff.on_message();
+                FastReceive::Message(short.payload, short.len)
+            }
+            HotPoll::Empty(source) if composite.has_single_source() => {
+                if self.finish_empty_poll(composite, source) {
+                    FastReceive::Empty
+                } else {
+                    FastReceive::SlowPath
+                }
+            }
+            HotPoll::Empty(_) => FastReceive::CheckOthers,
+            HotPoll::Unknown => FastReceive::SlowPath,
+        }
+    }
+
+    /// After [`FastReceive::CheckOthers`]: true, and the poll has found nothing; false: `receive` knows.
+    #[inline(always)]
+    pub fn finish_poll_if_others_empty(&self) -> bool {
+        if let Some(composite) = self.composite()
+            && let Some(hot) = composite.hot_if_others_silent()
+        {
+            return self.finish_empty_poll(composite, hot);
+        }
+        false
+    }
+
+    /// Ends a poll that found nothing; false: something else is to be done about it.
+    #[inline(always)]
+    fn finish_empty_poll(&self, composite: &Composite, source: &Source) -> bool {
+        let empty_polls = self.poll_backoff.empty_polls() + 1;
+        let may_spin = empty_polls <= self.poll_backoff.poll_limit() && !composite.is_selecting();
+        if !may_spin || !self.locks().receive.is_free() {
+            return false;
+        }
+        source.count_empty_poll();
+        self.fetch_ahead();
+        if self.poll_backoff.is_cpu_contended() {
+            // Empty polls measure a turn (`lose_patience`). Two that run side by side hardly have
+            // any: they would have ten times the messages of others in each of theirs, and with a
+            // pause in every poll a hundred times.
+            self.poll_backoff.set_empty_polls(empty_polls + self.poll_backoff.charge_message());
+        } else {
+            self.poll_backoff.set_empty_polls(empty_polls);
+            std::hint::spin_loop();
+        }
+        true
+    }
+
+    /// A poll found nothing. In a process of one thread nobody begins to send meanwhile.
+    #[inline(always)]
+    pub(super) fn fetch_ahead(&self) {
+        if let Some(composite) = self.composite()
+            && composite.can_prefetch()
+            && is_only_app_thread()
+            && self.locks().send.is_free()
+        {
+            composite.prefetch_lines();
+        }
+    }
+
+    /// As `receive_short` for a long message, and where there are other threads: between a glance
+    /// and the lock one of them may have taken the message.
+    #[inline(always)]
+    pub(super) fn receive_direct(&self) -> Option<(*mut u8, usize)> {
+        let composite = self.composite()?;
+        let (source, message) = composite.poll_hot_any()?;
+        let locks = self.lock_receive().ok()?;
+        if !composite.is_next(source, &message) {
+            locks.receive.release();
+            return None;
+        }
+        composite.take_direct(source, &message);
+        self.poll_backoff.on_message();
+        Some((message.payload, message.len))
+    }
+
+    /// As `release_receive_buffer`; false, and nothing has happened: that knows.
+    #[inline(always)]
+    pub fn release_fast(&self) -> bool {
+        let locks = self.locks();
+        if let Some(composite) = self.composite()
+            && locks.receive.is_held_by(self.id)
+            && let Some(source) = composite.held_inline()
+        {
+            source.release_inline();
+            locks.receive.release();
+            return true;
+        }
+        false
+    }
+
+    /// As `write`, for 8 bytes; false, and nothing has happened: that knows.
+    #[inline(always)]
+    pub fn write_fast(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> bool {
+        self.rma_word(Direction::Write, node, handles, len)
+    }
+
+    /// As `read`; the same.
+    #[inline(always)]
+    pub fn read_fast(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> bool {
+        self.rma_word(Direction::Read, node, handles, len)
+    }
+
+    #[inline(always)]
+    fn rma_word(
+        &self,
+        direction: Direction,
+        node: u32,
+        handles: [AddrHandle; 2],
+        len: usize,
+    ) -> bool {
+        let Some(composite) = self.composite() else { return false };
+        len == WORD
+            && is_only_app_thread()
+            && !idle::is_idle()
+            && composite.copy_one_word(direction, node, handles)
+    }
+}

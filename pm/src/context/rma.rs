@@ -1,0 +1,243 @@
+//! Remote memory (manual 3.6): what is locked, and the checks around an operation.
+
+#![forbid(unsafe_code)]
+
+use super::{Context, LiveContext};
+use crate::device::{DeviceContext, Transport, on};
+use crate::error::{Error, PmResult};
+use crate::idle;
+use crate::rma::{self, AddrHandle, Direction, Region, RegionId, RmaOperation};
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Bits of a word of ways.
+const MAX_MEMBERS: usize = 32;
+
+/// The regions that a context has locked, by address and length.
+#[derive(Default)]
+pub(super) struct LockedRegions(BTreeMap<(usize, usize), RegionLock>);
+
+struct RegionLock {
+    region_id: RegionId,
+    /// How often it was locked for each way.
+    counts: [u32; MAX_MEMBERS],
+    /// All of it is of PM's own allocator.
+    is_pm_allocated: bool,
+}
+
+fn member_indices(member_mask: u32) -> impl Iterator<Item = usize> {
+    (0..MAX_MEMBERS).filter(move |member_index| member_mask >> member_index & 1 == 1)
+}
+
+impl LiveContext {
+    fn locked_regions(&self) -> MutexGuard<'_, LockedRegions> {
+        self.locked_regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// NoSys: none of these options is offered. Busy: given to another process.
+    fn check_options(&self, options: u64) -> PmResult<()> {
+        if on!(&self.device_context, device => device.options()) & options == 0 {
+            return Err(Error::NoSys);
+        }
+        if self.is_handed_over() { Err(Error::Busy) } else { Ok(()) }
+    }
+
+    fn lock_region(&self, member_mask: u32, addr: usize, len: usize) -> PmResult<AddrHandle> {
+        let mut locked_regions = self.locked_regions();
+        let region_id = match locked_regions.0.get(&(addr, len)) {
+            Some(locked) => locked.region_id,
+            None => RegionId::allocate()?,
+        };
+        let retain_memory = || rma::retain(addr, len);
+        let region_lock = locked_regions.0.entry((addr, len)).or_insert_with(|| RegionLock {
+            region_id,
+            counts: [0; MAX_MEMBERS],
+            is_pm_allocated: retain_memory(),
+        });
+        let region = Region { id: region_id, addr, len };
+        let mut published = 0u32;
+        for member_index in member_indices(member_mask) {
+            if region_lock.counts[member_index] == 0
+                && let Err(error) = on!(&self.device_context, device => device.publish_region(member_index, &region))
+            {
+                member_indices(published)
+                    .for_each(|member_index| region_lock.counts[member_index] -= 1);
+                self.release_unlocked(&mut locked_regions, (addr, len), published);
+                return Err(error);
+            }
+            region_lock.counts[member_index] += 1;
+            published |= 1 << member_index;
+        }
+        Ok(AddrHandle::new(region_id))
+    }
+
+    fn unlock_region(&self, member_mask: u32, addr: usize, len: usize) -> PmResult<()> {
+        let mut locked_regions = self.locked_regions();
+        let region_lock = locked_regions.0.get_mut(&(addr, len)).ok_or(Error::NoEntry)?;
+        let locked_mask = member_indices(member_mask)
+            .filter(|&member_index| region_lock.counts[member_index] > 0)
+            .fold(0, |sum, index| sum | 1 << index);
+        if locked_mask == 0 {
+            return Err(Error::NoEntry);
+        }
+        member_indices(locked_mask).for_each(|member_index| region_lock.counts[member_index] -= 1);
+        self.release_unlocked(&mut locked_regions, (addr, len), locked_mask);
+        Ok(())
+    }
+
+    /// The counts of these ways have become smaller.
+    fn release_unlocked(
+        &self,
+        locked_regions: &mut LockedRegions,
+        key: (usize, usize),
+        member_mask: u32,
+    ) {
+        let Some(region_lock) = locked_regions.0.get(&key) else { return };
+        let region_id = region_lock.region_id;
+        for member_index in member_indices(member_mask)
+            .filter(|&member_index| region_lock.counts[member_index] == 0)
+        {
+            on!(&self.device_context, device => device.withdraw_region(member_index, region_id));
+        }
+        if region_lock.counts.iter().all(|&count| count == 0) {
+            if region_lock.is_pm_allocated {
+                rma::release(key.0, key.1);
+            }
+            locked_regions.0.remove(&key);
+            region_id.release();
+        }
+    }
+
+    /// Unlocks all that goes by these ways: they are about to go.
+    pub(super) fn unlock_all_regions(&self, member_mask: u32) {
+        let mut locked_regions = self.locked_regions();
+        let keys: Vec<_> = locked_regions.0.keys().copied().collect();
+        for key in keys {
+            if let Some(region_lock) = locked_regions.0.get_mut(&key) {
+                member_indices(member_mask)
+                    .for_each(|member_index| region_lock.counts[member_index] = 0);
+            }
+            self.release_unlocked(&mut locked_regions, key, member_mask);
+        }
+    }
+
+    /// As `Context::write`; `write_short` is tried first.
+    pub fn write(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> PmResult<()> {
+        self.operate(Direction::Write, node, handles, len)
+    }
+
+    /// As `Context::read`; `read_short` is tried first.
+    pub fn read(&self, node: u32, handles: [AddrHandle; 2], len: usize) -> PmResult<()> {
+        self.operate(Direction::Read, node, handles, len)
+    }
+
+    fn operate(
+        &self,
+        direction: Direction,
+        node: u32,
+        [remote, local]: [AddrHandle; 2],
+        len: usize,
+    ) -> PmResult<()> {
+        self.check_options(direction.option())?;
+        idle::before_send();
+        let is_send_locked = !self.locks().send.is_free();
+        let operation = RmaOperation { is_send_locked, direction, remote, local, len };
+        on!(&self.device_context, device => device.start_rma(node, &operation))
+    }
+}
+
+impl Context {
+    /// Locks `len` bytes at `addr` for remote access from `node`, or from every node (None,
+    /// `PM_NODE_ANY`); answers the handle of the first byte (`pmMLock`, manual 3.6.4). Any address
+    /// and length: nothing is read. The same region locked again has the same handle, and has to
+    /// be unlocked as often. Invalid: no such node, the own one, length 0 or beyond 1 TiB.
+    /// NoSpace: 4,096 regions are locked, or the device cannot pin it. NoSys. Busy: the context
+    /// belongs to another process.
+    pub fn lock_memory(&self, node: Option<u32>, addr: usize, len: usize) -> PmResult<AddrHandle> {
+        let inner = self.live()?;
+        inner.check_options(u64::MAX)?;
+        if addr == 0
+            || len == 0
+            || len > AddrHandle::MAX_REGION_LEN
+            || addr.checked_add(len).is_none()
+        {
+            return Err(Error::Invalid);
+        }
+        let member_mask = on!(&inner.device_context, device => device.paths(node))?;
+        inner.lock_region(member_mask, addr, len)
+    }
+
+    /// Unlocks what was locked (`pmMUnlock`): its handle is refused from now on, when this was
+    /// the last of its locks. NoEntry: it was not. Invalid: as `lock_memory`. NoSys.
+    pub fn unlock_memory(&self, node: Option<u32>, addr: usize, len: usize) -> PmResult<()> {
+        let inner = self.live()?;
+        inner.check_options(u64::MAX)?;
+        if len == 0 {
+            return Err(Error::Invalid);
+        }
+        let member_mask = on!(&inner.device_context, device => device.paths(node))?;
+        inner.unlock_region(member_mask, addr, len)
+    }
+
+    /// Copies `len` bytes at `local` here to `remote` on `node` (`pmWrite`, manual 3.6.5).
+    /// Messages that are sent to `node` afterwards arrive after it, and so do later remote
+    /// operations to it. Invalid: no such node, the own one, a handle that is not locked or does
+    /// not reach, length 0 or beyond `RMA_MTU`. NoBuffers: too much is under way, or it would have
+    /// to wait while a buffer for a message is held. NoSys.
+    pub fn write(
+        &self,
+        node: u32,
+        remote: AddrHandle,
+        local: AddrHandle,
+        len: usize,
+    ) -> PmResult<()> {
+        let (inner, handles) = (self.live()?, [remote, local]);
+        if inner.write_fast(node, handles, len) { Ok(()) } else { inner.write(node, handles, len) }
+    }
+
+    /// Copies `len` bytes at `remote` on `node` to `local` here (`pmRead`); as `write`.
+    pub fn read(
+        &self,
+        node: u32,
+        remote: AddrHandle,
+        local: AddrHandle,
+        len: usize,
+    ) -> PmResult<()> {
+        let (inner, handles) = (self.live()?, [remote, local]);
+        if inner.read_fast(node, handles, len) { Ok(()) } else { inner.read(node, handles, len) }
+    }
+
+    /// Whether the local memory of all writes may be altered (`pmIsWriteDone`). Busy: not yet.
+    /// Io, once: some have failed. NoSys.
+    pub fn is_write_done(&self) -> PmResult<()> {
+        let inner = self.live()?;
+        inner.check_options(Direction::Write.option())?;
+        on!(&inner.device_context, device => device.is_remote_done(Direction::Write))
+    }
+
+    /// Whether all reads have been carried out (`pmIsReadDone`); as `is_write_done`.
+    pub fn is_read_done(&self) -> PmResult<()> {
+        let inner = self.live()?;
+        inner.check_options(Direction::Read.option())?;
+        on!(&inner.device_context, device => device.is_remote_done(Direction::Read))
+    }
+
+    /// At least `len` bytes of zeroes at a page's begin (`pmAlloc`: ours, not the manual's).
+    /// Processes of the same host copy such memory directly; else it is as any other. It stays
+    /// until `free_memory`, also when the context goes. Invalid: `len` is 0. NoMemory.
+    pub fn allocate_memory(&self, len: usize) -> PmResult<*mut u8> {
+        let inner = self.live()?;
+        if inner.is_handed_over() {
+            return Err(Error::Busy);
+        }
+        let arena = on!(&inner.device_context, device => device.arena());
+        rma::allocate(arena.as_ref(), len).map(|addr| addr as *mut u8)
+    }
+
+    /// Gives memory back (`pmFree`). Invalid: `addr` is not what `allocate_memory` answered.
+    /// Busy: it is locked.
+    pub fn free_memory(&self, addr: *mut u8) -> PmResult<()> {
+        self.live()?;
+        rma::free(addr.addr())
+    }
+}

@@ -1,0 +1,75 @@
+//! Control messages on their way through the engine: those of the owner and of the process go out,
+//! those that come wait to be read.
+
+#![forbid(unsafe_code)]
+
+use super::engine::EthernetEngine;
+use super::receive_store::copy_payload;
+use super::reliability::PacketKind;
+use crate::config::CONTROL_MTU;
+use crate::device::net_common::endpoint_queues::{ControlMessage, EndpointQueues, ReceivedMessage};
+use crate::device::net_common::layout::SendSlotState;
+use crate::error::{Error, PmResult};
+
+impl EthernetEngine {
+    #[cold]
+    pub(super) fn on_control_message(
+        &mut self,
+        queues: &EndpointQueues,
+        ReceivedMessage { entry, from, len }: ReceivedMessage,
+    ) {
+        let mut message = ControlMessage { from, bytes: [0; CONTROL_MTU], len: len as usize };
+        match message.bytes.get_mut(..len as usize) {
+            Some(to) => {
+                copy_payload(queues.message_ptr(entry), to);
+                self.control_messages.push_back((message, entry));
+            }
+            None => self.release(entry, from),
+        }
+    }
+
+    /// Sends what the owner wants to be sent from here.
+    #[cold]
+    pub(super) fn send_queued_control(&mut self) {
+        let slab = self.slab.clone();
+        let control_queue = &slab.record(self.local_index).control_queue;
+        while !self.free_control_slots.is_empty()
+            && let Some((to, bytes, len)) = control_queue.peek()
+        {
+            control_queue.pop();
+            // What cannot be sent is no letter of ours.
+            let _ = self.send_control(to, &bytes[..len]);
+        }
+    }
+
+    /// Sends a control message. NoBuffers: as many as may be are on the way.
+    pub(super) fn send_control(&mut self, to: u32, message: &[u8]) -> PmResult<()> {
+        if to as usize >= self.slab.geometry().nodes || message.is_empty() {
+            return Err(Error::Invalid);
+        }
+        if self.exited_nodes.contains(&to) {
+            return Ok(());
+        }
+        let slot = self.free_control_slots.pop().ok_or(Error::NoBuffers)?;
+        self.slab.write(self.local_index, slot as usize, message);
+        self.copy_back_for(to);
+        let len = message.len();
+        let published = SendSlotState::new(len, PacketKind::Control);
+        self.submit_internal(to, slot, published, (len, PacketKind::Control)).inspect_err(|_| {
+            self.free_control_slots.push(slot);
+        })
+    }
+
+    /// Gives the next letter to `read`, which says whether it took it.
+    pub(super) fn receive_control<T>(
+        &mut self,
+        read: impl FnOnce(&ControlMessage) -> PmResult<T>,
+    ) -> PmResult<T> {
+        let (message, entry) = self.control_messages.front().ok_or(Error::NoBuffers)?;
+        let (from, entry) = (message.from, *entry);
+        let done = read(message)?;
+        self.control_messages.pop_front();
+        self.release(entry, from);
+        Ok(done)
+    }
+}

@@ -1,0 +1,94 @@
+//! Bringing home what is `away`: the bytes of frames that go out again, and of those that a message
+//! comes behind, or the end of the process.
+
+// UNSAFETY: copies to the own frames.
+#![expect(unsafe_code)]
+
+use super::engine::EthernetEngine;
+use super::rma_data::report_failure;
+use super::transmit::BATCH;
+use crate::device::net_common::layout::SendSlotState;
+use crate::rma::{IoSegment, MAX_SEGMENTS};
+use score_proto::packet_header::PacketKind;
+
+impl EthernetEngine {
+    /// A message to `node` says that what was written before it is there: nothing of that may be
+    /// lost with this process.
+    #[inline]
+    pub(super) fn copy_back_for(&mut self, node: u32) {
+        if !self.transmitter.zero_copy.is_empty() {
+            self.copy_back_all(Some(node));
+        }
+    }
+
+    /// All frames that are away, or those to one node.
+    #[cold]
+    pub(super) fn copy_back_all(&mut self, node: Option<u32>) {
+        let slots = self.transmitter.zero_copy.slots(node);
+        self.copy_back(&slots);
+    }
+
+    /// Packets that have to go out again, and were not in the slab.
+    #[cold]
+    pub(super) fn send_deferred(&mut self) {
+        let deferred = std::mem::take(&mut self.transmitter.deferred);
+        let slots: Vec<u32> =
+            deferred.iter().filter_map(|packet| Some(packet.payload?.0)).collect();
+        self.copy_back(&slots);
+        for batch in deferred.chunks(BATCH) {
+            self.transmitter.send(&self.slab, self.local_index, batch);
+        }
+    }
+
+    fn copy_back(&mut self, slots: &[u32]) {
+        let mut rest = slots;
+        while !rest.is_empty() {
+            let count = self.transmitter.zero_copy.contiguous_count(rest).min(MAX_SEGMENTS);
+            let (run, more) = rest.split_at(count);
+            if self.try_copy_back(run).is_err() {
+                run.iter().for_each(|slot| self.copy_back_one(*slot));
+            }
+            rest = more;
+        }
+    }
+
+    /// If the bytes of a frame are there no more, the operation has failed.
+    fn copy_back_one(&mut self, slot: u32) {
+        let (Err(why), Some(frame)) =
+            (self.try_copy_back(&[slot]), self.transmitter.zero_copy.frame(slot))
+        else {
+            return;
+        };
+        report_failure(frame.peer, &why);
+        self.transmitter.zero_copy.discard(slot);
+        self.rma.protocol.fail_operation(frame.peer, frame.side, frame.number);
+    }
+
+    /// Copies the bytes of frames that lie one behind the other.
+    fn try_copy_back(&mut self, run: &[u32]) -> Result<(), String> {
+        let Some(first) = self.transmitter.zero_copy.frame(run[0]) else { return Ok(()) };
+        let mut parts = [IoSegment::default(); MAX_SEGMENTS];
+        let mut bytes = 0;
+        for (part, slot) in parts.iter_mut().zip(run) {
+            let len = self.transmitter.zero_copy.frame(*slot).map_or(0, |frame| frame.bytes.len);
+            let addr = self.slab.payload(self.local_index, *slot as usize).addr();
+            *part = IoSegment { addr, len };
+            bytes += len;
+        }
+        let source_addr = match first.region {
+            None => Ok(first.bytes.addr),
+            Some(handle) => self.rma_requests.find(handle, bytes),
+        };
+        let source_addr = source_addr.map_err(|_| "it is not locked".to_owned())?;
+        // SAFETY: frames of slots that are ours until they are acknowledged.
+        let copied = unsafe { self.rma.copier.gather(source_addr, &parts[..run.len()]) };
+        copied.map_err(|error| error.to_string())?;
+        for slot in run {
+            let Some(frame) = self.transmitter.zero_copy.frame(*slot) else { continue };
+            let published = SendSlotState::new(frame.bytes.len, PacketKind::Continuation);
+            self.slab.replace(self.local_index, *slot as usize, published);
+            self.transmitter.zero_copy.set_in_slab(*slot);
+        }
+        Ok(())
+    }
+}

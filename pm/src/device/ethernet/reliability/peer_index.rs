@@ -1,0 +1,29 @@
+//! Node to peer. A job may have a million nodes and talk with three: pages are made on demand.
+
+const ENTRIES_PER_PAGE: usize = 1024;
+const NO_PEER: u32 = u32::MAX;
+
+pub(super) struct PeerIndex {
+    pages: Vec<Option<Box<[u32; ENTRIES_PER_PAGE]>>>,
+}
+
+impl PeerIndex {
+    pub(super) fn new(nodes: u32) -> PeerIndex {
+        PeerIndex {
+            pages: (0..(nodes as usize).div_ceil(ENTRIES_PER_PAGE)).map(|_| None).collect(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, node: u32) -> Option<u32> {
+        let page = self.pages.get(node as usize / ENTRIES_PER_PAGE)?.as_ref()?;
+        Some(page[node as usize % ENTRIES_PER_PAGE]).filter(|index| *index != NO_PEER)
+    }
+
+    pub(super) fn set(&mut self, node: u32, index: u32) {
+        if let Some(page) = self.pages.get_mut(node as usize / ENTRIES_PER_PAGE) {
+            page.get_or_insert_with(|| Box::new([NO_PEER; ENTRIES_PER_PAGE]))
+                [node as usize % ENTRIES_PER_PAGE] = index;
+        }
+    }
+}

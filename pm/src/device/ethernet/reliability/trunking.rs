@@ -1,0 +1,394 @@
+//! Trunking: over which link a packet to a peer goes. Within a link packets keep their order,
+//! between links they do not, so losses are told link by link. A run of packets takes one link;
+//! the next run takes the link with the fewest on the way, which shares evenly between equal
+//! links and by speed between others. A link on which everything is lost while another carries
+//! is suspected: it is spared and probed. Losses alone prove nothing, because one run that is
+//! late is many losses; when probe after probe stays unanswered, while another link carried what
+//! was sent later, the link is dead to this peer. It is taken back when it answers.
+
+use super::{Config, NO_DEADLINE, ReliabilityEvent};
+use score_proto::packet_header::MAX_LINKS;
+
+/// Losses in a row that make a link suspect.
+const SUSPECT_LOSSES: u32 = 8;
+/// Unanswered probes that prove it dead: with the waits between them, 150 ms at least.
+const DEAD_PROBES: u32 = 4;
+/// The longest run on one link.
+const MAX_RUN: u32 = 16;
+/// Between two probes of a link, in nanoseconds: at first and at most.
+const PROBE_INTERVAL_NS: (u64, u64) = (10_000_000, 1_000_000_000);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LinkHealth {
+    #[default]
+    Up,
+    /// Spared until a probe is answered.
+    Suspect,
+    /// The same, and the operator has been told.
+    Down,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Link {
+    /// Transmissions so far.
+    pub(super) sent: u64,
+    /// Of these, taken for lost.
+    pub(super) lost_count: u64,
+    /// Transmissions on the way.
+    pub(super) in_flight: u32,
+    /// Number of the next transmission.
+    sent_sequence: u32,
+    /// The highest number that has arrived.
+    acked_sequence: u32,
+    /// Losses since something arrived, and when the first of them had been sent.
+    consecutive_losses: u32,
+    oldest_loss_sent_at: u64,
+    /// When the latest transmission that has arrived was sent.
+    newest_acked_sent_at: u64,
+    pub(super) health: LinkHealth,
+    /// Since it is suspected: probes that were not answered although another link carried what was
+    /// sent later, and since when the next is counted.
+    unanswered_probes: u32,
+    probe_counted_at: u64,
+    /// It has answered, and carried nothing since.
+    unproven: bool,
+}
+
+impl Link {
+    pub(super) fn is_up(&self) -> bool {
+        self.health == LinkHealth::Up
+    }
+}
+
+pub(super) struct LinkScheduler {
+    links: [Link; MAX_LINKS as usize],
+    count: u8,
+    current: u8,
+    run_len: u32,
+    /// When to probe the links that are spared, and how long to wait then.
+    pub(super) probe_at: u64,
+    probe_interval_ns: u64,
+    /// Links over which to send a probe now.
+    probes_due: u8,
+    /// Links on which a probe has come, with the link that it names: the answer goes back there.
+    probe_answers: [Option<u8>; MAX_LINKS as usize],
+    answers_due: u8,
+}
+
+impl LinkScheduler {
+    pub(super) fn new(config: &Config) -> LinkScheduler {
+        LinkScheduler {
+            links: [Link::default(); MAX_LINKS as usize],
+            count: config.links,
+            current: 0,
+            run_len: 0,
+            probe_at: NO_DEADLINE,
+            probe_interval_ns: PROBE_INTERVAL_NS.0,
+            probes_due: 0,
+            probe_answers: [None; MAX_LINKS as usize],
+            answers_due: 0,
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.links[..usize::from(self.count)].iter()
+    }
+
+    pub(super) fn current(&self) -> u8 {
+        self.current
+    }
+
+    /// The link of the next packet, when `window` may be on the way; not `avoid`, on which it was
+    /// lost, if there is another.
+    #[inline]
+    pub(super) fn pick(&mut self, avoid: Option<u8>, window: u32) -> u8 {
+        if self.count == 1 {
+            return 0;
+        }
+        self.pick_among(avoid, window)
+    }
+
+    #[inline(never)]
+    fn pick_among(&mut self, avoid: Option<u8>, window: u32) -> u8 {
+        let max_run = (window / (2 * u32::from(self.count))).clamp(1, MAX_RUN);
+        let can_stay = self.links[usize::from(self.current)].is_up() && avoid != Some(self.current);
+        if can_stay && self.run_len < max_run {
+            self.run_len += 1;
+            return self.current;
+        }
+        let nth_after = |step: u8| (self.current + step) % self.count;
+        let best = (1..=self.count)
+            .map(nth_after)
+            .filter(|link| self.links[usize::from(*link)].is_up() && avoid != Some(*link))
+            .min_by_key(|link| self.links[usize::from(*link)].in_flight);
+        // Where only the link to avoid is left, it must do.
+        if let Some(best) = best {
+            self.current = best;
+            self.run_len = 1;
+        }
+        self.current
+    }
+
+    /// A packet goes out over `link`; answers its number there.
+    #[inline]
+    pub(super) fn on_sent(&mut self, link: u8) -> u32 {
+        let link = &mut self.links[usize::from(link)];
+        link.sent += 1;
+        link.in_flight += 1;
+        link.sent_sequence = link.sent_sequence.wrapping_add(1);
+        link.sent_sequence
+    }
+
+    /// A packet is no longer on the way.
+    #[inline]
+    pub(super) fn remove_in_flight(&mut self, link: u8) {
+        self.links[usize::from(link)].in_flight -= 1;
+    }
+
+    /// It has arrived.
+    #[inline]
+    pub(super) fn on_acked(&mut self, link: u8, sequence: u32, sent_at: u64) {
+        let link = &mut self.links[usize::from(link)];
+        (link.consecutive_losses, link.unproven) = (0, false);
+        link.newest_acked_sent_at = link.newest_acked_sent_at.max(sent_at);
+        if link.health == LinkHealth::Suspect {
+            link.health = LinkHealth::Up;
+        }
+        if (sequence.wrapping_sub(link.acked_sequence) as i32) > 0 {
+            link.acked_sequence = sequence;
+        }
+    }
+
+    /// How many transmissions after number `order` of `link`, at most, have arrived.
+    #[inline]
+    pub(super) fn overtaken_by(&self, link: u8, sequence: u32) -> i32 {
+        self.links[usize::from(link)].acked_sequence.wrapping_sub(sequence) as i32
+    }
+
+    /// It is taken for lost.
+    pub(super) fn on_lost(&mut self, link: u8, sent_at: u64) {
+        let link = &mut self.links[usize::from(link)];
+        link.lost_count += 1;
+        link.oldest_loss_sent_at = if link.consecutive_losses == 0 {
+            sent_at
+        } else {
+            link.oldest_loss_sent_at.min(sent_at)
+        };
+        link.consecutive_losses += 1;
+    }
+
+    /// Suspects a link that carries nothing while another does, and has it probed at once. At most
+    /// one at a time; the next acknowledgement looks again. Answers whether it suspects one.
+    pub(super) fn suspect_link(&mut self, now: u64) -> bool {
+        if self.count == 1 {
+            return false;
+        }
+        let links = &self.links[..usize::from(self.count)];
+        let suspect = links.iter().position(|link| {
+            let is_working =
+                |other: &Link| other.is_up() && other.consecutive_losses < SUSPECT_LOSSES;
+            link.is_up()
+                && link.consecutive_losses >= SUSPECT_LOSSES
+                && links.iter().any(|other| {
+                    is_working(other) && other.newest_acked_sent_at > link.oldest_loss_sent_at
+                })
+        });
+        let Some(suspect) = suspect else { return false };
+        let link = &mut self.links[suspect];
+        (link.health, link.unanswered_probes, link.probe_counted_at) =
+            (LinkHealth::Suspect, 0, now);
+        if !link.unproven {
+            // One that answers probes and loses all else has to wait longer each time.
+            self.probe_interval_ns = PROBE_INTERVAL_NS.0;
+            self.probes_due |= 1 << suspect;
+        }
+        self.probe_at = self.probe_at.min(now + self.probe_interval_ns);
+        true
+    }
+
+    /// A probe over `link` was answered.
+    pub(super) fn on_probe_answer(&mut self, link: u8, peer: u32) -> Option<ReliabilityEvent> {
+        let state = self.links[..usize::from(self.count)].get_mut(usize::from(link))?;
+        let previous = std::mem::take(&mut state.health);
+        if previous == LinkHealth::Up {
+            return None;
+        }
+        (state.consecutive_losses, state.unproven) = (0, true);
+        if self.iter().all(Link::is_up) {
+            self.cancel_probes();
+        }
+        (previous == LinkHealth::Down).then_some(ReliabilityEvent::LinkUp { peer, link })
+    }
+
+    /// It is time to probe. Answers the set of links that are found dead.
+    pub(super) fn on_probe_timeout(&mut self, now: u64) -> u8 {
+        // Who comes late was held, and what it waits for may lie in its socket.
+        let is_late = now.saturating_sub(self.probe_at) > self.probe_interval_ns;
+        let latest =
+            self.iter().filter(|link| link.is_up()).map(|link| link.newest_acked_sent_at).max();
+        let mut dead = 0;
+        self.probes_due = 0;
+        for (number, link) in self.links[..usize::from(self.count)].iter_mut().enumerate() {
+            if link.is_up() {
+                continue;
+            }
+            self.probes_due |= 1 << number;
+            let others_carried = latest.is_some_and(|at| at > link.probe_counted_at);
+            link.unanswered_probes += u32::from(others_carried && !is_late);
+            if others_carried || is_late {
+                link.probe_counted_at = now;
+            }
+            if link.health == LinkHealth::Suspect && link.unanswered_probes >= DEAD_PROBES {
+                link.health = LinkHealth::Down;
+                dead |= 1 << number;
+            }
+        }
+        self.probe_interval_ns = (self.probe_interval_ns * 2).min(PROBE_INTERVAL_NS.1);
+        self.probe_at =
+            if self.probes_due == 0 { NO_DEADLINE } else { now + self.probe_interval_ns };
+        dead
+    }
+
+    pub(super) fn cancel_probes(&mut self) {
+        self.probes_due = 0;
+        self.probe_at = NO_DEADLINE;
+    }
+
+    /// A probe has come over `link`; its sender calls that link `name`.
+    pub(super) fn on_probe(&mut self, link: u8, remote_link: u8) {
+        self.probe_answers[usize::from(link)] = Some(remote_link);
+        self.answers_due |= 1 << link;
+    }
+
+    /// A link to probe now.
+    #[inline]
+    pub(super) fn next_probe(&mut self) -> Option<u8> {
+        take_lowest(&mut self.probes_due)
+    }
+
+    /// A probe to answer now: over which link, and what its sender calls it.
+    #[inline]
+    pub(super) fn next_answer(&mut self) -> Option<(u8, u8)> {
+        let link = take_lowest(&mut self.answers_due)?;
+        self.probe_answers[usize::from(link)].take().map(|remote_link| (link, remote_link))
+    }
+
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.probes_due | self.answers_due != 0
+    }
+}
+
+#[inline]
+pub(super) fn take_lowest(set: &mut u8) -> Option<u8> {
+    let lowest = set.trailing_zeros() as u8;
+    *set &= set.wrapping_sub(1);
+    (lowest < u8::BITS as u8).then_some(lowest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links(count: u8) -> LinkScheduler {
+        LinkScheduler::new(&Config { links: count, ..Config::new(0, 2, 0, 0) })
+    }
+
+    #[test]
+    fn equal_links_share_evenly_and_a_full_one_is_spared() {
+        let mut links = links(3);
+        for _ in 0..480 {
+            let link = links.pick(None, 512);
+            links.on_sent(link);
+        }
+        assert!(links.iter().all(|link| link.in_flight == 160));
+        (0..80).for_each(|_| links.remove_in_flight(2));
+        links.run_len = MAX_RUN;
+        assert_eq!(links.pick(None, 512), 2);
+    }
+
+    /// Two links, of which the first has lost so much that it is suspected at the time 20.
+    fn suspected() -> LinkScheduler {
+        let mut links = links(2);
+        let sequence = links.on_sent(1);
+        (0..SUSPECT_LOSSES).for_each(|i| links.on_lost(0, 10 + u64::from(i)));
+        assert!(!links.suspect_link(20), "nothing shows that the other one is better");
+        links.on_acked(1, sequence, 15);
+        assert!(links.suspect_link(20) && !links.suspect_link(20));
+        assert_eq!(links.links[0].health, LinkHealth::Suspect);
+        assert_eq!((links.next_probe(), links.next_probe()), (Some(0), None));
+        links
+    }
+
+    /// Another probe stays unanswered, while the other link carries if it is `heard`.
+    fn miss_probe(links: &mut LinkScheduler, other_carries: bool, delay_ns: u64) -> u8 {
+        let now = links.probe_at + delay_ns;
+        let sequence = links.on_sent(1);
+        if other_carries {
+            links.on_acked(1, sequence, now - 1);
+        }
+        let dead = links.on_probe_timeout(now);
+        assert_eq!((links.next_probe(), links.next_probe()), (Some(0), None));
+        dead
+    }
+
+    #[test]
+    fn a_link_that_carries_nothing_is_spared_then_dead_and_back_when_it_answers() {
+        let mut links = suspected();
+        (0..100).for_each(|_| assert_eq!(links.pick(None, 64), 1));
+        assert_eq!(links.pick(Some(1), 64), 1, "there is no other");
+        assert_eq!(links.probe_at, 20 + PROBE_INTERVAL_NS.0);
+        (1..DEAD_PROBES).for_each(|_| assert_eq!(miss_probe(&mut links, true, 0), 0));
+        assert_eq!(miss_probe(&mut links, true, 0), 1);
+        assert_eq!(miss_probe(&mut links, true, 0), 0, "it is told once");
+        assert_eq!(
+            links.on_probe_answer(0, 7),
+            Some(ReliabilityEvent::LinkUp { peer: 7, link: 0 })
+        );
+        assert_eq!(links.on_probe_answer(0, 7), None);
+        assert_eq!(links.probe_at, NO_DEADLINE);
+    }
+
+    #[test]
+    fn an_unanswered_probe_does_not_count_while_the_peer_or_this_process_is_stopped() {
+        let mut links = suspected();
+        (0..20).for_each(|_| assert_eq!(miss_probe(&mut links, false, 0), 0, "the peer is held"));
+        (0..20).for_each(|_| {
+            assert_eq!(
+                miss_probe(&mut links, true, 2 * PROBE_INTERVAL_NS.1),
+                0,
+                "this process is held"
+            );
+        });
+        assert_eq!(links.on_probe_answer(0, 7), None, "nobody was told that it was away");
+        assert!(links.links[0].is_up());
+    }
+
+    #[test]
+    fn a_packet_that_was_only_late_clears_its_link() {
+        let mut links = suspected();
+        links.on_acked(0, 1, 12);
+        assert!(links.links[0].is_up());
+        assert_eq!(links.on_probe_timeout(links.probe_at), 0);
+        assert_eq!((links.next_probe(), links.probe_at), (None, NO_DEADLINE));
+    }
+
+    #[test]
+    fn a_link_that_answers_probes_and_loses_all_else_waits_longer_each_time() {
+        let mut links = suspected();
+        let (mut now, mut interval) = (20, 0);
+        for _ in 0..4 {
+            links.on_probe_answer(0, 7);
+            let sequence = links.on_sent(1);
+            (0..SUSPECT_LOSSES).for_each(|_| links.on_lost(0, now));
+            links.on_acked(1, sequence, now + 1);
+            assert!(links.suspect_link(now + 2));
+            assert_eq!(links.next_probe(), None);
+            assert!(links.probe_at - now > interval, "{} after {interval}", links.probe_at - now);
+            interval = links.probe_at - now;
+            now = links.probe_at;
+            links.on_probe_timeout(now);
+            assert_eq!(links.next_probe(), Some(0));
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Remote memory: an operation is handed to whoever makes progress, who copies and sends its bytes
+//! (`pump.rs`). The target's process needs not call anything: its progress thread does the same.
+
+#![forbid(unsafe_code)]
+
+use super::rma_protocol::{self, MAX_OPERATIONS};
+use super::{Ethernet, EthernetEndpoint};
+use crate::config::{OPT_REMOTE_READ, OPT_REMOTE_WRITE, RMA_MTU};
+use crate::debug;
+use crate::device::net_common::{NetworkDevice, ProgressMode, endpoint_queues};
+use crate::error::{Error, PmResult};
+use crate::rma::{AddrHandle, RmaOperation};
+use crate::sync::Ordering;
+
+/// Both directions.
+pub(crate) const OPTIONS: u64 = OPT_REMOTE_READ | OPT_REMOTE_WRITE;
+
+impl endpoint_queues::PeerSendState {
+    /// One more operation on it; false: there are as many as may be.
+    fn try_begin_operation(&self) -> bool {
+        let one_more = |count| (count < MAX_OPERATIONS as u64).then_some(count + 1);
+        let (success_order, failure_order) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.pending_operations.fetch_update(success_order, failure_order, one_more).is_ok()
+    }
+}
+
+impl EthernetEndpoint {
+    /// Begins with an operation.
+    pub(super) fn begin_operation(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        let RmaOperation { direction, remote, local, len, .. } = *operation;
+        self.check_peer(node)?;
+        if len == 0 || len > RMA_MTU {
+            return Err(Error::Invalid);
+        }
+        // What the handle names there is known there alone, but no region is longer than this.
+        if remote.region_bits() == 0
+            || remote.offset() + len as u64 > AddrHandle::MAX_REGION_LEN as u64
+        {
+            return Err(Error::Invalid);
+        }
+        let address = self.net.rma_requests.find(local, len)?;
+        let peer = self.peer(node)?;
+        if self.is_exited(node) {
+            self.net.rma_requests.count_failed(direction);
+            debug::log(debug::ERROR, || {
+                format!("ethernet: a remote operation has failed: node {node} has exited")
+            });
+            return Ok(());
+        }
+        if !peer.try_begin_operation() {
+            Ethernet::poll(self, ProgressMode::All);
+            if !peer.try_begin_operation() {
+                return Err(Error::NoBuffers);
+            }
+        }
+        // Before anybody could see that it is done.
+        self.record().node.send.0.pending_rma.fetch_add(1, Ordering::AcqRel);
+        let operation = rma_protocol::LocalOperation { direction, remote, local, address, len };
+        self.net.rma_requests.push(node, operation);
+        self.serve(ProgressMode::Send);
+        Ok(())
+    }
+}

@@ -1,0 +1,434 @@
+//! The bytes of remote memory: from locked memory into frames that go out, and from frames that
+//! have come into locked memory, many frames by one copy. What is sent when `transfers` knows.
+
+// UNSAFETY: copies between locked memory and the own frames and buffers.
+#![expect(unsafe_code)]
+
+use super::engine::EthernetEngine;
+use super::receive_store::copy_payload;
+use super::reliability::PacketKind;
+use super::rma_protocol::{
+    CompletedOperation, FragmentStream, LocalOperation, NextTransmission, OperationRole,
+    PayloadSource, RmaProtocol,
+};
+use super::transmit::LOST_MARKER_LEN;
+use super::wire::UserBytes;
+use super::zero_copy;
+use crate::debug;
+use crate::device::net_common::endpoint_queues::{EndpointQueues, ReceivedMessage};
+use crate::device::net_common::layout::{SendSlotState, SlabGeometry};
+use crate::device::net_common::slot_allocator::SlotAllocator;
+use crate::rma::{AddrHandle, Direction, IoSegment, MAX_SEGMENTS, UserMemoryCopier};
+use crate::sync::{Ordering, prefetch_read};
+use score_proto::rma_frame::{Frame, MAX_RMA_HEADER_LEN, RMA_HEADER_LEN};
+
+/// What the engine keeps for remote memory.
+pub(super) struct RmaEngine {
+    pub(super) protocol: RmaProtocol,
+    /// The slots behind those of messages.
+    slots: SlotAllocator,
+    pub(super) copier: UserMemoryCopier,
+    frame_run: FrameRun,
+    /// Operations that are just being taken.
+    requests: Vec<(u32, LocalOperation)>,
+    /// Frames that have come since `settle`.
+    has_received_frames: bool,
+    in_flight: u64,
+    /// All frames there ever were.
+    frames_sent: u64,
+}
+
+/// Frames of one chain that have come, and whose bytes follow each other.
+struct FrameRun {
+    peer: u32,
+    side: OperationRole,
+    number: u32,
+    to: AddrHandle,
+    len: usize,
+    count: usize,
+    parts: [IoSegment; MAX_SEGMENTS],
+    entries: [u32; MAX_SEGMENTS],
+}
+
+impl RmaEngine {
+    pub(super) fn new(geometry: &SlabGeometry) -> RmaEngine {
+        let frame_run = FrameRun {
+            peer: 0,
+            side: OperationRole::Target,
+            number: 0,
+            to: AddrHandle::from_bits(0),
+            len: 0,
+            count: 0,
+            parts: [IoSegment::default(); MAX_SEGMENTS],
+            entries: [0; MAX_SEGMENTS],
+        };
+        RmaEngine {
+            protocol: RmaProtocol::default(),
+            slots: SlotAllocator::new(geometry.slots, geometry.mtu),
+            copier: UserMemoryCopier::new(),
+            frame_run,
+            requests: Vec::new(),
+            has_received_frames: false,
+            in_flight: 0,
+            frames_sent: 0,
+        }
+    }
+
+    /// Whether there is nothing to send, as far as is known.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.protocol.is_idle()
+    }
+
+    #[inline]
+    pub(super) fn has_received_frames(&self) -> bool {
+        self.has_received_frames
+    }
+
+    /// Frames that are on the way.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// How many frames there were.
+    pub(super) fn frames_sent(&self) -> u64 {
+        self.frames_sent
+    }
+
+    /// A slot is free again that was `owner`'s.
+    pub(super) fn on_slot_freed(&mut self, destination: u32, slot: usize) {
+        self.slots.release(slot as u64);
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.protocol.on_frame_done(destination);
+    }
+
+    /// How many frames may go to `node` now: no peer has more slots than are left.
+    fn available_slots(&self, node: u32) -> usize {
+        self.slots.len().saturating_sub(self.protocol.in_flight(node)).min(MAX_SEGMENTS as u64)
+            as usize
+    }
+}
+
+/// Memory of the user's is not as it has to be.
+pub(super) fn report_failure(node: u32, why: &str) {
+    debug::log(debug::ERROR, || format!("ethernet: memory that node {node} gets: {why}"));
+}
+
+impl EthernetEngine {
+    pub(super) fn process_rma_requests(&mut self, queues: &EndpointQueues) {
+        let mut requests = std::mem::take(&mut self.rma.requests);
+        self.rma_requests.drain_into(&mut requests);
+        for (node, operation) in requests.drain(..) {
+            if self.exited_nodes.contains(&node) {
+                self.complete(queues, CompletedOperation { peer: node, operation, failed: true });
+            } else {
+                self.rma.protocol.begin(node, operation);
+            }
+        }
+        self.rma.requests = requests;
+    }
+
+    /// Fills frames as long as there are slots, each peer a batch in its turn; answers whether
+    /// there is something to transmit.
+    pub(super) fn fill_frames(&mut self, queues: &EndpointQueues) -> bool {
+        self.return_freed_slots(queues);
+        let mut filled = false;
+        for _ in 0..self.rma.protocol.ready_count() {
+            let Some(node) = self.rma.protocol.next_ready() else { break };
+            filled |= self.fill_frames_for(queues, node);
+        }
+        filled
+    }
+
+    fn fill_frames_for(&mut self, queues: &EndpointQueues, node: u32) -> bool {
+        let max_frames = self.rma.available_slots(node);
+        if max_frames == 0 {
+            return false;
+        }
+        match self.rma.protocol.next(node) {
+            NextTransmission::Nothing => return false,
+            NextTransmission::Message(message) => self.submit(message),
+            NextTransmission::Frame(frame) => {
+                self.submit_frame(node, frame);
+            }
+            NextTransmission::Fragments(chain) => {
+                self.send_stream(queues, node, &chain, max_frames)
+            }
+        }
+        true
+    }
+
+    /// A free slot of remote memory; there is one.
+    fn allocate_frame_slot(&self) -> Option<u32> {
+        let slot = self.rma.slots.allocate()?;
+        Some((self.slab.geometry().slots as u64 + slot) as u32)
+    }
+
+    fn submit_frame(&mut self, node: u32, frame: Frame) {
+        let Some(slot) = self.allocate_frame_slot() else { return };
+        let mut header = [0; MAX_RMA_HEADER_LEN];
+        let len = frame.encode(&mut header);
+        self.slab.write(self.local_index, slot as usize, &header[..len]);
+        self.submit_frame_slot(
+            node,
+            slot,
+            SendSlotState::new(len, PacketKind::Remote),
+            (len, PacketKind::Remote),
+        );
+    }
+
+    /// A packet of this length goes out; its slot has what is published.
+    fn submit_frame_slot(
+        &mut self,
+        node: u32,
+        slot: u32,
+        published: SendSlotState,
+        packet: (usize, PacketKind),
+    ) {
+        self.rma.in_flight += 1;
+        self.rma.frames_sent += 1;
+        self.rma.protocol.on_frames_sent(node, 1);
+        let result = self.submit_internal(node, slot, published, packet);
+        debug_assert!(result.is_ok(), "{result:?}");
+    }
+
+    /// Makes at most `room` packets of the chain's next bytes.
+    fn send_stream(
+        &mut self,
+        queues: &EndpointQueues,
+        node: u32,
+        chain: &FragmentStream,
+        max_frames: usize,
+    ) {
+        let max_len = self.max_packet_len(queues, node);
+        let source = match chain.source {
+            PayloadSource::Address(addr) => Ok(addr),
+            PayloadSource::Region(handle) => {
+                self.rma_requests.find(handle, chain.remaining.min(max_frames * max_len))
+            }
+        };
+        let mut failure = source.is_err().then(|| "it is not locked".to_owned());
+        let (source_addr, mut bytes) = (source.unwrap_or(0), 0);
+        for _ in 0..max_frames {
+            if failure.is_some() || bytes == chain.remaining {
+                break;
+            }
+            let Some(slot) = self.allocate_frame_slot() else { break };
+            let (len, headerless) = chain.next_packet_len(bytes, max_len);
+            let payload = UserBytes { addr: source_addr.wrapping_add(bytes), len };
+            if headerless {
+                self.send_zero_copy(node, slot, (chain, bytes), payload);
+            } else {
+                failure = self.send_copied(node, slot, chain.frame(bytes, len), payload).err();
+            }
+            bytes += if failure.is_none() { len } else { 0 };
+        }
+        if bytes > 0 {
+            self.rma.protocol.on_bytes_sent(node, chain, bytes);
+        }
+        if let Some(why) = failure {
+            report_failure(node, &why);
+            self.rma.protocol.abort_stream(node, chain);
+        }
+    }
+
+    /// These bytes go out behind the frame's head, from its slot.
+    fn send_copied(
+        &mut self,
+        node: u32,
+        slot: u32,
+        frame: Frame,
+        bytes: UserBytes,
+    ) -> Result<(), String> {
+        let addr = self.slab.payload(self.local_index, slot as usize).addr() + RMA_HEADER_LEN;
+        // SAFETY: a slot that was just taken, which nobody else has.
+        let copied =
+            unsafe { self.rma.copier.gather(bytes.addr, &[IoSegment { addr, len: bytes.len }]) };
+        copied.map_err(|error| {
+            self.free_frame_slot(slot);
+            error.to_string()
+        })?;
+        let mut header = [0; MAX_RMA_HEADER_LEN];
+        frame.encode(&mut header);
+        self.slab.write(self.local_index, slot as usize, &header[..RMA_HEADER_LEN]);
+        let len = RMA_HEADER_LEN + bytes.len;
+        self.submit_frame_slot(
+            node,
+            slot,
+            SendSlotState::new(len, PacketKind::Remote),
+            (len, PacketKind::Remote),
+        );
+        Ok(())
+    }
+
+    /// These bytes, `at` further in the chain, go out from where they are.
+    fn send_zero_copy(
+        &mut self,
+        peer: u32,
+        slot: u32,
+        (chain, offset): (&FragmentStream, usize),
+        bytes: UserBytes,
+    ) {
+        let region = match chain.source {
+            PayloadSource::Address(_) => None,
+            PayloadSource::Region(handle) => Some(handle + offset as u64),
+        };
+        let (side, number) = (chain.side, chain.number());
+        // They are copied when the batch goes out, and mostly are in no cache: fetching them
+        // takes as long as the rest here. In segments they go out too soon for that (measured).
+        if !self.transmitter.uses_segmentation {
+            bytes.cache_lines().for_each(prefetch_read);
+        }
+        self.transmitter
+            .zero_copy
+            .insert(slot, zero_copy::ZeroCopyFrame { peer, bytes, region, side, number });
+        self.submit_frame_slot(
+            peer,
+            slot,
+            SendSlotState::new(LOST_MARKER_LEN, PacketKind::PayloadLost),
+            (bytes.len, PacketKind::Continuation),
+        );
+    }
+
+    fn free_frame_slot(&self, slot: u32) {
+        self.rma.slots.release(u64::from(slot) - self.slab.geometry().slots as u64);
+    }
+
+    /// The longest packet to a node, looked up where nothing was sent to it yet.
+    fn max_packet_len(&mut self, queues: &EndpointQueues, node: u32) -> usize {
+        let local_mtu = self.slab.geometry().mtu;
+        let Some(peer) = queues.peers.get(node) else { return local_mtu };
+        if peer.mtu.get() == 0 {
+            let mtu = self.transmitter.mtu(node).map_or(local_mtu, |mtu| mtu.min(local_mtu));
+            peer.mtu.set(mtu as u64);
+        }
+        peer.mtu.get() as usize
+    }
+
+    /// A frame has come. Its bytes wait for those that follow them.
+    pub(super) fn on_frame(
+        &mut self,
+        queues: &EndpointQueues,
+        received: ReceivedMessage,
+        kind: PacketKind,
+    ) {
+        self.rma.has_received_frames = true;
+        let ReceivedMessage { entry, from, len } = received;
+        let (payload_ptr, len) = (queues.message_ptr(entry), len as usize);
+        let mut frame = None;
+        if kind == PacketKind::Remote {
+            let mut header = [0; MAX_RMA_HEADER_LEN];
+            let prefix_len = len.min(MAX_RMA_HEADER_LEN);
+            copy_payload(payload_ptr, &mut header[..prefix_len]);
+            frame = Frame::parse(&header[..prefix_len], len);
+        }
+        let protocol = &mut self.rma.protocol;
+        let copy = match (kind, frame) {
+            (PacketKind::Continuation, _) => {
+                protocol.on_continuation(from, len).map(|copy| (copy, 0))
+            }
+            (_, Some((frame, bytes))) => {
+                protocol.on_frame(from, frame, bytes).map(|copy| (copy, RMA_HEADER_LEN))
+            }
+            (_, None) => protocol.on_bytes_lost(from),
+        };
+        let Some((copy, header_len)) = copy else { return self.release(entry, from) };
+        let bytes = len - header_len;
+        let run = &self.rma.frame_run;
+        let is_contiguous = run.count < MAX_SEGMENTS
+            && (run.peer, run.side, run.number) == (from, copy.side, copy.number)
+            && run.to + run.len as u64 == copy.to;
+        if !is_contiguous {
+            self.flush();
+            let run = &mut self.rma.frame_run;
+            (run.peer, run.side, run.number, run.to) = (from, copy.side, copy.number, copy.to);
+        }
+        let run = &mut self.rma.frame_run;
+        run.parts[run.count] = IoSegment { addr: payload_ptr.addr() + header_len, len: bytes };
+        run.entries[run.count] = entry;
+        run.count += 1;
+        run.len += bytes;
+    }
+
+    /// Copies the bytes of the run to where they belong.
+    pub(super) fn flush(&mut self) {
+        let RmaEngine { frame_run, copier, protocol, .. } = &mut self.rma;
+        let FrameRun { peer, side, number, to, len, count, .. } = *frame_run;
+        if count == 0 {
+            return;
+        }
+        (frame_run.count, frame_run.len) = (0, 0);
+        let destination =
+            self.rma_requests.find(to, len).map_err(|_| "it is not locked".to_owned());
+        let copied = destination.and_then(|destination| {
+            // SAFETY: buffers of packets that were kept, and not released before this; who locked
+            // the memory lets it be written.
+            let copied = unsafe { copier.scatter(&frame_run.parts[..count], destination) };
+            copied.map_err(|error| error.to_string())
+        });
+        if let Err(why) = copied {
+            debug::log(debug::ERROR, || format!("ethernet: memory that node {peer} writes: {why}"));
+            protocol.fail_operation(peer, side, number);
+        }
+        let entries = frame_run.entries;
+        entries[..count].iter().for_each(|entry| self.release(*entry, peer));
+    }
+
+    /// All that has come is taken: what has ended is told.
+    pub(super) fn complete_operations(&mut self, queues: &EndpointQueues) {
+        self.flush();
+        self.rma.has_received_frames = false;
+        queues.set_rma_received();
+        while let Some(ended) = self.rma.protocol.next_completed() {
+            self.complete(queues, ended);
+        }
+    }
+
+    fn complete(
+        &mut self,
+        queues: &EndpointQueues,
+        CompletedOperation { peer, operation, failed }: CompletedOperation,
+    ) {
+        let LocalOperation { direction, len, .. } = operation;
+        let counters = &self.slab.record(self.local_index).node.send.0;
+        if failed {
+            debug::log(debug::ERROR, || {
+                let what = match direction {
+                    Direction::Write => "write to",
+                    Direction::Read => "read from",
+                };
+                format!("ethernet: a remote {what} node {peer} has failed")
+            });
+        } else {
+            counters.rma_bytes[direction as usize].fetch_add(len as u64, Ordering::Relaxed);
+        }
+        if let Some(peer_state) = queues.peers.get(peer) {
+            peer_state.pending_operations.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.rma_requests.on_completed(direction, failed);
+        counters.pending_rma.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// `node` has gone. Messages that waited for operations are dropped like others.
+    pub(super) fn fail_operations(&mut self, queues: &EndpointQueues, node: u32) {
+        for ended in self.rma.protocol.on_peer_exited(node) {
+            self.complete(queues, ended);
+        }
+        while let NextTransmission::Message(message) = self.rma.protocol.next(node) {
+            self.submit(message);
+        }
+    }
+
+    /// The process ends. Operations whose bytes are not all in frames are given up, and so are
+    /// messages behind them, which would say that they were done.
+    pub(super) fn abort_operations(&mut self, queues: &EndpointQueues) {
+        self.copy_back_all(None);
+        self.slab.record(self.local_index).node.send.0.pending_rma.store(0, Ordering::Release);
+        let messages = self.rma.protocol.drop_deferred();
+        for message in &messages {
+            self.slab.free(self.local_index, message.slot as usize);
+        }
+        self.count_dropped(messages.len() as u64);
+        self.return_freed_slots(queues);
+    }
+}

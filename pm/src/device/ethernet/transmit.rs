@@ -1,0 +1,343 @@
+//! The wires of a context and the ways to its peers: packets of the machine go out, in runs.
+
+#![forbid(unsafe_code)]
+
+use super::reliability::{PACKET_HEADER_LEN, ReliabilityMachine, Transmit};
+use super::wire::{self, Packet, UserBytes, Wire};
+use super::zero_copy::{PayloadState, ZeroCopyFrames};
+use crate::debug;
+use crate::device::net_common::address_table::AddressTable;
+use crate::device::net_common::slab::Slab;
+use crate::error::{Error, PmResult};
+use score_proto::packet_header::{Header, PacketKind};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Packets that are handed to a wire together.
+pub(super) const BATCH: usize = 64;
+const PEERS_PER_PAGE: usize = 256;
+/// A way that was not looked up yet.
+const UNRESOLVED: u32 = u32::MAX;
+/// The peer's address is none: nothing can go there.
+const UNREACHABLE: u32 = u32::MAX - 1;
+
+/// Bytes of a packet that says that its bytes are lost: it has to have some.
+pub(super) const LOST_MARKER_LEN: usize = 1;
+
+const NO_LEN: UserBytes = UserBytes { addr: 0, len: 0 };
+
+/// What goes before a payload.
+type HeaderBytes = [u8; PACKET_HEADER_LEN];
+
+/// Where the payload of a packet is.
+struct Payload {
+    offset: usize,
+    len: usize,
+    user_bytes: UserBytes,
+}
+
+/// The wires, and by which number each of them knows a node.
+pub(super) struct Transmitter {
+    pub(super) wires: Vec<Wire>,
+    /// For each node and link, in pages made on demand.
+    peer_numbers: Vec<Option<Box<[u32]>>>,
+    addresses: Arc<AddressTable>,
+    channel: usize,
+    headers: Box<[HeaderBytes; BATCH]>,
+    /// Whether packets go to the kernel in segments of one piece on all wires.
+    pub(super) uses_segmentation: bool,
+    /// Frames of remote memory that are not in the slab.
+    pub(super) zero_copy: ZeroCopyFrames,
+    /// Of these, which have to go out again: they wait until they are in the slab.
+    pub(super) deferred: Vec<Transmit>,
+    /// What the kernel had no room for. Nothing else goes out before.
+    unsent: VecDeque<Transmit>,
+    warned: Vec<bool>,
+    /// Whose wires they are.
+    self_node: u32,
+}
+
+impl Transmitter {
+    pub(super) fn new(
+        wires: Vec<Wire>,
+        addresses: Arc<AddressTable>,
+        (self_node, channel): (u32, usize),
+        zero_copy: ZeroCopyFrames,
+    ) -> Transmitter {
+        Transmitter {
+            peer_numbers: (0..addresses.shape().nodes.div_ceil(PEERS_PER_PAGE))
+                .map(|_| None)
+                .collect(),
+            warned: vec![false; wires.len()],
+            uses_segmentation: wires.iter().all(|wire| wire.kind() == wire::WireKind::Udp),
+            wires,
+            addresses,
+            channel,
+            headers: Box::new([[0; PACKET_HEADER_LEN]; BATCH]),
+            zero_copy,
+            deferred: Vec::new(),
+            unsent: VecDeque::new(),
+            self_node,
+        }
+    }
+
+    /// The longest message to `node`: what the narrowest of its links carries. Invalid: one of
+    /// its addresses is none.
+    pub(super) fn mtu(&mut self, node: u32) -> PmResult<usize> {
+        let mut mtu = usize::MAX;
+        for link in 0..self.wires.len() {
+            let address = self.addresses.get(node as usize, self.channel, link);
+            let address = address.ok_or(Error::Invalid)?;
+            let peer = self.wires[link].add_peer(&address).map_err(|why| {
+                debug::log(debug::ERROR, || format!("ethernet: node {node}, link {link}: {why}"));
+                Error::Invalid
+            })?;
+            self.set_peer_number(node, link, peer.number);
+            mtu = mtu.min(peer.mtu);
+        }
+        mtu.checked_sub(PACKET_HEADER_LEN).ok_or(Error::Invalid)
+    }
+
+    fn set_peer_number(&mut self, node: u32, link: usize, number: u32) {
+        let links = self.wires.len();
+        if let Some(page) = self.peer_numbers.get_mut(node as usize / PEERS_PER_PAGE) {
+            let page = page.get_or_insert_with(|| vec![UNRESOLVED; PEERS_PER_PAGE * links].into());
+            page[node as usize % PEERS_PER_PAGE * links + link] = number;
+        }
+    }
+
+    /// By which number the wire of `link` knows `node`.
+    #[inline]
+    fn peer_number(&mut self, node: u32, link: usize) -> Option<u32> {
+        let index = node as usize % PEERS_PER_PAGE * self.wires.len() + link;
+        let number = self
+            .peer_numbers
+            .get(node as usize / PEERS_PER_PAGE)?
+            .as_ref()
+            .map_or(UNRESOLVED, |page| page[index]);
+        let number =
+            if number == UNRESOLVED { self.resolve_peer_number(node, link) } else { number };
+        (number != UNREACHABLE).then_some(number)
+    }
+
+    #[cold]
+    fn resolve_peer_number(&mut self, node: u32, link: usize) -> u32 {
+        if self.mtu(node).is_err() {
+            self.set_peer_number(node, link, UNREACHABLE);
+        }
+        let index = node as usize % PEERS_PER_PAGE * self.wires.len() + link;
+        self.peer_numbers[node as usize / PEERS_PER_PAGE]
+            .as_ref()
+            .map_or(UNREACHABLE, |page| page[index])
+    }
+
+    /// Whether packets wait for room in the kernel.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Sends what the machine has until that is nothing, or the kernel has no room.
+    #[inline]
+    pub(super) fn send_all(
+        &mut self,
+        slab: &Slab,
+        local_index: usize,
+        machine: &mut ReliabilityMachine,
+        now: u64,
+    ) {
+        if self.is_blocked() {
+            self.retry(slab, local_index);
+        }
+        while self.unsent.is_empty() {
+            let Some(first) = machine.poll_transmit(now) else { return };
+            if machine.is_transmit_idle() {
+                return self.send_one(slab, local_index, &first);
+            }
+            if !self.send_many(slab, local_index, first, || machine.poll_transmit(now)) {
+                return;
+            }
+        }
+    }
+
+    /// Sends this and what follows, a batch at most; false: nothing more follows.
+    #[inline(never)]
+    fn send_many(
+        &mut self,
+        slab: &Slab,
+        local_index: usize,
+        first: Transmit,
+        mut next: impl FnMut() -> Option<Transmit>,
+    ) -> bool {
+        let mut batch = [first; BATCH];
+        let mut count = 1;
+        while count < BATCH
+            && let Some(more) = next()
+        {
+            batch[count] = more;
+            count += 1;
+        }
+        self.send(slab, local_index, &batch[..count]);
+        count == BATCH
+    }
+
+    /// Packets whose slots have been freed since, or used again, are forgotten.
+    #[cold]
+    fn retry(&mut self, slab: &Slab, local_index: usize) {
+        for _ in 0..self.unsent.len().div_ceil(BATCH) {
+            if self.unsent.is_empty() {
+                return;
+            }
+            let is_current = |packet: &Transmit| match packet.payload {
+                None => true,
+                Some((slot, _)) => {
+                    slab.content(local_index, slot as usize).is_some_and(|content| {
+                        content.to == packet.peer
+                            && content.sequence == Some(packet.header.sequence)
+                    })
+                }
+            };
+            let count = self.unsent.len().min(BATCH);
+            let batch: Vec<Transmit> = self.unsent.drain(..count).filter(is_current).collect();
+            let waiting = self.unsent.len();
+            self.send(slab, local_index, &batch);
+            // What was refused again stays in front.
+            let refused_count = self.unsent.len() - waiting;
+            self.unsent.rotate_right(refused_count);
+            if refused_count > 0 {
+                return;
+            }
+        }
+    }
+
+    /// Sends a single packet; if it is refused it joins the unsent.
+    #[inline]
+    fn send_one(&mut self, slab: &Slab, local_index: usize, packet: &Transmit) {
+        let link = usize::from(packet.link);
+        let Some(to) = self.peer_number(packet.peer, link) else { return };
+        let Some(wire) = self.wires.get_mut(link) else { return };
+        let header = &mut self.headers[0];
+        let Some(payload) = encode_header(&self.zero_copy, slab, local_index, packet, header)
+        else {
+            return self.deferred.push(*packet);
+        };
+        let Payload { offset, len, user_bytes } = payload;
+        if wire.send(&[Packet { to, header, offset, len, user_bytes }]) == 0 {
+            self.unsent.push_back(*packet);
+        } else if user_bytes.len > 0 {
+            self.on_sent(packet);
+        }
+    }
+
+    fn on_sent(&mut self, packet: &Transmit) {
+        if let Some((slot, _)) = packet.payload {
+            self.zero_copy.on_sent(slot);
+        }
+    }
+
+    /// Sends a batch, one run for each link; what is refused joins the unsent.
+    #[inline(never)]
+    pub(super) fn send(&mut self, slab: &Slab, local_index: usize, batch: &[Transmit]) {
+        for run in batch.chunk_by(|a, b| a.link == b.link) {
+            if let [only] = run {
+                self.send_one(slab, local_index, only);
+                continue;
+            }
+            let link = usize::from(run[0].link);
+            if link >= self.wires.len() {
+                continue;
+            }
+            let empty =
+                Packet { to: UNREACHABLE, header: &[], offset: 0, len: 0, user_bytes: NO_LEN };
+            let mut packets = [empty; BATCH];
+            let (mut count, mut has_zero_copy) = (0, false);
+            let mut run_indices = [0; BATCH];
+            let mut peer_numbers = [UNRESOLVED; BATCH];
+            for (number, packet) in peer_numbers.iter_mut().zip(run) {
+                *number = self.peer_number(packet.peer, link).unwrap_or(UNREACHABLE);
+            }
+            for ((i, header), to) in
+                self.headers[..run.len()].iter_mut().enumerate().zip(peer_numbers)
+            {
+                if to == UNREACHABLE {
+                    continue;
+                }
+                let Some(payload) =
+                    encode_header(&self.zero_copy, slab, local_index, &run[i], header)
+                else {
+                    self.deferred.push(run[i]);
+                    continue;
+                };
+                let Payload { offset, len, user_bytes } = payload;
+                has_zero_copy |= user_bytes.len > 0;
+                packets[count] = Packet { to, header, offset, len, user_bytes };
+                run_indices[count] = i;
+                count += 1;
+            }
+            let sent = self.wires[link].send(&packets[..count]).min(count);
+            if has_zero_copy {
+                run_indices[..sent].iter().for_each(|&i| self.on_sent(&run[i]));
+            }
+            self.unsent.extend(run_indices[sent..count].iter().map(|&i| run[i]));
+        }
+    }
+
+    /// A link without a carrier takes packets and says nothing: it is asked when nobody answers.
+    #[cold]
+    pub(super) fn report_lost_carriers(&mut self) {
+        for (wire, warned) in self.wires.iter().zip(&mut self.warned) {
+            if !*warned && !wire.link().up {
+                *warned = true;
+                warn(self.self_node, wire.endpoint().link_name(), "no carrier");
+            }
+        }
+    }
+
+    /// A link that went down is said once: traffic goes on when it is back.
+    pub(super) fn report_faults(&mut self) {
+        for (link, wire) in self.wires.iter_mut().enumerate() {
+            let Some(fault) = wire.take_fault() else { continue };
+            let name = wire.endpoint().link_name();
+            if fault.is_link_down() && !std::mem::replace(&mut self.warned[link], true) {
+                warn(self.self_node, name, fault.0.desc());
+            } else {
+                debug::log(debug::WARNING, || format!("ethernet: {name}: {}", fault.0.desc()));
+            }
+        }
+    }
+}
+
+/// Completes what goes before the payload, and says where that is. None: it is not in the slab,
+/// and was sent before.
+#[inline]
+fn encode_header(
+    zero_copy: &ZeroCopyFrames,
+    slab: &Slab,
+    local_index: usize,
+    packet: &Transmit,
+    header: &mut HeaderBytes,
+) -> Option<Payload> {
+    let (slot, len) = packet.payload.unwrap_or((0, 0));
+    let offset = if len == 0 { 0 } else { slab.payload_offset(local_index, slot as usize) };
+    let in_slab = Payload { offset, len: len.into(), user_bytes: NO_LEN };
+    let payload = match zero_copy.state(slot) {
+        PayloadState::InSlab => in_slab,
+        PayloadState::Unsent(frame) => Payload { offset: 0, len: 0, user_bytes: frame.bytes },
+        PayloadState::Sent(_) => return None,
+        PayloadState::Discarded => {
+            Header { kind: PacketKind::PayloadLost, len: LOST_MARKER_LEN as u16, ..packet.header }
+                .encode(header);
+            return Some(Payload { len: LOST_MARKER_LEN, ..in_slab });
+        }
+    };
+    packet.header.encode(header);
+    Some(payload)
+}
+
+fn warn(node: u32, link: &str, why: &str) {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    debug::warn_user(&format!(
+        "host {}, node {node}: network link {link} carries nothing now ({why}); messages wait until \
+         it does, or take another",
+        host.to_string_lossy()
+    ));
+}

@@ -1,0 +1,78 @@
+//! The frame that AF_PACKET and AF_XDP put before a packet.
+//!
+//! ```text
+//! destination MAC 6 · source MAC 6 · EtherType 2 · port 2 · length of the packet 2
+//! ```
+//! The port tells the processes of one NIC apart. The length stands there because an interface
+//! pads short frames. Numbers are big-endian.
+
+#![forbid(unsafe_code)]
+
+/// The first of the two EtherTypes that IEEE 802 sets aside for local experiments.
+pub const ETHERTYPE: u16 = 0x88b5;
+
+/// Bytes before the packet.
+pub const HEADER: usize = 18;
+
+/// Of these, what counts as payload of the link: port and length.
+pub const LINK_PAYLOAD_OVERHEAD: usize = 4;
+
+/// Where EtherType and port stand.
+pub const ETHERTYPE_OFFSET: usize = 12;
+pub const PORT_OFFSET: usize = 14;
+
+/// Where the job's secret stands, in the machine's header behind this one (docs/ethernet.md).
+const SECRET_OFFSET: usize = HEADER + 8;
+
+/// The two halves of a secret as a frame has them, and where.
+pub fn secret_words(secret: u64) -> [(usize, [u8; 4]); 2] {
+    let [a, b, c, d, e, f, g, h] = secret.to_le_bytes();
+    [(SECRET_OFFSET, [a, b, c, d]), (SECRET_OFFSET + 4, [e, f, g, h])]
+}
+
+/// A process behind a NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MacEndpoint {
+    pub mac: [u8; 6],
+    pub port: u16,
+}
+
+/// The header of a frame for `to` that carries `len` bytes.
+pub fn header(to: MacEndpoint, from: [u8; 6], len: usize) -> [u8; HEADER] {
+    let mut out = [0; HEADER];
+    out[..6].copy_from_slice(&to.mac);
+    out[6..12].copy_from_slice(&from);
+    out[ETHERTYPE_OFFSET..PORT_OFFSET].copy_from_slice(&ETHERTYPE.to_be_bytes());
+    out[PORT_OFFSET..16].copy_from_slice(&to.port.to_be_bytes());
+    out[16..].copy_from_slice(&(len as u16).to_be_bytes());
+    out
+}
+
+/// The packet's length, where this is the header of a frame of `frame` bytes for `port`.
+pub fn packet_len(header: &[u8; HEADER], frame_len: usize, port: u16) -> Option<usize> {
+    let word = |offset: usize| u16::from_be_bytes([header[offset], header[offset + 1]]);
+    let len = usize::from(word(16));
+    let is_for_us = word(ETHERTYPE_OFFSET) == ETHERTYPE && word(PORT_OFFSET) == port;
+    (is_for_us && len > 0 && HEADER + len <= frame_len).then_some(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TO: MacEndpoint = MacEndpoint { mac: [2, 0, 0, 0, 0, 1], port: 7 };
+
+    #[test]
+    fn a_header_is_checked_against_the_frame() {
+        let made = header(TO, [2, 0, 0, 0, 0, 2], 40);
+        assert_eq!(packet_len(&made, HEADER + 40, 7), Some(40));
+        assert_eq!(packet_len(&made, 60, 7), Some(40), "padded by an interface");
+        assert_eq!(packet_len(&made, HEADER + 39, 7), None, "cut short");
+        assert_eq!(packet_len(&made, HEADER + 40, 8), None, "for somebody else");
+        let mut other = made;
+        other[13] ^= 1;
+        assert_eq!(packet_len(&other, HEADER + 40, 7), None, "of another protocol");
+        let empty = header(TO, [2, 0, 0, 0, 0, 2], 0);
+        assert_eq!(packet_len(&empty, 60, 7), None);
+    }
+}

@@ -1,0 +1,42 @@
+//! Sending and receiving one piece. The C library's own functions make a thread ready to be
+//! cancelled and unready again, which a call that never blocks has no use for: the kernel is
+//! called directly.
+
+// UNSAFETY: system calls with addresses.
+#![expect(unsafe_code)]
+
+use nix::errno::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Nowhere in particular: what a connected socket sends to.
+pub const NO_ADDRESS: (*mut libc::c_void, libc::socklen_t) = (std::ptr::null_mut(), 0);
+
+/// Sends `len` bytes at `at` to the socket address `name`.
+///
+/// # Safety
+/// Both must be readable.
+#[inline]
+pub unsafe fn send(
+    socket: &OwnedFd,
+    buf: *const u8,
+    len: usize,
+    (name, name_len): (*mut libc::c_void, libc::socklen_t),
+) -> nix::Result<()> {
+    let (socket, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
+    // SAFETY: the kernel reads what the caller says is readable.
+    let code = unsafe { libc::syscall(libc::SYS_sendto, socket, buf, len, flags, name, name_len) };
+    Errno::result(code).map(drop)
+}
+
+/// Receives up to `len` bytes at `at` and answers how many.
+///
+/// # Safety
+/// They must be writable, and nobody else's.
+#[inline]
+pub unsafe fn receive(socket: &OwnedFd, buf: *mut u8, len: usize) -> nix::Result<usize> {
+    let (socket, flags, (addr, addr_len)) = (socket.as_raw_fd(), libc::MSG_DONTWAIT, NO_ADDRESS);
+    // SAFETY: the kernel writes where the caller says, and no address.
+    let code =
+        unsafe { libc::syscall(libc::SYS_recvfrom, socket, buf, len, flags, addr, addr_len) };
+    Errno::result(code).map(|n| n as usize)
+}

@@ -1,0 +1,138 @@
+//! Where every node is reached: one read-only table for each host and job. Entries are the wires'
+//! own bytes; each has [`ENTRY_LEN`] bytes, the first of which is its length. They stand in the order
+//! node, channel, link.
+
+// UNSAFETY: reads memory that it has mapped.
+#![expect(unsafe_code)]
+
+use crate::debug;
+use crate::error::{Error, PmResult};
+use crate::segment::from_errno;
+use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes of an entry.
+pub(crate) const ENTRY_LEN: usize = 32;
+
+/// How many of what there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressTableShape {
+    pub(crate) nodes: usize,
+    pub(crate) channels: usize,
+    pub(crate) links: usize,
+}
+
+impl AddressTableShape {
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes * self.channels * self.links * ENTRY_LEN
+    }
+}
+
+/// The mapped table.
+pub(crate) struct AddressTable {
+    map: MmapRaw,
+    shape: AddressTableShape,
+    memory: OwnedFd,
+}
+
+/// Nobody may ever write it again.
+fn seals() -> SealFlag {
+    SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL
+}
+
+/// Appends an address to a table. NoSpace: it is too long.
+pub(crate) fn append(table: &mut Vec<u8>, address: &[u8]) -> PmResult<()> {
+    let mut entry = [0; ENTRY_LEN];
+    entry.get_mut(1..=address.len()).ok_or(Error::NoSpace)?.copy_from_slice(address);
+    entry[0] = address.len() as u8;
+    table.extend(entry);
+    Ok(())
+}
+
+impl AddressTable {
+    /// Invalid: not as many bytes as the shape needs.
+    pub(crate) fn create(shape: AddressTableShape, table: &[u8]) -> PmResult<AddressTable> {
+        if table.len() != shape.bytes() {
+            debug::log(debug::ERROR, || {
+                format!("network: {} bytes of addresses, not {}", table.len(), shape.bytes())
+            });
+            return Err(Error::Invalid);
+        }
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memory = memfd_create(c"score-pm-addresses", flags).map_err(from_errno)?;
+        let mut file = std::fs::File::from(memory);
+        file.write_all(table).map_err(|_| Error::NoMemory)?;
+        let memory = OwnedFd::from(file);
+        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        AddressTable::open(memory, shape)
+    }
+
+    /// Maps one that was made elsewhere. Invalid: it can be written, or has another size.
+    pub(crate) fn open(memory: OwnedFd, shape: AddressTableShape) -> PmResult<AddressTable> {
+        let current_seals = fcntl(&memory, FcntlArg::F_GET_SEALS).map_err(|_| Error::Invalid)?;
+        let stat = nix::sys::stat::fstat(&memory).map_err(|_| Error::Invalid)?;
+        let sealed = SealFlag::from_bits_retain(current_seals).contains(seals());
+        if !sealed || stat.st_size != shape.bytes() as i64 {
+            debug::log(debug::ERROR, || "network: the table of addresses is no such".into());
+            return Err(Error::Invalid);
+        }
+        let map = MmapOptions::new().len(shape.bytes()).map_raw_read_only(&memory);
+        Ok(AddressTable { map: map.map_err(|_| Error::NoMemory)?, shape, memory })
+    }
+
+    pub(crate) fn shape(&self) -> AddressTableShape {
+        self.shape
+    }
+
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// One address. None: no such node, channel or link.
+    pub(crate) fn get(&self, node: usize, channel: usize, link: usize) -> Option<Vec<u8>> {
+        let AddressTableShape { nodes, channels, links } = self.shape;
+        if node >= nodes || channel >= channels || link >= links {
+            return None;
+        }
+        let offset = ((node * channels + channel) * links + link) * ENTRY_LEN;
+        // SAFETY: inside the mapping, which nobody can write or shrink any more.
+        let entry = unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), ENTRY_LEN) };
+        entry.get(1..=usize::from(entry[0])).map(<[u8]>::to_vec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_found_by_node_channel_and_link() {
+        let shape = AddressTableShape { nodes: 2, channels: 2, links: 3 };
+        let mut table = Vec::new();
+        for i in 0..12 {
+            append(&mut table, &vec![i; 5 + i as usize]).unwrap();
+        }
+        let made = AddressTable::create(shape, &table).unwrap();
+        let again =
+            AddressTable::open(made.memory().try_clone_to_owned().unwrap(), made.shape()).unwrap();
+        assert_eq!(again.get(1, 0, 2), Some(vec![8; 13]));
+        assert_eq!(again.get(0, 1, 0), Some(vec![3; 8]));
+        assert_eq!(
+            (again.get(2, 0, 0), again.get(0, 2, 0), again.get(0, 0, 3)),
+            (None, None, None)
+        );
+        assert!(AddressTable::create(shape, &table[1..]).is_err());
+        assert!(append(&mut table, &[0; ENTRY_LEN]).is_err());
+    }
+
+    #[test]
+    fn a_table_that_can_still_be_written_is_refused() {
+        let memory = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        let shape = AddressTableShape { nodes: 1, channels: 1, links: 1 };
+        nix::unistd::ftruncate(&memory, shape.bytes() as i64).unwrap();
+        assert!(AddressTable::open(memory, shape).is_err());
+    }
+}

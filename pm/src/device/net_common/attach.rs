@@ -1,0 +1,150 @@
+//! The message that waits in an attach descriptor: what the context is, beside the descriptors of
+//! slab, addresses and what the network adds. A plain function from bytes, because whoever holds
+//! the socket's other end may have written anything.
+
+#![forbid(unsafe_code)]
+
+use super::layout::SlabGeometry;
+use crate::error::{Error, PmResult};
+
+/// The longest message.
+pub(super) const ATTACH_MAX: usize = 1024;
+const WORDS: usize = 11;
+
+/// A context on its way to another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AttachMessage {
+    /// The context's number on its device.
+    pub(super) number: u32,
+    /// The channel it is bound to, of how many.
+    pub(super) channel: u32,
+    pub(super) channels: u32,
+    /// Its node number.
+    pub(super) self_node: u32,
+    pub(super) geometry: SlabGeometry,
+    /// Names the slab.
+    pub(super) nonce: [u64; 2],
+    /// What the job's packets carry.
+    pub(super) secret: u64,
+    /// What the network says of the end.
+    pub(super) socket_description: Vec<u8>,
+}
+
+impl AttachMessage {
+    /// Writes the message. `magic`: whose it is.
+    pub(super) fn encode(&self, magic: u64) -> Vec<u8> {
+        let g = &self.geometry;
+        let words: [u64; WORDS] = [
+            magic,
+            u64::from(self.number) | u64::from(self.channel) << 32,
+            u64::from(self.self_node) | u64::from(self.channels) << 32,
+            g.nodes as u64,
+            g.first_node as u64,
+            g.local_nodes as u64,
+            g.mtu as u64,
+            g.size as u64,
+            self.nonce[0],
+            self.nonce[1],
+            self.secret,
+        ];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend(&self.socket_description);
+        bytes
+    }
+
+    /// Reads and checks it. Invalid: any field is not what `encode` writes.
+    pub(super) fn decode(magic: u64, bytes: &[u8]) -> PmResult<AttachMessage> {
+        let (header, socket_description) =
+            bytes.split_at_checked(WORDS * 8).ok_or(Error::Invalid)?;
+        let mut words = [0; WORDS];
+        for (word, eight) in words.iter_mut().zip(header.chunks_exact(8)) {
+            *word = u64::from_le_bytes(eight.try_into().map_err(|_| Error::Invalid)?);
+        }
+        let [
+            actual_magic,
+            number_and_channel,
+            node_and_channels,
+            nodes,
+            first,
+            local,
+            mtu,
+            size,
+            a,
+            b,
+            secret,
+        ] = words;
+        let to_usize = |word: u64| usize::try_from(word).map_err(|_| Error::Invalid);
+        let geometry = SlabGeometry::new(
+            to_usize(nodes)?,
+            to_usize(first)?,
+            to_usize(local)?,
+            to_usize(mtu)?,
+        )?;
+        let (self_node, channels) = (node_and_channels as u32, (node_and_channels >> 32) as u32);
+        let channel = (number_and_channel >> 32) as u32;
+        if actual_magic != magic
+            || geometry.size as u64 != size
+            || geometry.local_index(self_node as usize).is_none()
+            || channel >= channels
+        {
+            return Err(Error::Invalid);
+        }
+        Ok(AttachMessage {
+            number: number_and_channel as u32,
+            channel,
+            channels,
+            self_node,
+            geometry,
+            nonce: [a, b],
+            secret,
+            socket_description: socket_description.to_vec(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAGIC: u64 = 4711;
+
+    fn sample() -> AttachMessage {
+        AttachMessage {
+            number: 3,
+            channel: 1,
+            channels: 2,
+            self_node: 5,
+            geometry: SlabGeometry::new(8, 4, 3, 1400).unwrap(),
+            nonce: [7, 9],
+            secret: u64::MAX,
+            socket_description: vec![4; 200],
+        }
+    }
+
+    #[test]
+    fn a_message_reads_back_and_one_that_is_cut_or_foreign_is_refused() {
+        let good = sample().encode(MAGIC);
+        assert_eq!(AttachMessage::decode(MAGIC, &good), Ok(sample()));
+        assert_eq!(AttachMessage::decode(MAGIC + 1, &good), Err(Error::Invalid));
+        for len in 0..WORDS * 8 {
+            assert_eq!(AttachMessage::decode(MAGIC, &good[..len]), Err(Error::Invalid), "{len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_accepted_has_its_node_inside_and_reads_back(
+            flips in prop::collection::vec((0..100usize, any::<u8>()), 0..4)
+        ) {
+            let mut bytes = sample().encode(MAGIC);
+            for (at, with) in flips {
+                bytes[at] = with;
+            }
+            if let Ok(attach) = AttachMessage::decode(MAGIC, &bytes) {
+                prop_assert!(attach.geometry.local_index(attach.self_node as usize).is_some());
+                prop_assert_eq!(attach.encode(MAGIC), bytes);
+            }
+        }
+    }
+}

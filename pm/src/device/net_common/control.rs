@@ -1,0 +1,32 @@
+//! Control messages: from the owner of the contexts, by way of the process that a context belongs
+//! to, which numbers its packets. They are not counted and wake nobody.
+
+#![forbid(unsafe_code)]
+
+use super::{Engine, NetworkDevice, NetworkEndpoint, ProgressMode};
+use crate::config::CONTROL_MTU;
+use crate::error::{Error, PmResult};
+
+impl<N: NetworkDevice> NetworkEndpoint<N> {
+    /// By the process itself.
+    pub(crate) fn control_send(&self, node: u32, message: &[u8]) -> PmResult<()> {
+        if node == self.self_node || message.len() > CONTROL_MTU {
+            return Err(Error::Invalid);
+        }
+        self.progress_lock.lock().send_control(&self.queues, node, message)?;
+        self.serve(ProgressMode::Send);
+        Ok(())
+    }
+
+    pub(crate) fn control_receive(&self, buffer: &mut [u8], len: &mut usize) -> PmResult<u32> {
+        if self.progress_lock.lock().control_message_count() == 0 {
+            N::poll_blocking(self);
+        }
+        self.progress_lock.lock().receive_control(&self.queues, |message| {
+            *len = message.len;
+            let to = buffer.get_mut(..message.len).ok_or(Error::NoSpace)?;
+            to.copy_from_slice(&message.bytes[..message.len]);
+            Ok(message.from)
+        })
+    }
+}

@@ -1,0 +1,192 @@
+//! What the sender, the receiver and whoever makes progress hand each other inside a process. Each
+//! queue has one lock's holder at either end, so nobody waits for anybody.
+
+#![forbid(unsafe_code)]
+
+use super::layout::SlabGeometry;
+use super::spsc_queue::SpscQueue;
+use crate::config::CONTROL_MTU;
+use crate::progress_lock::WakeupFlag;
+use crate::sync::{AtomicPtr, AtomicU64, Ordering, SingleWriterU64};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+/// A message that was sent: its slot, receiver and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendRequest {
+    pub(crate) slot: u32,
+    pub(crate) to: u32,
+    pub(crate) len: u32,
+}
+
+/// A message that has arrived: the entry that holds it, its sender and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReceivedMessage {
+    pub(crate) entry: u32,
+    pub(crate) from: u32,
+    pub(crate) len: u32,
+}
+
+// Both fit a word: 20 bits for a number, 24 for a node, 20 for a length.
+fn pack(number: u32, node: u32, len: u32) -> u64 {
+    u64::from(number) << 44 | u64::from(node) << 20 | u64::from(len)
+}
+
+fn unpack(word: u64) -> (u32, u32, u32) {
+    ((word >> 44) as u32, (word >> 20) as u32 & 0xff_ffff, word as u32 & 0xf_ffff)
+}
+
+impl SendRequest {
+    pub(crate) fn word(self) -> u64 {
+        pack(self.slot, self.to, self.len)
+    }
+    pub(crate) fn from_word(word: u64) -> SendRequest {
+        let (slot, to, len) = unpack(word);
+        SendRequest { slot, to, len }
+    }
+}
+
+impl ReceivedMessage {
+    pub(crate) fn word(self) -> u64 {
+        pack(self.entry, self.from, self.len)
+    }
+    pub(crate) fn from_word(word: u64) -> ReceivedMessage {
+        let (entry, from, len) = unpack(word);
+        ReceivedMessage { entry, from, len }
+    }
+}
+
+/// A control message that waits to be read.
+pub(crate) struct ControlMessage {
+    pub(crate) from: u32,
+    pub(crate) bytes: [u8; CONTROL_MTU],
+    pub(crate) len: usize,
+}
+
+/// What the sender keeps for one peer.
+#[derive(Default)]
+pub(crate) struct PeerSendState {
+    /// How many messages were sent: by the sender.
+    pub(crate) sent_count: SingleWriterU64,
+    /// How many of these are acknowledged or dropped: by who makes progress.
+    pub(crate) freed_count: SingleWriterU64,
+    /// The longest message; 0: not known yet.
+    pub(crate) mtu: SingleWriterU64,
+    /// The last multicast that named it.
+    pub(crate) multicast_id: SingleWriterU64,
+    /// Remote operations on it that are under way.
+    pub(crate) pending_operations: AtomicU64,
+}
+
+impl PeerSendState {
+    /// By the sender.
+    #[inline(always)]
+    pub(crate) fn count_sent(&self) {
+        self.sent_count.set(self.sent_count.get().wrapping_add(1));
+    }
+
+    /// Slots that are in use for it.
+    #[inline(always)]
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.sent_count.get().wrapping_sub(self.freed_count.get())
+    }
+}
+
+const PEERS_PER_BLOCK: usize = 256;
+
+/// All peers; only those in use take memory.
+pub(crate) struct PeerTable(Box<[OnceLock<Box<[PeerSendState]>>]>);
+
+impl PeerTable {
+    fn new(nodes: usize) -> PeerTable {
+        PeerTable((0..nodes.div_ceil(PEERS_PER_BLOCK)).map(|_| OnceLock::new()).collect())
+    }
+
+    /// None: no such node.
+    #[inline(always)]
+    pub(crate) fn get(&self, node: u32) -> Option<&PeerSendState> {
+        let block = self.0.get(node as usize / PEERS_PER_BLOCK)?;
+        let block =
+            block.get_or_init(|| (0..PEERS_PER_BLOCK).map(|_| PeerSendState::default()).collect());
+        block.get(node as usize % PEERS_PER_BLOCK)
+    }
+}
+
+/// See the module.
+pub(crate) struct EndpointQueues {
+    /// Sender to progress: what to send; back: slots that are free.
+    pub(crate) submitted: SpscQueue,
+    pub(crate) freed: SpscQueue,
+    /// Progress to receiver: messages; back: entries that were released.
+    pub(crate) delivered: SpscQueue,
+    pub(crate) released: SpscQueue,
+    /// Where the message of each entry lies: written before it is delivered.
+    message_ptrs: Box<[AtomicPtr<u8>]>,
+    pub(crate) peers: PeerTable,
+    pub(crate) wakeup_flag: WakeupFlag,
+    /// Messages sent and neither acknowledged nor dropped: a glance.
+    pub(crate) outstanding: AtomicU64,
+    /// Bytes of remote memory have come.
+    rma_received: AtomicU64,
+}
+
+impl EndpointQueues {
+    pub(crate) fn new(geometry: &SlabGeometry, entries: usize) -> EndpointQueues {
+        EndpointQueues {
+            submitted: SpscQueue::new(geometry.slots),
+            freed: SpscQueue::new(geometry.slots),
+            delivered: SpscQueue::new(entries),
+            released: SpscQueue::new(entries),
+            message_ptrs: (0..entries).map(|_| AtomicPtr::new(null_mut())).collect(),
+            peers: PeerTable::new(geometry.nodes),
+            wakeup_flag: WakeupFlag::default(),
+            outstanding: AtomicU64::new(0),
+            rma_received: AtomicU64::new(0),
+        }
+    }
+
+    /// By who makes progress.
+    #[inline(always)]
+    pub(crate) fn set_rma_received(&self) {
+        self.rma_received.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether bytes of remote memory have come since this was asked last.
+    pub(crate) fn take_rma_received(&self) -> bool {
+        self.rma_received.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// By who makes progress, before it delivers.
+    #[inline(always)]
+    pub(crate) fn set_message_ptr(&self, entry: u32, ptr: *mut u8) {
+        self.message_ptrs[entry as usize].store(ptr, Ordering::Relaxed);
+    }
+
+    /// By the receiver, of what was delivered to it.
+    #[inline(always)]
+    pub(crate) fn message_ptr(&self, entry: u32) -> *mut u8 {
+        self.message_ptrs.get(entry as usize).map_or(null_mut(), |ptr| ptr.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MAX_NODE;
+
+    #[test]
+    fn a_sent_and_a_received_message_fit_a_word() {
+        let sent = SendRequest { slot: 1023, to: MAX_NODE as u32 - 1, len: 65_535 };
+        assert_eq!(SendRequest::from_word(sent.word()), sent);
+        let received = ReceivedMessage { entry: 4095, from: MAX_NODE as u32 - 1, len: 1 };
+        assert_eq!(ReceivedMessage::from_word(received.word()), received);
+    }
+
+    #[test]
+    fn peers_exist_up_to_the_last_node() {
+        let peers = PeerTable::new(300);
+        peers.get(299).unwrap().sent_count.set(3);
+        assert_eq!(peers.get(299).unwrap().outstanding(), 3);
+        assert!(peers.get(512).is_none());
+    }
+}

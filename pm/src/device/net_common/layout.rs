@@ -1,0 +1,293 @@
+//! Where things lie in a slab. All of it follows from a few numbers that come with the attach
+//! message, so that nothing in the slab itself has to be believed.
+
+#![forbid(unsafe_code)]
+
+use crate::config::{CONTROL_MTU, MAX_NODE, MIN_MTU};
+use crate::error::{Error, PmResult};
+use crate::segment::layout::{CacheAligned, NodeRecord};
+use crate::sync::{AtomicU32, AtomicU64};
+use score_proto::packet_header::{PACKET_HEADER_LEN, PacketKind};
+
+/// "SCPMETH" and the layout's version.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"SCPMETH\x06");
+/// The most processes of one host that share a slab.
+pub(crate) const MAX_LOCAL: usize = 1024;
+/// The longest message that a wire may offer.
+pub(crate) const MAX_MTU: usize = 64 << 10;
+/// Control messages that wait for their process to send them. As many slots are kept for them.
+pub(crate) const CONTROL_QUEUE_LEN: usize = 4;
+
+/// Bytes before each payload that are its frame's: a network writes there what goes before it. As
+/// many as an ethernet packet over UDP has.
+pub(crate) const FRAME_HEADROOM: usize = PACKET_HEADER_LEN + 2;
+
+const PAGE: usize = 4096;
+/// What the frames of one process may take.
+const FRAME_MEMORY_BUDGET: usize = 4 << 20;
+const MIN_SLOTS: usize = 64;
+const MAX_SLOTS: usize = 1024;
+
+/// The first lines of the header page.
+#[repr(C)]
+pub(crate) struct SlabHeader {
+    pub(crate) magic: AtomicU64,
+    pub(crate) size: AtomicU64,
+    pub(crate) nonce: [AtomicU64; 2],
+    pub(crate) pad: [u64; 4],
+    /// On its own line: written by the owner at any time.
+    pub(crate) oversubscribed: AtomicU32,
+    pub(crate) pad2: [u32; 15],
+    /// On its own line: advances with every node that is marked as gone.
+    pub(crate) exited_count: AtomicU64,
+}
+
+/// A control message on its way from the owner to the process that sends it.
+#[repr(C)]
+pub(crate) struct ControlSlot {
+    pub(crate) to: AtomicU32,
+    pub(crate) len: AtomicU32,
+    pub(crate) words: [AtomicU64; CONTROL_MTU / 8],
+}
+
+/// What the owner asks a process to send. It writes `written`, the process `read`.
+#[repr(C, align(64))]
+pub(crate) struct ControlQueue {
+    pub(crate) write_index: CacheAligned<AtomicU64>,
+    pub(crate) read_index: CacheAligned<AtomicU64>,
+    pub(crate) slots: [ControlSlot; CONTROL_QUEUE_LEN],
+}
+
+/// A local node.
+#[repr(C)]
+pub(crate) struct LocalNodeRecord {
+    /// As in a shmem segment, so that both kinds of device are sampled alike.
+    pub(crate) node: NodeRecord,
+    /// Messages that are in the process's queue or were: it has acknowledged them.
+    pub(crate) accepted_count: CacheAligned<AtomicU64>,
+    /// As `Counters::opened`.
+    pub(crate) opened: CacheAligned<AtomicU32>,
+    pub(crate) control_queue: ControlQueue,
+}
+
+/// What one slot holds. `word` is written last and says whether the rest counts.
+#[repr(C, align(64))]
+pub(crate) struct SendSlotHeader {
+    /// 0: free, or being written. Else [`SendSlotState`].
+    pub(crate) state: AtomicU64,
+    pub(crate) to: AtomicU32,
+    /// Its number among the packets to `to`, once it has one.
+    pub(crate) sequence: AtomicU32,
+    /// Its place among the messages to `to`.
+    pub(crate) send_order: AtomicU32,
+}
+
+/// A slot's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendSlotState {
+    pub(crate) len: usize,
+    /// One that has a number.
+    pub(crate) kind: PacketKind,
+    /// It may wait for remote operations that are under way.
+    pub(crate) ordered_after_rma: bool,
+}
+
+const PUBLISHED: u64 = 1 << 63;
+const ORDERED_AFTER_RMA: u64 = 1 << 60;
+/// The slot's sequence number holds.
+pub(crate) const SEQUENCE_ASSIGNED: u64 = 1 << 59;
+/// Where the kind stands; the length is below.
+const KIND_SHIFT: u32 = 32;
+
+impl SendSlotState {
+    pub(crate) fn new(len: usize, kind: PacketKind) -> SendSlotState {
+        SendSlotState { len, kind, ordered_after_rma: false }
+    }
+    pub(crate) fn word(self) -> u64 {
+        let order_flag = if self.ordered_after_rma { ORDERED_AFTER_RMA } else { 0 };
+        PUBLISHED | order_flag | (self.kind as u64) << KIND_SHIFT | u64::from(self.len as u32)
+    }
+    /// None: free. A length that no process of ours writes is cut by the caller.
+    pub(crate) fn from_word(word: u64) -> Option<SendSlotState> {
+        let kind =
+            PacketKind::from_byte((word >> KIND_SHIFT) as u8).filter(|kind| kind.is_numbered())?;
+        let (len, ordered_after_rma) = (word as u32 as usize, word & ORDERED_AFTER_RMA != 0);
+        (word & PUBLISHED != 0).then_some(SendSlotState { len, kind, ordered_after_rma })
+    }
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    assert!(size_of::<SendSlotHeader>() == 64);
+    assert!(std::mem::offset_of!(SlabHeader, oversubscribed) == 64);
+    assert!(std::mem::offset_of!(SlabHeader, exited_count) == 128);
+    assert!(size_of::<SlabHeader>() <= PAGE);
+    assert!(size_of::<LocalNodeRecord>().is_multiple_of(64));
+};
+
+/// The private copy of the sizes, used for every address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlabGeometry {
+    /// Nodes of the job.
+    pub(crate) nodes: usize,
+    /// The local ones: `local` nodes from `first` on.
+    pub(crate) first_node: usize,
+    pub(crate) local_nodes: usize,
+    /// The longest message.
+    pub(crate) mtu: usize,
+    /// Slots of one process for messages. Behind them it has as many for frames of remote memory.
+    pub(crate) slots: usize,
+    frame_stride: usize,
+    exited_bitmap_offset: usize,
+    pair_counters_offset: usize,
+    slots_offset: usize,
+    frames_offset: usize,
+    pub(crate) size: usize,
+}
+
+impl SlabGeometry {
+    /// Invalid: a number is out of range.
+    pub(crate) fn new(
+        nodes: usize,
+        first_node: usize,
+        local_nodes: usize,
+        mtu: usize,
+    ) -> PmResult<SlabGeometry> {
+        let fits = (1..=MAX_NODE).contains(&nodes)
+            && (1..=MAX_LOCAL.min(nodes)).contains(&local_nodes)
+            && first_node <= nodes - local_nodes
+            && (MIN_MTU..=MAX_MTU).contains(&mtu);
+        if !fits {
+            return Err(Error::Invalid);
+        }
+        // With the longest message a frame has no gap to the next one, over UDP: a run of frames
+        // is one piece.
+        let frame_stride = (FRAME_HEADROOM + mtu).next_multiple_of(64);
+        let slots = 1 << (FRAME_MEMORY_BUDGET / mtu).clamp(MIN_SLOTS, MAX_SLOTS).ilog2();
+        let exited_bitmap_offset = PAGE + local_nodes * size_of::<LocalNodeRecord>();
+        let pair_counters_offset =
+            (exited_bitmap_offset + nodes.div_ceil(64) * 8).next_multiple_of(PAGE);
+        let slots_offset = (pair_counters_offset + local_nodes * nodes * 8).next_multiple_of(PAGE);
+        let total_slots = local_nodes * slots * 2;
+        let frames_offset = (slots_offset + total_slots * size_of::<SendSlotHeader>())
+            .next_multiple_of(PAGE)
+            + FRAME_HEADROOM.next_multiple_of(64);
+        let size = (frames_offset + total_slots * frame_stride).next_multiple_of(PAGE);
+        Ok(SlabGeometry {
+            nodes,
+            first_node,
+            local_nodes,
+            mtu,
+            slots,
+            frame_stride,
+            exited_bitmap_offset,
+            pair_counters_offset,
+            slots_offset,
+            frames_offset,
+            size,
+        })
+    }
+
+    /// Which of the local nodes `node` is.
+    pub(crate) fn local_index(&self, node: usize) -> Option<usize> {
+        node.checked_sub(self.first_node).filter(|&index| index < self.local_nodes)
+    }
+
+    #[inline(always)]
+    pub(crate) fn record_offset(&self, local_index: usize) -> usize {
+        debug_assert!(local_index < self.local_nodes);
+        PAGE + local_index * size_of::<LocalNodeRecord>()
+    }
+
+    /// The word of the bitmap of nodes that have gone in which `node` is.
+    pub(crate) fn exited_word_offset(&self, node: usize) -> usize {
+        debug_assert!(node < self.nodes);
+        self.exited_bitmap_offset + node / 64 * 8
+    }
+
+    /// What the local node `place` counts of its traffic with `peer`.
+    #[inline(always)]
+    pub(crate) fn pair_counter_offset(&self, local_index: usize, peer: usize) -> usize {
+        debug_assert!(local_index < self.local_nodes && peer < self.nodes);
+        self.pair_counters_offset + (local_index * self.nodes + peer) * 8
+    }
+
+    /// Slots of one process, of both kinds.
+    #[inline(always)]
+    pub(crate) fn all_slots(&self) -> usize {
+        self.slots * 2
+    }
+
+    #[inline(always)]
+    pub(crate) fn slot_offset(&self, local_index: usize, slot: usize) -> usize {
+        debug_assert!(local_index < self.local_nodes && slot < self.all_slots());
+        self.slots_offset + (local_index * self.all_slots() + slot) * size_of::<SendSlotHeader>()
+    }
+
+    #[inline(always)]
+    pub(crate) fn frame_offset(&self, local_index: usize, slot: usize) -> usize {
+        debug_assert!(local_index < self.local_nodes && slot < self.all_slots());
+        self.frames_offset + (local_index * self.all_slots() + slot) * self.frame_stride
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_lies_behind_the_one_before_and_inside_the_slab() {
+        for (nodes, first, local) in [(1, 0, 1), (2, 1, 1), (65, 3, 62), (4096, 4000, 96)] {
+            for mtu in [1024, 1411, 8911, MAX_MTU] {
+                let g = SlabGeometry::new(nodes, first, local, mtu).unwrap();
+                assert!(
+                    g.record_offset(local - 1) + size_of::<LocalNodeRecord>()
+                        <= g.exited_word_offset(0)
+                );
+                let last = g.all_slots() - 1;
+                assert!(g.exited_word_offset(nodes - 1) + 8 <= g.pair_counter_offset(0, 0));
+                assert!(g.pair_counter_offset(local - 1, nodes - 1) + 8 <= g.slot_offset(0, 0));
+                assert!(g.slot_offset(local - 1, last) + 64 <= g.frame_offset(0, 0));
+                assert!(g.frame_offset(local - 1, last) + mtu <= g.size);
+                assert_eq!(g.frame_offset(0, 1) % 64, 0, "payloads are aligned");
+                assert!(g.slots.is_power_of_two());
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for (nodes, first, local, mtu) in [
+            (0, 0, 0, 1400),
+            (2, 0, 3, 1400),
+            (2, 1, 2, 1400),
+            (2, usize::MAX, 2, 1400),
+            (2, 0, 0, 1400),
+            (2, 0, 2, 1023),
+            (2, 0, 2, MAX_MTU + 1),
+            (MAX_NODE + 1, 0, 1, 1400),
+            (4096, 0, MAX_LOCAL + 1, 1400),
+        ] {
+            assert_eq!(SlabGeometry::new(nodes, first, local, mtu), Err(Error::Invalid));
+        }
+    }
+
+    #[test]
+    fn a_slots_word_tells_free_from_published() {
+        assert_eq!(SendSlotState::from_word(0), None);
+        for kind in [
+            PacketKind::Data,
+            PacketKind::Control,
+            PacketKind::Remote,
+            PacketKind::Continuation,
+            PacketKind::PayloadLost,
+        ] {
+            let slot =
+                SendSlotState { len: 1400, kind, ordered_after_rma: kind == PacketKind::Data };
+            assert_eq!(SendSlotState::from_word(slot.word()), Some(slot));
+            assert_eq!(SendSlotState::from_word(slot.word() | SEQUENCE_ASSIGNED), Some(slot));
+        }
+        let ack = SendSlotState::new(8, PacketKind::Ack).word();
+        assert_eq!(SendSlotState::from_word(ack), None, "nothing that has a number");
+    }
+}

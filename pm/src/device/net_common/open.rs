@@ -1,0 +1,365 @@
+//! How contexts come and go: the owner's channels, binding, attach descriptors, and what it does
+//! for processes that have ended.
+
+#![forbid(unsafe_code)]
+
+use super::address_table::{AddressTable, AddressTableShape, append};
+use super::attach::{ATTACH_MAX, AttachMessage};
+use super::layout::SlabGeometry;
+use super::slab::Slab;
+use super::{EndpointIdentity, NetworkContext, NetworkDevice, NetworkEndpoint, Orphan};
+use crate::config::{CONTROL_MTU, Counters, DeviceConfig};
+use crate::debug;
+use crate::device::fd_passing;
+use crate::error::{Error, PmResult};
+use crate::segment::{from_errno, new_nonce};
+use crate::sync::Ordering;
+use crate::{membarrier, role};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// One local node's end of one channel.
+struct NodeSocketSlot<N: NetworkDevice> {
+    /// Kept by the owner for the time after the process.
+    socket: N::LocalSockets,
+    is_bound: bool,
+    /// Taken into use here, or given to a process: never again.
+    is_used: bool,
+    has_exited: bool,
+}
+
+/// A device's channels: a slab each.
+pub(crate) struct Channels<N: NetworkDevice> {
+    pub(crate) setup: N::OpenParams,
+    pub(crate) geometry: SlabGeometry,
+    shape: AddressTableShape,
+    secret: u64,
+    slabs: Vec<Arc<Slab>>,
+    state: Mutex<State<N>>,
+    /// What the owner waits on for its orphans: their sockets and a timer.
+    epoll: Epoll,
+    timer: TimerFd,
+}
+
+struct State<N: NetworkDevice> {
+    /// By channel and place.
+    local_endpoints: Vec<Vec<NodeSocketSlot<N>>>,
+    addresses: Option<Arc<AddressTable>>,
+    orphans: Vec<N::Orphan>,
+}
+
+impl<N: NetworkDevice> Channels<N> {
+    /// Channels between these ends, by channel and place, with so many links each. No secret: a
+    /// random one.
+    pub(crate) fn from_sockets(
+        setup: N::OpenParams,
+        geometry: SlabGeometry,
+        secret: Option<u64>,
+        links: usize,
+        sockets: Vec<Vec<N::LocalSockets>>,
+    ) -> PmResult<Channels<N>> {
+        let slabs = sockets.iter().map(|_| Slab::create(geometry).map(Arc::new));
+        let slabs = slabs.collect::<PmResult<Vec<_>>>()?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(from_errno)?;
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(from_errno)?;
+        epoll.add(&timer, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(from_errno)?;
+        let secret = secret.map_or_else(|| new_nonce().map(|nonce| nonce[0]), Ok)?;
+        let shape = AddressTableShape { nodes: geometry.nodes, channels: sockets.len(), links };
+        let make_endpoint =
+            |socket| NodeSocketSlot { socket, is_bound: false, is_used: false, has_exited: false };
+        let local_endpoints =
+            sockets.into_iter().map(|ends| ends.into_iter().map(make_endpoint).collect()).collect();
+        let state = Mutex::new(State { local_endpoints, addresses: None, orphans: Vec::new() });
+        let channels = Channels { setup, geometry, shape, secret, slabs, state, epoll, timer };
+        if geometry.local_nodes == geometry.nodes {
+            channels.set_peers(&channels.addresses()?)?;
+        }
+        Ok(channels)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<N>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at all ends.
+    pub(crate) fn with_sockets<T>(&self, f: impl FnOnce(&[&N::LocalSockets]) -> T) -> T {
+        let state = self.state();
+        let sockets: Vec<_> = state
+            .local_endpoints
+            .iter()
+            .flatten()
+            .map(|local_endpoint| &local_endpoint.socket)
+            .collect();
+        f(&sockets)
+    }
+
+    /// Where the local nodes are reached: opaque, to be put behind those of the hosts before.
+    pub(crate) fn addresses(&self) -> PmResult<Vec<u8>> {
+        let state = self.state();
+        let mut table = Vec::new();
+        for local_index in 0..self.geometry.local_nodes {
+            for channel in &state.local_endpoints {
+                for address in N::addresses(&channel[local_index].socket)? {
+                    append(&mut table, &address)?;
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// Where all nodes are reached. Busy: said before. Invalid: not as many as there are.
+    pub(crate) fn set_peers(&self, table: &[u8]) -> PmResult<()> {
+        let mut state = self.state();
+        if state.addresses.is_some() {
+            return Err(Error::Busy);
+        }
+        state.addresses = Some(Arc::new(AddressTable::create(self.shape, table)?));
+        Ok(())
+    }
+
+    /// What `pmGetDeviceConfig` answers.
+    pub(crate) fn config(&self, contexts: usize) -> DeviceConfig {
+        let SlabGeometry { nodes, mtu, size, .. } = self.geometry;
+        DeviceConfig { kind: N::KIND, nodes, contexts, mtu, size, option: N::OPTIONS }
+    }
+
+    /// Contexts: one for each local node and channel.
+    pub(crate) fn contexts(&self) -> usize {
+        self.geometry.local_nodes * self.shape.channels
+    }
+
+    /// Nodes, the longest message, bytes of a channel.
+    pub(super) fn dimensions(&self) -> (usize, usize, usize) {
+        (self.geometry.nodes, self.geometry.mtu, self.geometry.size)
+    }
+
+    /// Invalid: no such channel or no such local node.
+    fn local_endpoint<'a>(
+        &self,
+        state: &'a mut State<N>,
+        channel: u32,
+        self_node: u32,
+    ) -> PmResult<&'a mut NodeSocketSlot<N>> {
+        let local_index = self.geometry.local_index(self_node as usize).ok_or(Error::Invalid)?;
+        let local_endpoints =
+            state.local_endpoints.get_mut(channel as usize).ok_or(Error::Invalid)?;
+        local_endpoints.get_mut(local_index).ok_or(Error::Invalid)
+    }
+
+    /// Invalid: no such channel or local node. Busy: another context is bound there, or was used
+    /// there: messages are numbered once.
+    pub(super) fn bind(&self, channel: u32, self_node: u32) -> PmResult<()> {
+        let mut state = self.state();
+        let local_endpoint = self.local_endpoint(&mut state, channel, self_node)?;
+        if local_endpoint.is_bound || local_endpoint.is_used {
+            return Err(Error::Busy);
+        }
+        local_endpoint.is_bound = true;
+        Ok(())
+    }
+
+    pub(super) fn unbind(&self, channel: u32, self_node: u32) {
+        if let Ok(local_endpoint) = self.local_endpoint(&mut self.state(), channel, self_node) {
+            local_endpoint.is_bound = false;
+        }
+    }
+
+    fn identity(&self, channel: u32, self_node: u32) -> EndpointIdentity {
+        EndpointIdentity { self_node, channel, secret: self.secret }
+    }
+
+    /// The owner itself uses what is bound there. Invalid: the peers are not known yet. Busy: it
+    /// was given to a process.
+    pub(super) fn open_endpoint(
+        &self,
+        channel: u32,
+        self_node: u32,
+    ) -> PmResult<Arc<NetworkEndpoint<N>>> {
+        let mut state = self.state();
+        let addresses = state.addresses.clone().ok_or(Error::Invalid)?;
+        let slab = self.slabs.get(channel as usize).ok_or(Error::Invalid)?.clone();
+        let local_endpoint = self.local_endpoint(&mut state, channel, self_node)?;
+        if local_endpoint.is_used {
+            return Err(Error::Busy);
+        }
+        let socket = N::duplicate(&local_endpoint.socket)?;
+        let endpoint =
+            N::open(&self.setup, self.identity(channel, self_node), socket, addresses, slab)?;
+        local_endpoint.is_used = true;
+        Ok(endpoint)
+    }
+
+    /// Makes a descriptor that [`attach`] takes; of what was given away, another one. Invalid: the
+    /// peers are not known yet.
+    pub(super) fn create_attach_fd(
+        &self,
+        number: usize,
+        channel: u32,
+        self_node: u32,
+    ) -> PmResult<OwnedFd> {
+        let mut state = self.state();
+        let addresses = state.addresses.clone().ok_or(Error::Invalid)?;
+        let slab = self.slabs.get(channel as usize).ok_or(Error::Invalid)?;
+        let local_endpoint = self.local_endpoint(&mut state, channel, self_node)?;
+        let (socket_description, descriptors) = N::describe(&self.setup, &local_endpoint.socket);
+        let message = AttachMessage {
+            number: number as u32,
+            channel,
+            channels: self.shape.channels as u32,
+            self_node,
+            geometry: self.geometry,
+            nonce: slab.nonce(),
+            secret: self.secret,
+            socket_description,
+        };
+        let mut fds = vec![slab.memory(), addresses.memory()];
+        fds.extend(descriptors);
+        let fd = fd_passing::pack(&message.encode(N::ATTACH_MAGIC), &fds)?;
+        local_endpoint.is_used = true;
+        Ok(fd)
+    }
+
+    /// From `own`, by its process. Invalid: bad node or length. NoBuffers: that has to send the
+    /// earlier ones first.
+    pub(super) fn control_send(
+        &self,
+        channel: u32,
+        self_node: u32,
+        to: u32,
+        message: &[u8],
+    ) -> PmResult<()> {
+        let slab = self.slabs.get(channel as usize).ok_or(Error::Invalid)?;
+        let local_index = self.geometry.local_index(self_node as usize).ok_or(Error::Invalid)?;
+        let fits = (1..=CONTROL_MTU).contains(&message.len());
+        if to as usize >= self.geometry.nodes || to == self_node || !fits {
+            return Err(Error::Invalid);
+        }
+        let _guard = self.state();
+        if slab.is_exited(to as usize) {
+            return Ok(());
+        }
+        slab.record(local_index).control_queue.push(to, message)
+    }
+
+    pub(crate) fn counters(&self, node: usize) -> PmResult<Counters> {
+        let local_index = self.geometry.local_index(node).ok_or(Error::Invalid)?;
+        let mut sum = Counters::default();
+        for slab in &self.slabs {
+            let record = slab.record(local_index);
+            record.node.add_to(&mut sum, self.geometry.nodes);
+            sum.opened_adapters = sum.opened_adapters.max(record.opened.0.load(Ordering::Relaxed));
+        }
+        Ok(sum)
+    }
+
+    pub(crate) fn set_oversubscribed(&self, oversubscribed: bool) {
+        for slab in &self.slabs {
+            slab.oversubscribed().store(u32::from(oversubscribed), Ordering::Relaxed);
+        }
+    }
+
+    /// The process of a local node has ended: what it has sent is brought home from here.
+    pub(crate) fn mark_exited(&self, node: usize) -> PmResult<()> {
+        let local_index = self.geometry.local_index(node).ok_or(Error::Invalid)?;
+        let mut state = self.state();
+        let mut result = Ok(());
+        for (channel, slab) in self.slabs.iter().enumerate() {
+            let record = slab.record(local_index);
+            record.node.receiver_state.0.set_exited(membarrier::issue);
+            count_unread(slab, local_index);
+            slab.set_exited(node);
+            record.node.send.0.pending_rma.store(0, Ordering::Release);
+            let local_endpoint = &mut state.local_endpoints[channel][local_index];
+            let was_in_use =
+                local_endpoint.is_used && !std::mem::replace(&mut local_endpoint.has_exited, true);
+            if was_in_use && slab.has_unacked(local_index) {
+                result = result.and(self.adopt(&mut state, (channel, node, local_index), slab));
+            }
+        }
+        drop(state);
+        self.serve();
+        result
+    }
+
+    fn adopt(
+        &self,
+        state: &mut State<N>,
+        (channel, node, local_index): (usize, usize, usize),
+        slab: &Arc<Slab>,
+    ) -> PmResult<()> {
+        // Without addresses it has sent nothing.
+        let Some(addresses) = state.addresses.clone() else { return Ok(()) };
+        let socket = N::duplicate(&state.local_endpoints[channel][local_index].socket)?;
+        let identity = self.identity(channel as u32, node as u32);
+        let orphan = N::adopt(&self.setup, identity, socket, addresses, slab.clone())?;
+        for fd in orphan.fds() {
+            let _ = self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0));
+        }
+        state.orphans.push(orphan);
+        Ok(())
+    }
+
+    /// A node of another host has ended: what is sent to it is dropped from now on.
+    pub(crate) fn peer_exited(&self, node: usize) -> PmResult<()> {
+        if node >= self.geometry.nodes {
+            return Err(Error::Invalid);
+        }
+        self.slabs.iter().for_each(|slab| slab.set_exited(node));
+        Ok(())
+    }
+
+    /// Becomes readable when `serve` has something to do.
+    pub(crate) fn adopted_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    /// Goes on with what the dead have left; never waits.
+    pub(crate) fn serve(&self) {
+        let mut state = self.state();
+        let _ = self.timer.wait();
+        let waits = state.orphans.iter_mut().filter_map(Orphan::serve);
+        if let Some(wait) = waits.min() {
+            // Zero would stop the timer.
+            let wait = wait.max(Duration::from_micros(1));
+            let _ = self.timer.set(Expiration::OneShot(wait.into()), TimerSetTimeFlags::empty());
+        }
+    }
+
+    /// Whether everything that the dead had sent has arrived, or its receivers have gone.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.state().orphans.iter().all(Orphan::is_drained)
+    }
+}
+
+/// After the process at `place` has ended: what it had accepted and never read counts as received.
+pub(crate) fn count_unread(slab: &Slab, local_index: usize) {
+    let record = slab.record(local_index);
+    let accepted_count = record.accepted_count.0.load(Ordering::Acquire);
+    record.node.receive.0.received.fetch_max(accepted_count, Ordering::AcqRel);
+}
+
+/// Makes a context from an attach descriptor. Invalid: it holds anything else, or was used before.
+/// NoDevice: this process has no such device.
+pub(crate) fn attach<N: NetworkDevice>(fd: &OwnedFd) -> PmResult<NetworkContext<N>> {
+    let (bytes, fds) = fd_passing::unpack(fd, ATTACH_MAX)?;
+    let attach = AttachMessage::decode(N::ATTACH_MAGIC, &bytes)?;
+    let mut fds = fds.into_iter();
+    let (Some(memory), Some(addresses)) = (fds.next(), fds.next()) else {
+        return Err(Error::Invalid);
+    };
+    let slab = Arc::new(Slab::open(memory, attach.geometry, attach.nonce)?);
+    let (setup, socket, links) = N::rebuild(&attach.socket_description, fds.collect())?;
+    let AttachMessage { self_node, channel, secret, .. } = attach;
+    let (nodes, channels) = (attach.geometry.nodes, attach.channels as usize);
+    let addresses =
+        Arc::new(AddressTable::open(addresses, AddressTableShape { nodes, channels, links })?);
+    let identity = EndpointIdentity { self_node, channel, secret };
+    let endpoint = N::open(&setup, identity, socket, addresses, slab)?;
+    role::become_user();
+    debug::log(debug::INFO, || format!("{}: attached as node {self_node} of {nodes}", N::KIND));
+    Ok(NetworkContext::attached(attach.number as usize, endpoint))
+}

@@ -1,0 +1,119 @@
+//! The buffers that received messages wait in. Private memory: nobody else writes it.
+
+// UNSAFETY: hands out addresses of memory that it holds.
+#![expect(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// What all buffers of a context may take.
+const RECEIVE_BUFFER_BUDGET: usize = 8 << 20;
+const MIN_BUFFERS: usize = 128;
+const MAX_BUFFERS: usize = 4096;
+const LINE: usize = size_of::<AlignedLine>();
+
+/// Aligned memory.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+pub(crate) struct AlignedLine([u64; 8]);
+
+impl AlignedLine {
+    /// Lines that hold `bytes`.
+    pub(crate) fn copy(bytes: &[u8]) -> Box<[AlignedLine]> {
+        let line = |part: &[u8]| {
+            let mut line = AlignedLine::default();
+            for (word, eight) in line.0.iter_mut().zip(part.chunks(8)) {
+                let mut padded = [0; 8];
+                padded[..eight.len()].copy_from_slice(eight);
+                *word = u64::from_ne_bytes(padded);
+            }
+            line
+        };
+        bytes.chunks(LINE).map(line).collect()
+    }
+}
+
+/// How many buffers there are for messages of up to `mtu` bytes; a power of two.
+pub(crate) fn buffer_count(mtu: usize) -> usize {
+    1 << (RECEIVE_BUFFER_BUDGET / mtu.next_multiple_of(LINE).max(LINE))
+        .clamp(MIN_BUFFERS, MAX_BUFFERS)
+        .ilog2()
+}
+
+/// Buffers of one length, by number.
+pub(crate) struct ReceiveBuffers {
+    memory: NonNull<u8>,
+    layout: Layout,
+    /// The first buffer, at a line of `memory`.
+    start: NonNull<u8>,
+    stride: usize,
+    count: usize,
+}
+
+// SAFETY: plain memory; who uses which buffer is settled by the queues of its owner.
+unsafe impl Send for ReceiveBuffers {}
+// SAFETY: as above.
+unsafe impl Sync for ReceiveBuffers {}
+
+impl ReceiveBuffers {
+    /// Large zeroed memory is mapped, not written: a buffer takes no page before its first use.
+    /// That holds for the alignment that all memory has; for another, zeros are written.
+    pub(crate) fn new(mtu: usize) -> ReceiveBuffers {
+        let stride = mtu.next_multiple_of(LINE).max(LINE);
+        let count = buffer_count(mtu);
+        let bytes = stride * count + LINE;
+        let layout =
+            Layout::from_size_align(bytes, size_of::<u64>()).unwrap_or(Layout::new::<u64>());
+        // SAFETY: the layout is not empty.
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) });
+        let memory = memory.unwrap_or_else(|| handle_alloc_error(layout));
+        let padding = memory.as_ptr().align_offset(LINE);
+        assert!(padding + stride * count <= layout.size());
+        // SAFETY: inside the allocation.
+        let start = unsafe { memory.add(padding) };
+        ReceiveBuffers { memory, layout, start, stride, count }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Where buffer `number` lies.
+    #[inline(always)]
+    pub(crate) fn buffer(&self, number: usize) -> *mut u8 {
+        assert!(number < self.count);
+        // SAFETY: inside the allocation.
+        unsafe { self.start.as_ptr().add(number * self.stride) }
+    }
+
+    /// Copies a message to buffer `number`, which nobody else uses.
+    #[inline(always)]
+    pub(crate) fn fill(&self, number: usize, message: &[u8]) {
+        let len = message.len().min(self.stride);
+        // SAFETY: the buffer has `stride` bytes; `message` is other memory.
+        unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), self.buffer(number), len) };
+    }
+}
+
+impl Drop for ReceiveBuffers {
+    fn drop(&mut self) {
+        // SAFETY: from alloc_zeroed with this layout.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_apart_aligned_and_within_the_budget() {
+        for mtu in [1024, 1411, 8911, 65_000] {
+            let pool = ReceiveBuffers::new(mtu);
+            assert!(pool.count().is_power_of_two() && pool.count() >= MIN_BUFFERS);
+            assert!(pool.buffer(1) as usize - pool.buffer(0) as usize >= mtu);
+            assert_eq!(pool.buffer(1) as usize % LINE, 0);
+            pool.fill(pool.count() - 1, &vec![7; mtu]);
+        }
+    }
+}

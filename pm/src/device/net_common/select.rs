@@ -1,0 +1,87 @@
+//! Blocking receive (manual 3.3): while a receiver sleeps, a thread hears what comes, and rings
+//! when it delivers a message.
+
+#![forbid(unsafe_code)]
+
+use super::{NetworkDevice, NetworkEndpoint};
+use crate::error::{Error, PmResult};
+use crate::segment::from_errno;
+use crate::sync::SingleWriterU64;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::OnceLock;
+
+#[derive(Default)]
+pub(crate) struct SelectState {
+    /// Made when it is first needed.
+    event_fd: OnceLock<EventFd>,
+    /// Between `before_select` and `after_select`.
+    selecting: SingleWriterU64,
+}
+
+impl SelectState {
+    /// Wakes who selects.
+    pub(crate) fn notify(&self) {
+        if let Some(event) = self.event_fd.get() {
+            // A full counter is as good as a ring.
+            let _ = event.write(1);
+        }
+    }
+}
+
+impl<N: NetworkDevice> NetworkEndpoint<N> {
+    fn event_fd(&self) -> PmResult<&EventFd> {
+        if let Some(event) = self.select.event_fd.get() {
+            return Ok(event);
+        }
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event_fd = EventFd::from_flags(flags).map_err(from_errno)?;
+        let _ = self.select.event_fd.set(event_fd);
+        self.select.event_fd.get().ok_or(Error::Io)
+    }
+
+    /// The descriptor that becomes readable; the same until the context goes.
+    pub(crate) fn fd(&self) -> PmResult<RawFd> {
+        Ok(self.event_fd()?.as_fd().as_raw_fd())
+    }
+
+    /// Hands out the bell's descriptor.
+    pub(crate) fn with_doorbell_fd<T>(
+        &self,
+        f: impl FnOnce(BorrowedFd<'_>) -> PmResult<T>,
+    ) -> PmResult<T> {
+        f(self.event_fd()?.as_fd())
+    }
+
+    pub(crate) fn before_select(&self) -> PmResult<()> {
+        self.event_fd()?;
+        self.select.selecting.set(1);
+        self.queues.wakeup_flag.set_sleeping();
+        N::arm_wakeup(self);
+        Ok(())
+    }
+
+    pub(crate) fn after_select(&self) {
+        if self.is_selecting() {
+            self.select.selecting.set(0);
+            self.queues.wakeup_flag.clear_sleeping();
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_selecting(&self) -> bool {
+        self.select.selecting.get() != 0
+    }
+
+    /// Figure 3.4 never reads its descriptors and arms once: so every poll that finds nothing
+    /// silences the bell, arms again, and looks once more. If that finds nothing, whatever comes
+    /// rings.
+    pub(crate) fn rearm_and_rescan(&self) -> Option<u32> {
+        if let Ok(event) = self.event_fd() {
+            let _ = event.read();
+        }
+        self.queues.wakeup_flag.set_sleeping();
+        N::arm_wakeup(self);
+        self.find()
+    }
+}

@@ -1,0 +1,300 @@
+//! Sending: a slot of the slab, a store that publishes it, and word to whoever makes progress.
+
+// UNSAFETY: copies a multicast's message.
+#![expect(unsafe_code)]
+
+use super::endpoint_queues::{PeerSendState, SendRequest};
+use super::layout::{CONTROL_QUEUE_LEN, SlabGeometry};
+use super::receive_buffers::AlignedLine;
+use super::slot_allocator::SlotAllocator;
+use super::{NetworkDevice, NetworkEndpoint, ProgressMode};
+use crate::debug;
+use crate::error::{Error, PmResult};
+use crate::sync::{Ordering, SingleWriterU64};
+
+/// The pending slot of a message that goes nowhere: its receiver has gone.
+const DISCARD: u64 = u64::MAX - 1;
+/// The pending slot of a multicast.
+const PENDING_MULTICAST: u64 = u64::MAX;
+
+/// Nodes of one multicast: each needs a slot.
+const MAX_MULTICAST_NODES: usize = 1024;
+
+pub(super) struct NetworkSender {
+    slots: SlotAllocator,
+    pending_slot: SingleWriterU64,
+    pending_node: SingleWriterU64,
+    pending_len: SingleWriterU64,
+    /// A multicast's message, or one that goes nowhere.
+    staging: Box<[AlignedLine]>,
+    multicast_nodes: Box<[SingleWriterU64]>,
+    multicast_count: SingleWriterU64,
+    last_multicast_id: SingleWriterU64,
+    /// Slots that a multicast has been promised, and under which stamp.
+    promised_slots: SingleWriterU64,
+    promised_multicast_id: SingleWriterU64,
+}
+
+impl NetworkSender {
+    pub(super) fn new(geometry: &SlabGeometry) -> NetworkSender {
+        // A multicast names each node once; most jobs send to few at a time.
+        let max_multicast = geometry.nodes.min(MAX_MULTICAST_NODES);
+        NetworkSender {
+            slots: SlotAllocator::new(geometry.slots - CONTROL_QUEUE_LEN, geometry.mtu),
+            pending_slot: SingleWriterU64::new(DISCARD),
+            pending_node: SingleWriterU64::default(),
+            pending_len: SingleWriterU64::default(),
+            staging: vec![AlignedLine::default(); geometry.mtu.div_ceil(size_of::<AlignedLine>())]
+                .into(),
+            multicast_nodes: (0..max_multicast).map(|_| SingleWriterU64::default()).collect(),
+            multicast_count: SingleWriterU64::default(),
+            last_multicast_id: SingleWriterU64::default(),
+            promised_slots: SingleWriterU64::default(),
+            promised_multicast_id: SingleWriterU64::default(),
+        }
+    }
+
+    #[inline(always)]
+    fn set_pending(&self, slot: u64, node: u32, len: usize) {
+        self.pending_slot.set(slot);
+        self.pending_node.set(u64::from(node));
+        self.pending_len.set(len as u64);
+    }
+}
+
+impl<N: NetworkDevice> NetworkEndpoint<N> {
+    #[inline(always)]
+    pub(crate) fn reserve(&self, node: u32, len: usize) -> PmResult<*mut u8> {
+        let peer = self.peer_for_message(node, len)?;
+        let sender = &self.send;
+        if self.is_exited(node) {
+            sender.set_pending(DISCARD, node, len);
+            return Ok(self.staging());
+        }
+        self.ensure_slot(node, peer, 0)?;
+        let slot = sender.slots.allocate().ok_or(Error::NoBuffers)?;
+        sender.set_pending(slot, node, len);
+        Ok(self.slab.payload(self.local_index, slot as usize))
+    }
+
+    /// The peer, if a message of that length may go there. Io: none goes anywhere.
+    #[inline(always)]
+    fn peer_for_message(&self, node: u32, len: usize) -> PmResult<&PeerSendState> {
+        let peer = self.peer(node)?;
+        if (len as u64).wrapping_sub(1) >= peer.mtu.get() {
+            return Err(Error::Invalid);
+        }
+        N::check_operational(self)?;
+        Ok(peer)
+    }
+
+    /// Another node, of which is known how long its messages may be.
+    #[inline(always)]
+    pub(crate) fn peer(&self, node: u32) -> PmResult<&PeerSendState> {
+        self.check_peer(node)?;
+        let peer = self.queues.peers.get(node).ok_or(Error::Invalid)?;
+        if peer.mtu.get() == 0 {
+            self.resolve_peer(node, peer)?;
+        }
+        Ok(peer)
+    }
+
+    /// Looks up how a peer is reached. Io: its address is none.
+    #[cold]
+    fn resolve_peer(&self, node: u32, peer: &PeerSendState) -> PmResult<()> {
+        peer.mtu.set(N::max_message_len(self, node)?.min(self.mtu) as u64);
+        Ok(())
+    }
+
+    pub(crate) fn mtu(&self, node: u32) -> PmResult<usize> {
+        if node == self.self_node {
+            return Ok(self.mtu);
+        }
+        Ok(self.peer(node)?.mtu.get() as usize)
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_exited(&self, node: u32) -> bool {
+        self.slab.exited_count().load(Ordering::Relaxed) != 0 && self.slab.is_exited(node as usize)
+    }
+
+    /// NoBuffers: no room for one more message to this peer, after `promised` others.
+    #[inline(always)]
+    fn ensure_slot(&self, node: u32, peer: &PeerSendState, promised_slots: u64) -> PmResult<()> {
+        if self.has_slot(node, peer, promised_slots) {
+            return Ok(());
+        }
+        self.poll_for_slot(node, peer, promised_slots)
+    }
+
+    /// What is acknowledged meanwhile makes room.
+    #[cold]
+    fn poll_for_slot(&self, node: u32, peer: &PeerSendState, promised_slots: u64) -> PmResult<()> {
+        N::poll(self, ProgressMode::All);
+        if self.has_slot(node, peer, promised_slots) {
+            return Ok(());
+        }
+        Err(N::check_operational(self).err().unwrap_or(Error::NoBuffers))
+    }
+
+    /// Whether this peer may have a slot: no peer has more than are left, so that those who do not
+    /// read stop nobody else.
+    #[inline(always)]
+    fn has_slot(&self, node: u32, peer: &PeerSendState, promised_slots: u64) -> bool {
+        self.collect_freed_slots();
+        let left = self.send.slots.len().saturating_sub(promised_slots);
+        peer.outstanding() < left && N::may_send(self, node, peer)
+    }
+
+    /// Takes back what is acknowledged.
+    #[inline(always)]
+    pub(in crate::device) fn collect_freed_slots(&self) {
+        while let Some(slot) = self.queues.freed.pop() {
+            self.send.slots.release(slot);
+        }
+    }
+
+    /// Whether `send_copy` will find room as long as nothing else is sent. Invalid also where
+    /// this stamp has been here: a node that is named twice.
+    pub(crate) fn can_reserve(&self, node: u32, len: usize, multicast_id: u64) -> PmResult<()> {
+        let peer = self.peer_for_message(node, len)?;
+        if peer.multicast_id.get() == multicast_id {
+            return Err(Error::Invalid);
+        }
+        peer.multicast_id.set(multicast_id);
+        if self.is_exited(node) {
+            return Ok(());
+        }
+        let sender = &self.send;
+        if sender.promised_multicast_id.get() != multicast_id {
+            sender.promised_multicast_id.set(multicast_id);
+            sender.promised_slots.set(0);
+        }
+        self.ensure_slot(node, peer, sender.promised_slots.get())?;
+        sender.promised_slots.set(sender.promised_slots.get() + 1);
+        Ok(())
+    }
+
+    /// Where a multicast's message is written, once for all.
+    pub(crate) fn staging(&self) -> *mut u8 {
+        self.send.staging.as_ptr().cast_mut().cast()
+    }
+
+    /// Sends `len` bytes at `from` to a node that has room.
+    pub(crate) fn send_copy(&self, node: u32, from: *const u8, len: usize) {
+        let slot = if self.is_exited(node) { None } else { self.send.slots.allocate() };
+        self.send.set_pending(slot.unwrap_or(DISCARD), node, len);
+        if let Some(slot) = slot {
+            let to = self.slab.payload(self.local_index, slot as usize);
+            // SAFETY: the slot has room for the longest message, `from` has as many bytes
+            // (staging of a context with at least this MTU).
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        }
+        self.publish();
+    }
+
+    pub(crate) fn reserve_many(&self, nodes: &[u32], len: usize) -> PmResult<*mut u8> {
+        let sender = &self.send;
+        if nodes.is_empty() || nodes.len() > self.nodes() {
+            return Err(Error::Invalid);
+        }
+        if nodes.len() > sender.multicast_nodes.len() {
+            return Err(Error::NoBuffers);
+        }
+        let multicast_id = self.next_multicast_id();
+        nodes.iter().try_for_each(|&node| self.can_reserve(node, len, multicast_id))?;
+        for (entry, &node) in sender.multicast_nodes.iter().zip(nodes) {
+            entry.set(u64::from(node));
+        }
+        sender.multicast_count.set(nodes.len() as u64);
+        sender.pending_slot.set(PENDING_MULTICAST);
+        sender.pending_len.set(len as u64);
+        Ok(self.staging())
+    }
+
+    /// A number that no multicast of this endpoint has had.
+    pub(crate) fn next_multicast_id(&self) -> u64 {
+        let multicast_id = self.send.last_multicast_id.get() + 1;
+        self.send.last_multicast_id.set(multicast_id);
+        multicast_id
+    }
+
+    /// No later stamp of this endpoint is as low as `stamp`.
+    pub(crate) fn raise_multicast_id(&self, multicast_id: u64) {
+        self.send.last_multicast_id.set(self.send.last_multicast_id.get().max(multicast_id));
+    }
+
+    pub(crate) fn truncate(&self, len: usize) -> PmResult<()> {
+        let pending_len = &self.send.pending_len;
+        if len == 0 || len as u64 > pending_len.get() {
+            return Err(Error::Invalid);
+        }
+        pending_len.set(len as u64);
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn publish(&self) {
+        let sender = &self.send;
+        let (slot, node) = (sender.pending_slot.get(), sender.pending_node.get() as u32);
+        if slot == PENDING_MULTICAST {
+            return self.publish_many();
+        }
+        let len = sender.pending_len.get();
+        // Before the message becomes visible.
+        let counters = &self.record().node.send.0;
+        counters.count_sent();
+        counters.record_sent(node.wrapping_add(1), len as usize);
+        let Some(peer) = self.queues.peers.get(node).filter(|_| slot != DISCARD) else {
+            return self.discard_message();
+        };
+        sender.pending_slot.set(DISCARD);
+        N::send(self, peer, SendRequest { slot: slot as u32, to: node, len: len as u32 });
+    }
+
+    /// Publishes a message, for whoever makes progress to send.
+    #[inline(always)]
+    pub(in crate::device) fn hand_over(&self, peer: &PeerSendState, message: SendRequest) {
+        self.publish_slot(peer, message);
+        // As many words as slots: there is room.
+        self.queues.submitted.push(message.word());
+    }
+
+    /// Publishes a message, and no more.
+    #[inline(always)]
+    pub(in crate::device) fn publish_slot(&self, peer: &PeerSendState, message: SendRequest) {
+        let SendRequest { slot, to, len } = message;
+        let content = N::content(self, to, peer, len as usize);
+        self.slab.publish(self.local_index, slot as usize, content);
+        peer.count_sent();
+    }
+
+    #[cold]
+    fn publish_many(&self) {
+        let sender = &self.send;
+        let len = (sender.pending_len.get() as usize).min(self.mtu);
+        let count = (sender.multicast_count.get() as usize).min(sender.multicast_nodes.len());
+        for node in &sender.multicast_nodes[..count] {
+            self.send_copy(node.get() as u32, self.staging(), len);
+        }
+    }
+
+    /// A message to a node that has gone counts as received, by its sender.
+    #[cold]
+    fn discard_message(&self) {
+        self.send.pending_slot.set(DISCARD);
+        self.record().node.send.0.dropped.fetch_add(1, Ordering::Release);
+        debug::log(debug::WARNING, || {
+            format!("{}: a message to a node that has exited is dropped", N::KIND)
+        });
+    }
+
+    /// Send lock: what was reserved is not sent.
+    pub(super) fn discard_reserved(&self) {
+        let slot = self.send.pending_slot.get();
+        self.send.pending_slot.set(DISCARD);
+        if slot != DISCARD && slot != PENDING_MULTICAST {
+            self.send.slots.release(slot);
+        }
+    }
+}

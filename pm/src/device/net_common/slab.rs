@@ -1,0 +1,363 @@
+//! The slab: memory of a host's processes of one channel, made by their owner. Counters and doors
+//! as in a shmem segment; and each process's send buffers, so that what was sent outlives the
+//! process that sent it.
+//!
+//! A slot is *free* or *published*; one store tells which. It is written by its process alone, or
+//! after that one's end by whoever adopts it; neither believes the other.
+
+// UNSAFETY: forms addresses inside a mapping that other processes write.
+#![expect(unsafe_code)]
+
+use super::layout::{
+    CONTROL_QUEUE_LEN, ControlQueue, ControlSlot, LocalNodeRecord, MAGIC, SEQUENCE_ASSIGNED,
+    SendSlotHeader, SendSlotState, SlabGeometry, SlabHeader,
+};
+use crate::config::CONTROL_MTU;
+use crate::error::{Error, PmResult};
+use crate::segment::{from_errno, map, new_nonce, open_sealed, seals};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use memmap2::MmapRaw;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// A mapped slab. Its addresses stay valid as long as it lives.
+pub(crate) struct Slab {
+    map: MmapRaw,
+    geometry: SlabGeometry,
+    nonce: [u64; 2],
+    memory: OwnedFd,
+}
+
+/// A slot's content, as its sender has published it: not yet believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PublishedMessage {
+    pub(crate) to: u32,
+    /// Its place among the messages to that node that are not numbered yet.
+    pub(crate) order: u32,
+    /// Its number, when whoever makes progress has taken it.
+    pub(crate) sequence: Option<u32>,
+    pub(crate) published: SendSlotState,
+}
+
+impl Slab {
+    pub(crate) fn create(geometry: SlabGeometry) -> PmResult<Slab> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memory = memfd_create(c"score-pm-slab", flags).map_err(from_errno)?;
+        nix::unistd::ftruncate(&memory, geometry.size as i64).map_err(from_errno)?;
+        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        let map = map(memory.as_fd(), geometry.size)?;
+        let slab = Slab { map, geometry, nonce: new_nonce()?, memory };
+        let header = slab.header();
+        header.size.store(geometry.size as u64, Ordering::Relaxed);
+        for (word, value) in header.nonce.iter().zip(slab.nonce) {
+            word.store(value, Ordering::Relaxed);
+        }
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(slab)
+    }
+
+    /// Maps one that was made elsewhere. Invalid: it is not what the attach message says.
+    pub(crate) fn open(memory: OwnedFd, geometry: SlabGeometry, nonce: [u64; 2]) -> PmResult<Slab> {
+        let map = open_sealed(&memory, geometry.size)?;
+        let slab = Slab { map, geometry, nonce, memory };
+        let header = slab.header();
+        let same = header.magic.load(Ordering::Acquire) == MAGIC
+            && header.size.load(Ordering::Relaxed) == geometry.size as u64
+            && header
+                .nonce
+                .iter()
+                .zip(nonce)
+                .all(|(word, value)| word.load(Ordering::Relaxed) == value);
+        if same { Ok(slab) } else { Err(Error::Invalid) }
+    }
+
+    pub(crate) fn geometry(&self) -> &SlabGeometry {
+        &self.geometry
+    }
+
+    pub(crate) fn nonce(&self) -> [u64; 2] {
+        self.nonce
+    }
+
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// # Safety
+    /// `offset` is one of the geometry's, of a place, node or slot that it has.
+    #[inline(always)]
+    unsafe fn ptr_at<T>(&self, offset: usize) -> NonNull<T> {
+        debug_assert!(offset + size_of::<T>() <= self.geometry.size);
+        // SAFETY: inside the mapping, which is as large as the geometry says, and not null.
+        unsafe { NonNull::new_unchecked(self.map.as_mut_ptr().add(offset)).cast() }
+    }
+
+    #[inline(always)]
+    fn header(&self) -> &SlabHeader {
+        // SAFETY: the header page; only atomics are read.
+        unsafe { self.ptr_at::<SlabHeader>(0).as_ref() }
+    }
+
+    /// Whether the owner has more processes than processors.
+    pub(crate) fn oversubscribed(&self) -> &AtomicU32 {
+        &self.header().oversubscribed
+    }
+
+    /// How many nodes were marked as gone.
+    #[inline(always)]
+    pub(crate) fn exited_count(&self) -> &AtomicU64 {
+        &self.header().exited_count
+    }
+
+    /// Whether `node` was marked as gone.
+    pub(crate) fn is_exited(&self, node: usize) -> bool {
+        assert!(node < self.geometry.nodes);
+        // SAFETY: a word inside the mapping, by the geometry; atomic.
+        let word =
+            unsafe { self.ptr_at::<AtomicU64>(self.geometry.exited_word_offset(node)).as_ref() };
+        // SYNC: gone
+        word.load(Ordering::Acquire) >> (node % 64) & 1 != 0
+    }
+
+    /// Marks it, by the owner.
+    pub(crate) fn set_exited(&self, node: usize) {
+        assert!(node < self.geometry.nodes);
+        // SAFETY: as `is_gone`.
+        let word =
+            unsafe { self.ptr_at::<AtomicU64>(self.geometry.exited_word_offset(node)).as_ref() };
+        let bit = 1 << (node % 64);
+        if word.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            // SYNC: gone
+            self.exited_count().fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// A local node's counters, door and outbox.
+    #[inline(always)]
+    pub(crate) fn record(&self, local_index: usize) -> &LocalNodeRecord {
+        assert!(local_index < self.geometry.local_nodes);
+        // SAFETY: a record inside the mapping, by the geometry; only atomics.
+        unsafe { self.ptr_at::<LocalNodeRecord>(self.geometry.record_offset(local_index)).as_ref() }
+    }
+
+    /// Verbs: what the process at `place` has accepted from `source`.
+    #[inline(always)]
+    pub(crate) fn accepted(&self, local_index: usize, source: usize) -> &AtomicU64 {
+        self.pair_counter(local_index, source)
+    }
+
+    /// Ethernet: the number of the next packet from the process at `place` to `to`.
+    pub(crate) fn next_sequence(&self, local_index: usize, to: usize) -> &AtomicU64 {
+        self.pair_counter(local_index, to)
+    }
+
+    #[inline(always)]
+    fn pair_counter(&self, local_index: usize, peer: usize) -> &AtomicU64 {
+        assert!(local_index < self.geometry.local_nodes && peer < self.geometry.nodes);
+        // SAFETY: a word inside the mapping, by the geometry; atomic.
+        unsafe {
+            self.ptr_at::<AtomicU64>(self.geometry.pair_counter_offset(local_index, peer)).as_ref()
+        }
+    }
+
+    #[inline(always)]
+    fn slot_header(&self, local_index: usize, slot: usize) -> &SendSlotHeader {
+        assert!(local_index < self.geometry.local_nodes && slot < self.geometry.all_slots());
+        // SAFETY: a slot inside the mapping, by the geometry; only atomics.
+        unsafe {
+            self.ptr_at::<SendSlotHeader>(self.geometry.slot_offset(local_index, slot)).as_ref()
+        }
+    }
+
+    /// Where the payload of a slot begins, counted from the start of the slab.
+    #[inline(always)]
+    pub(crate) fn payload_offset(&self, local_index: usize, slot: usize) -> usize {
+        assert!(local_index < self.geometry.local_nodes && slot < self.geometry.all_slots());
+        self.geometry.frame_offset(local_index, slot)
+    }
+
+    /// Where the payload of a slot lies.
+    #[inline(always)]
+    pub(crate) fn payload(&self, local_index: usize, slot: usize) -> *mut u8 {
+        // SAFETY: a frame inside the mapping, by the geometry.
+        unsafe { self.ptr_at(self.payload_offset(local_index, slot)).as_ptr() }
+    }
+
+    /// Writes a short message to a slot's frame.
+    pub(crate) fn write(&self, local_index: usize, slot: usize, message: &[u8]) {
+        let len = message.len().min(self.geometry.mtu);
+        // SAFETY: the frame has `mtu` bytes; it is the caller's until it publishes the slot.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.as_ptr(), self.payload(local_index, slot), len);
+        }
+    }
+
+    /// Where it begins.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        // SAFETY: the header page.
+        unsafe { self.ptr_at(0) }
+    }
+
+    /// The message in the slot's frame exists from now on.
+    #[inline(always)]
+    pub(crate) fn publish(&self, local_index: usize, slot: usize, content: PublishedMessage) {
+        let header = self.slot_header(local_index, slot);
+        header.to.store(content.to, Ordering::Relaxed);
+        header.send_order.store(content.order, Ordering::Relaxed);
+        let sequence_flag = if content.sequence.is_some() { SEQUENCE_ASSIGNED } else { 0 };
+        header.sequence.store(content.sequence.unwrap_or(0), Ordering::Relaxed);
+        // SYNC: slab-slot (who adopts the slot sees what it holds)
+        header.state.store(content.published.word() | sequence_flag, Ordering::Release);
+    }
+
+    /// The published message has a number from now on.
+    #[inline(always)]
+    pub(crate) fn set_sequence(&self, local_index: usize, slot: usize, sequence: u32) {
+        let header = self.slot_header(local_index, slot);
+        header.sequence.store(sequence, Ordering::Relaxed);
+        let word = header.state.load(Ordering::Relaxed);
+        // SYNC: slab-slot
+        header.state.store(word | SEQUENCE_ASSIGNED, Ordering::Release);
+    }
+
+    /// A published slot that has its number holds this from now on.
+    pub(crate) fn replace(&self, local_index: usize, slot: usize, published: SendSlotState) {
+        // SYNC: slab-slot
+        self.slot_header(local_index, slot)
+            .state
+            .store(published.word() | SEQUENCE_ASSIGNED, Ordering::Release);
+    }
+
+    /// The message was acknowledged, or goes nowhere.
+    #[inline(always)]
+    pub(crate) fn free(&self, local_index: usize, slot: usize) {
+        self.slot_header(local_index, slot).state.store(0, Ordering::Release);
+    }
+
+    /// Whether the process at `place` has sent anything that nobody has acknowledged.
+    pub(crate) fn has_unacked(&self, local_index: usize) -> bool {
+        (0..self.geometry.all_slots()).any(|slot| self.content(local_index, slot).is_some())
+    }
+
+    /// What the process has left in a slot. None: nothing that it has sent.
+    pub(crate) fn content(&self, local_index: usize, slot: usize) -> Option<PublishedMessage> {
+        let header = self.slot_header(local_index, slot);
+        // SYNC: slab-slot
+        let word = header.state.load(Ordering::Acquire);
+        let published = SendSlotState::from_word(word)?;
+        let to = header.to.load(Ordering::Relaxed);
+        let order = header.send_order.load(Ordering::Relaxed);
+        let sequence = header.sequence.load(Ordering::Relaxed);
+        let sequence = (word & SEQUENCE_ASSIGNED != 0).then_some(sequence);
+        Some(PublishedMessage { to, order, sequence, published })
+    }
+}
+
+impl ControlQueue {
+    /// By the owner. NoBuffers: the process has to send the earlier ones first.
+    pub(crate) fn push(&self, to: u32, message: &[u8]) -> PmResult<()> {
+        let write_index = self.write_index.0.load(Ordering::Relaxed);
+        if write_index.wrapping_sub(self.read_index.0.load(Ordering::Acquire))
+            >= CONTROL_QUEUE_LEN as u64
+        {
+            return Err(Error::NoBuffers);
+        }
+        let slot = &self.slots[write_index as usize % CONTROL_QUEUE_LEN];
+        slot.to.store(to, Ordering::Relaxed);
+        slot.len.store(message.len() as u32, Ordering::Relaxed);
+        for (word, bytes) in slot.words.iter().zip(message.chunks(8)) {
+            let mut eight = [0; 8];
+            eight[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
+        }
+        // SYNC: outbox
+        self.write_index.0.store(write_index.wrapping_add(1), Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether none waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.write_index.0.load(Ordering::Relaxed) == self.read_index.0.load(Ordering::Relaxed)
+    }
+
+    /// By the process: the next letter, with its length checked.
+    pub(crate) fn peek(&self) -> Option<(u32, [u8; CONTROL_MTU], usize)> {
+        let read_index = self.read_index.0.load(Ordering::Relaxed);
+        // SYNC: outbox
+        if self.write_index.0.load(Ordering::Acquire) == read_index {
+            return None;
+        }
+        let slot: &ControlSlot = &self.slots[read_index as usize % CONTROL_QUEUE_LEN];
+        let mut bytes = [0; CONTROL_MTU];
+        for (eight, word) in bytes.chunks_exact_mut(8).zip(&slot.words) {
+            eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        let len = (slot.len.load(Ordering::Relaxed) as usize).min(CONTROL_MTU);
+        Some((slot.to.load(Ordering::Relaxed), bytes, len))
+    }
+
+    /// By the process, after `peek`.
+    pub(crate) fn pop(&self) {
+        let read_index = self.read_index.0.load(Ordering::Relaxed);
+        self.read_index.0.store(read_index.wrapping_add(1), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::packet_header::PacketKind;
+
+    fn slab() -> Slab {
+        Slab::create(SlabGeometry::new(6, 2, 3, 1400).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_slab_is_mapped_again_with_its_geometry_and_nonce_only() {
+        let slab = slab();
+        let copy = || slab.memory().try_clone_to_owned().unwrap();
+        let other = Slab::open(copy(), *slab.geometry(), slab.nonce()).unwrap();
+        let published = SendSlotState { len: 9, kind: PacketKind::Data, ordered_after_rma: true };
+        let content = PublishedMessage { to: 5, order: 2, sequence: None, published };
+        slab.publish(1, 3, content);
+        assert_eq!(other.content(1, 3), Some(content));
+        slab.set_sequence(1, 3, 7);
+        assert_eq!(other.content(1, 3), Some(PublishedMessage { sequence: Some(7), ..content }));
+        assert_eq!(other.content(0, 3), None);
+        other.free(1, 3);
+        assert_eq!(slab.content(1, 3), None);
+        assert!(Slab::open(copy(), *slab.geometry(), [0, 0]).is_err());
+        let larger = SlabGeometry::new(6, 2, 4, 1400).unwrap();
+        assert!(Slab::open(copy(), larger, slab.nonce()).is_err());
+    }
+
+    #[test]
+    fn a_node_is_marked_as_exited_once() {
+        let slab = slab();
+        assert!(!slab.is_exited(5));
+        slab.set_exited(5);
+        slab.set_exited(5);
+        assert!(slab.is_exited(5) && !slab.is_exited(4));
+        assert_eq!(slab.exited_count().load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn control_messages_wait_in_order_until_the_queue_is_full() {
+        let slab = slab();
+        let control_queue = &slab.record(1).control_queue;
+        assert!(control_queue.peek().is_none());
+        for i in 0..CONTROL_QUEUE_LEN as u32 {
+            control_queue.push(i, &[i as u8 + 1; 13]).unwrap();
+        }
+        assert_eq!(control_queue.push(0, b"x"), Err(Error::NoBuffers));
+        for i in 0..CONTROL_QUEUE_LEN as u32 {
+            let (to, bytes, len) = control_queue.peek().unwrap();
+            assert_eq!((to, &bytes[..len]), (i, &[i as u8 + 1; 13][..]));
+            control_queue.pop();
+        }
+        control_queue.push(0, b"x").unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! Bounded queues of words inside a process, from the holder of one lock to the holder of another:
+//! what was sent goes to whoever makes progress, what has arrived comes back.
+
+#![forbid(unsafe_code)]
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// One side writes this line, the other reads it.
+#[derive(Default)]
+#[repr(align(128))]
+struct QueueIndex(AtomicU64);
+
+/// One thread at a time may push, and one may pop: their locks see to that.
+pub(crate) struct SpscQueue {
+    pushed: QueueIndex,
+    popped: QueueIndex,
+    words: Box<[AtomicU64]>,
+}
+
+impl SpscQueue {
+    /// Room for `len` words, a power of two.
+    pub(crate) fn new(len: usize) -> SpscQueue {
+        debug_assert!(len.is_power_of_two());
+        let words = (0..len).map(|_| AtomicU64::new(0)).collect();
+        SpscQueue { pushed: QueueIndex::default(), popped: QueueIndex::default(), words }
+    }
+
+    fn word(&self, index: u64) -> &AtomicU64 {
+        &self.words[index as usize & (self.words.len() - 1)]
+    }
+
+    /// False: it is full.
+    #[inline(always)]
+    pub(crate) fn push(&self, word: u64) -> bool {
+        let index = self.pushed.0.load(Ordering::Relaxed);
+        if index.wrapping_sub(self.popped.0.load(Ordering::Acquire)) >= self.words.len() as u64 {
+            return false;
+        }
+        self.word(index).store(word, Ordering::Relaxed);
+        // SYNC: queue
+        self.pushed.0.store(index.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// The next word, which stays. May be called by anybody; only who may pop can rely on it.
+    #[inline(always)]
+    pub(crate) fn peek(&self) -> Option<u64> {
+        let index = self.popped.0.load(Ordering::Relaxed);
+        // SYNC: queue
+        if self.pushed.0.load(Ordering::Acquire) == index {
+            return None;
+        }
+        Some(self.word(index).load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop(&self) -> Option<u64> {
+        let word = self.peek()?;
+        let index = self.popped.0.load(Ordering::Relaxed);
+        self.popped.0.store(index.wrapping_add(1), Ordering::Release);
+        Some(word)
+    }
+
+    /// How many words there are; a glance.
+    pub(crate) fn len(&self) -> usize {
+        let popped = self.popped.0.load(Ordering::Acquire);
+        self.pushed.0.load(Ordering::Acquire).wrapping_sub(popped) as usize
+    }
+
+    /// What was written before the last word was taken is seen then.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let popped = self.popped.0.load(Ordering::Acquire);
+        self.pushed.0.load(Ordering::Relaxed) == popped
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_out_as_they_went_in_and_no_more_than_fit() {
+        let queue = SpscQueue::new(4);
+        for lap in 0..3u64 {
+            assert!(queue.is_empty() && queue.pop().is_none());
+            assert!((0..4).all(|i| queue.push(lap * 10 + i)));
+            assert!(!queue.push(99));
+            assert_eq!((queue.len(), queue.peek()), (4, Some(lap * 10)));
+            assert!((0..4).all(|i| queue.pop() == Some(lap * 10 + i)));
+        }
+    }
+}

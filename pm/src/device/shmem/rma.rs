@@ -1,0 +1,355 @@
+//! Remote memory: one copy, by the process that asks for it, before the call returns. Where both
+//! regions are of PM's own allocator it copies in memory that both have mapped; else the kernel
+//! copies between the processes. Where that is refused, see `relay.rs`.
+
+// UNSAFETY: copies between places in mappings, and lets the kernel write to the caller's memory.
+#![expect(unsafe_code)]
+
+use super::ShmemEndpoint;
+use super::rma_fast_path::{PeerArena, copy_word};
+use crate::config::RMA_MTU;
+use crate::debug;
+use crate::error::{Error, PmResult};
+use crate::membarrier;
+use crate::receiver_state::{EXITED, NEEDS_FENCE};
+use crate::rma::{
+    Arena, ArenaFile, Direction, Region, RegionId, ResolvedAddress, RmaOperation, Table, WORD,
+    allow, copy_from, copy_to, find, new_table, nontemporal_copy,
+};
+use crate::segment::layout::RegionTable;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, SingleWriterU64, fence};
+use crate::threads::is_only_app_thread;
+use std::cell::OnceCell;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// What lies in every process, for its peers to read.
+static PROBE_WORD: AtomicU64 = AtomicU64::new(0);
+
+/// How long a copy of another process may hold up who unlocks its memory.
+const COPY_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How the memory of a peer's process is reached, together with its number.
+const CMA_DENIED: u64 = 1 << 32;
+
+pub(super) struct RmaState {
+    /// The own regions: what handles of this process mean is not looked up where others write.
+    local_regions: OnceLock<Box<Table>>,
+    arena: OnceLock<Option<Arc<Arena>>>,
+    /// For each node 0, or the process that was probed, perhaps [`CMA_DENIED`].
+    probed_processes: Box<[SingleWriterU64]>,
+    /// Operations that have failed, by direction, and were not told of yet.
+    failed_counts: [AtomicU32; 2],
+    /// Who made the context: the common ancestor of the job's processes. 0: unknown.
+    owner_pid: i32,
+}
+
+impl RmaState {
+    pub(super) fn new(nodes: usize, owner_pid: i32) -> RmaState {
+        RmaState {
+            local_regions: OnceLock::new(),
+            arena: OnceLock::new(),
+            probed_processes: (0..nodes).map(|_| SingleWriterU64::default()).collect(),
+            failed_counts: Default::default(),
+            owner_pid,
+        }
+    }
+}
+
+impl ShmemEndpoint {
+    /// The own part of the arena.
+    pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
+        let make =
+            || Arena::of(self.segment.arena()?, self.segment.nonce(), self.self_node as usize);
+        self.rma.arena.get_or_init(make).as_ref()
+    }
+
+    /// Invalid: no such node, or the own one.
+    pub(crate) fn check_peer(&self, node: u32) -> PmResult<()> {
+        let is_valid = (node as usize) < self.segment.geometry().nodes && node != self.self_node;
+        if is_valid { Ok(()) } else { Err(Error::Invalid) }
+    }
+
+    fn peer_regions(&self, node: u32) -> &RegionTable {
+        self.segment.regions(node as usize)
+    }
+
+    pub(crate) fn publish_region(&self, region: &Region) -> PmResult<()> {
+        let local_regions = self.rma.local_regions.get_or_init(|| {
+            self.publish_process();
+            new_table()
+        });
+        let arena_offset = self.arena().and_then(|arena| arena.offset(region.addr, region.len));
+        let slot = region.id.slot();
+        local_regions[slot].publish(region, arena_offset);
+        self.peer_regions(self.self_node).entries[slot].publish(region, arena_offset);
+        Ok(())
+    }
+
+    pub(crate) fn withdraw_region(&self, number: RegionId) {
+        let Some(local_regions) = self.rma.local_regions.get() else { return };
+        let in_arena = local_regions[number.slot()].is_in_arena();
+        local_regions[number.slot()].withdraw();
+        self.peer_regions(self.self_node).entries[number.slot()].withdraw();
+        self.wait_for_copiers(number, in_arena);
+    }
+
+    /// Until nobody copies into or out of a region that was withdrawn. Who is held by a debugger
+    /// amid a copy is waited for no longer than [`COPY_DRAIN_TIMEOUT`].
+    fn wait_for_copiers(&self, number: RegionId, in_arena: bool) {
+        if self.is_emulation_used() {
+            self.wait_for_emulation();
+        }
+        fence(Ordering::SeqCst);
+        let copiers: Vec<_> =
+            self.peer_regions(self.self_node).access.copiers(self.nodes()).collect();
+        if in_arena && !copiers.is_empty() {
+            membarrier::issue();
+        }
+        let wait_began_at = OnceCell::new();
+        for node in copiers {
+            let record = self.segment.node(node);
+            record.copy_hazards.wait(self.self_node + 1, number.bits(), || {
+                let is_late =
+                    wait_began_at.get_or_init(Instant::now).elapsed() > COPY_DRAIN_TIMEOUT;
+                if is_late {
+                    debug::log(debug::ERROR, || {
+                        let since = format!("memory that was unlocked {COPY_DRAIN_TIMEOUT:?} ago");
+                        format!("shmem: node {node} still copies {since}: does a debugger hold it?")
+                    });
+                }
+                is_late || record.receiver_state.0.bits() & EXITED != 0
+            });
+        }
+    }
+
+    /// Says which process this is, and how to find out whether it may be copied into.
+    fn publish_process(&self) {
+        allow(self.rma.owner_pid);
+        if PROBE_WORD.load(Ordering::Relaxed) == 0 {
+            let word = crate::segment::new_nonce().map_or(1, |[word, _]| word | 1);
+            let _ = PROBE_WORD.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        let access = &self.peer_regions(self.self_node).access;
+        access.probe_addr.store((&raw const PROBE_WORD).addr() as u64, Ordering::Relaxed);
+        access.probe_value.store(PROBE_WORD.load(Ordering::Relaxed), Ordering::Relaxed);
+        access.pid.store(u64::from(std::process::id()), Ordering::Release);
+    }
+
+    /// Where both ends of an operation lie: here and there.
+    #[inline]
+    fn resolve_handles(
+        &self,
+        node: u32,
+        operation: &RmaOperation,
+    ) -> PmResult<(ResolvedAddress, ResolvedAddress)> {
+        self.check_peer(node)?;
+        let len = operation.len;
+        if len == 0 || len > RMA_MTU {
+            return Err(Error::Invalid);
+        }
+        let local_regions = self.rma.local_regions.get().ok_or(Error::Invalid)?;
+        let local = find(local_regions, operation.local, len)?;
+        let remote_region = find(&self.peer_regions(node).entries, operation.remote, len)?;
+        if remote_region.arena_offset.is_some_and(|offset| !ArenaFile::holds(offset, len)) {
+            return Err(Error::Invalid);
+        }
+        Ok((local, remote_region))
+    }
+
+    pub(crate) fn start_rma(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        let number = operation.remote.region_bits();
+        let copying = &self.record().copy_hazards;
+        let copied_node = node.wrapping_add(1);
+        let copy =
+            copying.begin(copied_node, number, is_only_app_thread()).ok_or(Error::NoBuffers)?;
+        let (local, remote_region) = self.resolve_handles(node, operation)?;
+        let RmaOperation { direction, len, .. } = *operation;
+        let receiver_bits = self.segment.node(node as usize).receiver_state.0.bits();
+        if receiver_bits & EXITED != 0 {
+            self.record_failure(direction, || format!("node {node} has exited"));
+            return Ok(());
+        }
+        if self.is_emulating_to(node) {
+            return self.start_emulated(node, operation, local);
+        }
+        let peer_arena = &self.send.target(node as usize).rma_fast_path.peer_arena;
+        if peer_arena.get().is_none()
+            && local.arena_offset.is_some()
+            && remote_region.arena_offset.is_some()
+        {
+            let _ = peer_arena.set(self.map_peer_arena(node));
+            drop(copy);
+            return self.start_rma(node, operation);
+        }
+        let peer_arena = peer_arena.get().and_then(Option::as_ref);
+        if let (Some(peer_arena), Some(_), Some(remote_offset)) =
+            (peer_arena, local.arena_offset, remote_region.arena_offset)
+        {
+            if self.must_fence || receiver_bits & NEEDS_FENCE != 0 {
+                fence(Ordering::SeqCst);
+                self.resolve_handles(node, operation)?;
+            }
+            let (local_ptr, remote_ptr) =
+                (local.addr as *mut u8, peer_arena.remote_ptr(remote_offset as usize));
+            let (from, to) = match direction {
+                Direction::Write => (local_ptr, remote_ptr),
+                Direction::Read => (remote_ptr, local_ptr),
+            };
+            // SAFETY: both lie in mappings of parts of the arena, which stay, at places that were
+            // checked against their parts, and two nodes' parts are not one.
+            unsafe { copy_bytes(from, to, len) };
+            drop(copy);
+            self.count_rma_bytes(direction, len);
+            return Ok(());
+        }
+        let Some(pid) = self.copyable_process_of(node) else {
+            return self.start_emulated(node, operation, local);
+        };
+        // A system call is long: this side may as well fence for itself.
+        fence(Ordering::SeqCst);
+        let regions = self.resolve_handles(node, operation)?;
+        self.copy_by_kernel(node, pid, direction, regions, len);
+        Ok(())
+    }
+
+    #[cold]
+    fn start_emulated(
+        &self,
+        node: u32,
+        operation: &RmaOperation,
+        local: ResolvedAddress,
+    ) -> PmResult<()> {
+        let RmaOperation { is_send_locked: sending, direction, remote, len, .. } = *operation;
+        if sending {
+            return Err(Error::NoBuffers);
+        }
+        self.queue_emulated(node, direction, local.addr as usize, remote, len)
+    }
+
+    /// The own regions, if there were any.
+    pub(super) fn local_regions(&self) -> Option<&Table> {
+        self.rma.local_regions.get().map(|own| &**own)
+    }
+
+    /// Before anything of it is looked at that is to be copied.
+    #[cold]
+    fn map_peer_arena(&self, node: u32) -> Option<PeerArena> {
+        self.peer_regions(node).access.mark_copier(self.self_node as usize);
+        let mapping = self.segment.arena()?.map(node as usize)?;
+        Some(PeerArena::new(mapping, self.arena()?, self.local_regions()?))
+    }
+
+    /// Any other memory.
+    fn copy_by_kernel(
+        &self,
+        node: u32,
+        pid: i32,
+        direction: Direction,
+        (local, remote_region): (ResolvedAddress, ResolvedAddress),
+        len: usize,
+    ) {
+        let (local_addr, remote_addr) = (local.addr as usize, remote_region.addr as usize);
+        let result = match direction {
+            Direction::Write => copy_to(pid, local_addr, remote_addr, len),
+            // SAFETY: the caller has locked these bytes, and asks for them to be written.
+            Direction::Read => unsafe { copy_from(pid, local_addr, remote_addr, len) },
+        };
+        match result {
+            Ok(()) => self.count_rma_bytes(direction, len),
+            Err(error) => {
+                self.record_failure(direction, || format!("memory of node {node}: {error}"))
+            }
+        }
+    }
+
+    /// The process of `node`, if its memory may be copied. Asked once for each process: what it
+    /// says of itself may be wrong, so the word must be where it says; and it is then written
+    /// back, since one call may be denied and the other not.
+    fn copyable_process_of(&self, node: u32) -> Option<i32> {
+        let access = &self.peer_regions(node).access;
+        let pid = i32::try_from(access.pid.load(Ordering::Acquire)).ok().filter(|&pid| pid > 0)?;
+        let probe_result = &self.rma.probed_processes[node as usize];
+        if probe_result.get() == pid as u64 {
+            return Some(pid);
+        }
+        if probe_result.get() == pid as u64 | CMA_DENIED {
+            return None;
+        }
+        access.mark_copier(self.self_node as usize);
+        let probe_addr = access.probe_addr.load(Ordering::Relaxed) as usize;
+        let expected_word = access.probe_value.load(Ordering::Relaxed);
+        let mut found_word = 0u64;
+        let found_addr = (&raw mut found_word).addr();
+        // SAFETY: `found` has these 8 bytes, and is read afterwards only.
+        let read_result = unsafe { copy_from(pid, found_addr, probe_addr, 8) };
+        // SAFETY: a local variable; volatile because the kernel has written to it.
+        let found_word = unsafe { (&raw const found_word).read_volatile() };
+        let permission = match read_result {
+            Ok(()) if found_word != expected_word || expected_word == 0 => {
+                Err("is not the process it says".to_string())
+            }
+            Ok(()) => copy_to(pid, found_addr, probe_addr, 8)
+                .map_err(|error| format!("refuses writes: {error}")),
+            Err(error) => Err(format!("refuses reads: {error}")),
+        };
+        probe_result.set(pid as u64 | if permission.is_ok() { 0 } else { CMA_DENIED });
+        debug::log(debug::INFO, || match &permission {
+            Ok(()) => format!("shmem: memory of node {node} is copied by process_vm_writev"),
+            Err(why) => format!("shmem: process {pid} of node {node} {why}; it has to help"),
+        });
+        permission.is_ok().then_some(pid)
+    }
+
+    #[inline]
+    pub(super) fn count_rma_bytes(&self, direction: Direction, len: usize) {
+        let counters = &self.record().send.0;
+        if is_only_app_thread() {
+            counters.count_rma_bytes(direction, len);
+        } else {
+            counters.rma_bytes[direction as usize].fetch_add(len as u64, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    pub(super) fn record_failure(&self, direction: Direction, why: impl FnOnce() -> String) {
+        self.rma.failed_counts[direction as usize].fetch_add(1, Ordering::AcqRel);
+        debug::log(debug::ERROR, || {
+            let verb = match direction {
+                Direction::Write => "write",
+                Direction::Read => "read",
+            };
+            format!("shmem: a remote {verb} has failed: {}", why())
+        });
+    }
+
+    pub(crate) fn is_remote_done(&self, direction: Direction) -> PmResult<()> {
+        if self.is_emulation_used() {
+            self.progress_emulation();
+        }
+        let failed = &self.rma.failed_counts[direction as usize];
+        let has_failed =
+            failed.load(Ordering::Relaxed) != 0 && failed.swap(0, Ordering::AcqRel) != 0;
+        if has_failed {
+            return Err(Error::Io);
+        }
+        if self.emulated_count(direction) != 0 { Err(Error::Busy) } else { Ok(()) }
+    }
+}
+
+/// Copies; an aligned word in one piece.
+///
+/// # Safety
+/// `len` bytes are mapped at both places, which do not overlap.
+#[inline]
+unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if len == WORD && copy_word(from, to) {
+            return;
+        }
+        nontemporal_copy::copy(from, to, len);
+    }
+    // A long copy may have been written past the caches.
+    fence(Ordering::Release);
+}

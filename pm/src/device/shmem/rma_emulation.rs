@@ -1,0 +1,400 @@
+//! Remote memory where the kernel refuses to copy between processes (seccomp, Yama, user
+//! namespaces) and a region is not of PM's allocator: two copies, with the target's help. The
+//! origin asks through a ring of requests; the bytes go through buffers in its part of the arena;
+//! the target copies them in its next call of PM, whichever that is, and answers.
+//!
+//! Order (manual 3.6.3): a ring keeps it, all operations to a node join the queue while there is
+//! one, and messages to it find no room meanwhile. Copies to and from users' memory are reads and
+//! writes of the arena's file: what is not mapped is an error.
+
+// UNSAFETY: reads and writes a ring's payload, and lets the kernel write to locked memory.
+#![expect(unsafe_code)]
+
+use super::ShmemEndpoint;
+use crate::error::{Error, PmResult};
+use crate::receiver_state::EXITED;
+use crate::ring::{Consumer, Producer};
+use crate::rma::{AddrHandle, ArenaFile, Direction, find};
+use crate::segment::RingKind;
+use crate::sync::{AtomicU32, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Bytes of a request at most.
+const MAX_REQUEST_LEN: usize = 256 << 10;
+/// Requests to one node that are not answered. The ring holds these and as many answers.
+const WINDOW: usize = 4;
+/// Buffers of a process.
+const BOUNCE_BUFFERS: usize = 16;
+/// Operations to one node that are under way.
+const MAX_OPERATIONS: usize = 16;
+/// Words of a request or answer: what it is, its number, handle, length, buffer.
+const MESSAGE_WORDS: usize = 5;
+const MESSAGE_LEN: usize = MESSAGE_WORDS * 8;
+/// The answer; requests are 1 + [`Direction`].
+const RESPONSE: u64 = 3;
+/// Requests and answers that are taken from one node at a time.
+const REQUESTS_PER_PASS: usize = 32;
+
+pub(super) struct RmaEmulation {
+    state: Mutex<State>,
+    /// Somebody wanted the state while another thread had it, who has to look again.
+    must_repeat: AtomicU32,
+    /// Operations under way, by direction; by node they are in `Reach`.
+    pending_counts: [AtomicU32; 2],
+}
+
+impl RmaEmulation {
+    pub(super) fn new() -> RmaEmulation {
+        RmaEmulation {
+            state: Mutex::default(),
+            must_repeat: AtomicU32::new(0),
+            pending_counts: Default::default(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Buffers that are free: where they begin in the own part.
+    free_buffers: Vec<u64>,
+    has_buffers: bool,
+    peers: BTreeMap<u32, EmulationPeer>,
+}
+
+#[derive(Default)]
+struct EmulationPeer {
+    operations: VecDeque<PendingOperation>,
+    /// In the order of their answers.
+    outstanding_requests: VecDeque<InflightRequest>,
+    /// The number of the next request, and of the next answer.
+    next_request: u64,
+}
+
+struct PendingOperation {
+    direction: Direction,
+    local_addr: usize,
+    remote: AddrHandle,
+    len: usize,
+    requested_len: usize,
+    answered_len: usize,
+    has_failed: bool,
+}
+
+struct InflightRequest {
+    number: u64,
+    buffer: u64,
+    local_addr: usize,
+    len: usize,
+}
+
+/// Carries a request or an answer.
+type EncodedMessage = [u64; MESSAGE_WORDS];
+
+impl ShmemEndpoint {
+    fn try_lock_emulation(&self) -> PmResult<MutexGuard<'_, State>> {
+        match self.emulation.state.try_lock() {
+            Ok(state) => Ok(state),
+            Err(TryLockError::Poisoned(state)) => Ok(state.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Error::NoBuffers),
+        }
+    }
+
+    /// Until no thread of this process copies for others.
+    pub(super) fn wait_for_emulation(&self) {
+        drop(self.emulation.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Operations under way to any node.
+    pub(super) fn emulated_count(&self, direction: Direction) -> u32 {
+        self.emulation.pending_counts[direction as usize].load(Ordering::Acquire)
+    }
+
+    /// The same to one.
+    fn emulated_count_to(&self, node: u32) -> &AtomicU32 {
+        &self.send.target(node as usize).rma_fast_path.emulated_operations
+    }
+
+    /// Whether operations to `node` are under way, which all others must not overtake.
+    pub(super) fn is_emulating_to(&self, node: u32) -> bool {
+        self.emulated_count_to(node).load(Ordering::Acquire) != 0
+    }
+
+    /// Begins with an operation whose handles were looked up. NoBuffers: too many are under way.
+    /// NoSys: there is no arena.
+    pub(super) fn queue_emulated(
+        &self,
+        node: u32,
+        direction: Direction,
+        local_addr: usize,
+        remote: AddrHandle,
+        len: usize,
+    ) -> PmResult<()> {
+        let mut state = self.try_lock_emulation()?;
+        if !state.has_buffers {
+            let arena = self.arena().ok_or(Error::NoSys)?;
+            let first_buffer = arena.reserve(BOUNCE_BUFFERS * MAX_REQUEST_LEN)?;
+            state.free_buffers =
+                (0..BOUNCE_BUFFERS).map(|i| first_buffer + (i * MAX_REQUEST_LEN) as u64).collect();
+            state.has_buffers = true;
+        }
+        let peer = state.peers.entry(node).or_default();
+        if peer.operations.len() >= MAX_OPERATIONS {
+            drop(state);
+            self.progress_emulation();
+            return Err(Error::NoBuffers);
+        }
+        let (requested_len, answered_len, has_failed) = (0, 0, false);
+        let operation = PendingOperation {
+            direction,
+            local_addr,
+            remote,
+            len,
+            requested_len,
+            answered_len,
+            has_failed,
+        };
+        peer.operations.push_back(operation);
+        self.emulation.pending_counts[direction as usize].fetch_add(1, Ordering::AcqRel);
+        self.emulated_count_to(node).fetch_add(1, Ordering::AcqRel);
+        self.record().send.0.pending_rma.fetch_add(1, Ordering::AcqRel);
+        self.delay_messages(node);
+        self.send_requests(&mut state, node);
+        drop(state);
+        if self.emulation.must_repeat.load(Ordering::SeqCst) != 0 {
+            self.progress_emulation();
+        }
+        Ok(())
+    }
+
+    /// Whether there may be anything to do: cheap, for calls that are made often.
+    #[inline]
+    pub(super) fn is_emulation_used(&self) -> bool {
+        let request_generation = self.segment.generation(self.self_node as usize, RingKind::Rma);
+        request_generation.load(Ordering::Relaxed) != 0
+            || self.emulated_count(Direction::Write) != 0
+            || self.emulated_count(Direction::Read) != 0
+    }
+
+    /// Serves others' requests, takes answers, asks on. A thread that finds another at it leaves
+    /// its work to that one.
+    #[cold]
+    pub(super) fn progress_emulation(&self) {
+        let must_repeat = &self.emulation.must_repeat;
+        must_repeat.store(1, Ordering::SeqCst);
+        while must_repeat.load(Ordering::SeqCst) != 0 {
+            let Ok(mut state) = self.try_lock_emulation() else { return };
+            must_repeat.store(0, Ordering::SeqCst);
+            self.progress_emulation_once(&mut state);
+        }
+    }
+
+    fn progress_emulation_once(&self, state: &mut State) {
+        let self_node = self.self_node as usize;
+        for source in self
+            .segment
+            .active_sources(self_node, RingKind::Rma)
+            .filter(|&source| source != self_node)
+        {
+            if !self.is_broken(source)
+                && let Err(why) = self.handle_requests(state, source as u32)
+            {
+                self.break_link(source as u32, why);
+            }
+        }
+        let nodes: Vec<u32> = state.peers.keys().copied().collect();
+        for node in nodes {
+            let has_exited = self.segment.node(node as usize).receiver_state.0.bits() & EXITED != 0;
+            if has_exited || self.is_broken(node as usize) {
+                self.fail_all_to(state, node);
+            } else {
+                self.send_requests(state, node);
+            }
+        }
+    }
+
+    /// Takes what one node has written. Err: no libpm has written that.
+    fn handle_requests(
+        &self,
+        state: &mut State,
+        source: u32,
+    ) -> std::result::Result<(), &'static str> {
+        let ring = Consumer::new(self.segment.ring(
+            source as usize,
+            self.self_node as usize,
+            RingKind::Rma,
+        ));
+        for _ in 0..REQUESTS_PER_PASS {
+            let message =
+                ring.take().map_err(|_| "its ring of requests holds what no node writes")?;
+            let Some(message) = message else { break };
+            if message.len != MESSAGE_LEN {
+                return Err("it asked in a way that no node asks");
+            }
+            let mut words: EncodedMessage = [0; MESSAGE_WORDS];
+            // SAFETY: the slot has these bytes, checked when the message was taken.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    message.payload,
+                    words.as_mut_ptr().cast(),
+                    MESSAGE_LEN,
+                );
+            }
+            if words[0] == RESPONSE {
+                ring.release(message.next_index, None);
+                self.on_response(state, source, words)?;
+                continue;
+            }
+            let response_ring =
+                self.segment.ring(self.self_node as usize, source as usize, RingKind::Rma);
+            if Producer::new(response_ring).reserve(MESSAGE_LEN).is_err() {
+                break;
+            }
+            ring.release(message.next_index, None);
+            let has_failed = self.serve_request(source, words).is_none();
+            let _ = self.send_encoded(source, [RESPONSE, words[1], u64::from(has_failed), 0, 0]);
+        }
+        Ok(())
+    }
+
+    /// None: it cannot be.
+    fn serve_request(&self, source: u32, words: EncodedMessage) -> Option<()> {
+        let [kind, _, handle, len, buffer] = words;
+        let len = usize::try_from(len).ok().filter(|len| (1..=MAX_REQUEST_LEN).contains(len))?;
+        let region = find(self.local_regions()?, AddrHandle::from_bits(handle), len).ok()?;
+        let arena = self.segment.arena().filter(|_| ArenaFile::holds(buffer, len))?;
+        let (source, local_addr) = (source as usize, region.addr as usize);
+        match kind {
+            // SAFETY: the user has locked these bytes for others to write.
+            1 => unsafe { arena.read(source, buffer, local_addr, len) }.ok(),
+            2 => arena.write(source, buffer, local_addr, len).ok(),
+            _ => None,
+        }
+    }
+
+    fn on_response(
+        &self,
+        state: &mut State,
+        source: u32,
+        words: EncodedMessage,
+    ) -> std::result::Result<(), &'static str> {
+        let unexpected = "it answered what nobody has asked";
+        let peer = state.peers.get_mut(&source).ok_or(unexpected)?;
+        let request = peer
+            .outstanding_requests
+            .pop_front()
+            .filter(|chunk| chunk.number == words[1])
+            .ok_or(unexpected)?;
+        let operation = peer.operations.front_mut().ok_or(unexpected)?;
+        operation.has_failed |= words[2] != 0;
+        if operation.direction == Direction::Read && !operation.has_failed {
+            let arena = self.segment.arena().ok_or(unexpected)?;
+            // SAFETY: the user has asked for these bytes to be written.
+            let result = unsafe {
+                arena.read(self.self_node as usize, request.buffer, request.local_addr, request.len)
+            };
+            operation.has_failed |= result.is_err();
+        }
+        operation.answered_len += request.len;
+        state.free_buffers.push(request.buffer);
+        self.finish_answered(peer, source);
+        Ok(())
+    }
+
+    /// Ends the operations of which all has been answered.
+    fn finish_answered(&self, peer: &mut EmulationPeer, node: u32) {
+        while peer.operations.front().is_some_and(|q| q.answered_len == q.len) {
+            let Some(operation) = peer.operations.pop_front() else { break };
+            if operation.has_failed {
+                self.record_failure(operation.direction, || {
+                    format!("memory of node {node} or here is gone")
+                });
+            } else {
+                self.count_rma_bytes(operation.direction, operation.len);
+            }
+            self.emulation.pending_counts[operation.direction as usize]
+                .fetch_sub(1, Ordering::AcqRel);
+            self.emulated_count_to(node).fetch_sub(1, Ordering::AcqRel);
+            self.record().send.0.pending_rma.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The node has gone: nothing is answered any more.
+    fn fail_all_to(&self, state: &mut State, node: u32) {
+        let Some(mut peer) = state.peers.remove(&node) else { return };
+        state.free_buffers.extend(peer.outstanding_requests.drain(..).map(|chunk| chunk.buffer));
+        for operation in &mut peer.operations {
+            (operation.has_failed, operation.answered_len) = (true, operation.len);
+        }
+        self.finish_answered(&mut peer, node);
+    }
+
+    /// Asks for as much as there is room for.
+    fn send_requests(&self, state: &mut State, node: u32) {
+        let State { free_buffers, peers, .. } = state;
+        let Some(peer) = peers.get_mut(&node) else { return };
+        while peer.outstanding_requests.len() < WINDOW {
+            let Some(operation) = peer.operations.iter_mut().find(|q| q.requested_len < q.len)
+            else {
+                break;
+            };
+            let Some(buffer) = free_buffers.pop() else { break };
+            let len = MAX_REQUEST_LEN.min(operation.len - operation.requested_len);
+            let local_addr = operation.local_addr + operation.requested_len;
+            if operation.direction == Direction::Write && !self.fill_buffer(buffer, local_addr, len)
+            {
+                // What was asked before is answered; the rest is not asked any more.
+                (operation.has_failed, operation.len) = (true, operation.requested_len);
+                free_buffers.push(buffer);
+                self.finish_answered(peer, node);
+                continue;
+            }
+            let remote = operation.remote + operation.requested_len as u64;
+            let kind = 1 + operation.direction as u64;
+            if self
+                .send_encoded(node, [kind, peer.next_request, remote.bits(), len as u64, buffer])
+                .is_err()
+            {
+                free_buffers.push(buffer);
+                break;
+            }
+            operation.requested_len += len;
+            peer.outstanding_requests.push_back(InflightRequest {
+                number: peer.next_request,
+                buffer,
+                local_addr,
+                len,
+            });
+            peer.next_request += 1;
+        }
+    }
+
+    fn fill_buffer(&self, buffer: u64, local_addr: usize, len: usize) -> bool {
+        let arena = self.segment.arena();
+        arena.is_some_and(|arena| {
+            arena.write(self.self_node as usize, buffer, local_addr, len).is_ok()
+        })
+    }
+
+    /// Writes to a node's ring, and sees to it that the next poll there looks.
+    fn send_encoded(&self, node: u32, words: EncodedMessage) -> PmResult<()> {
+        let (self_node, to) = (self.self_node as usize, node as usize);
+        self.segment.activate(self_node, to, RingKind::Rma);
+        let ring = Producer::new(self.segment.ring(self_node, to, RingKind::Rma));
+        let reserved = ring.reserve(MESSAGE_LEN)?;
+        // SAFETY: `room` has these bytes in the ring, which nobody reads before publish.
+        unsafe {
+            std::ptr::copy_nonoverlapping(words.as_ptr().cast(), reserved.payload, MESSAGE_LEN)
+        };
+        ring.publish(reserved.position, MESSAGE_LEN, 0);
+        // As if a new source had come: polls look at this word anyway.
+        self.segment.generation(to, RingKind::Message).fetch_add(1, Ordering::Release);
+        self.wake_node(to);
+        Ok(())
+    }
+
+    /// How many reads are under way.
+    pub(super) fn emulated_read_count(&self) -> usize {
+        self.emulated_count(Direction::Read) as usize
+    }
+}

@@ -1,0 +1,158 @@
+//! The short way to a peer's memory: a word between regions of PM's own allocator, in a process of
+//! one thread. One look at everything that could be different, then the copy itself, by one store.
+//! Whatever is different is left to `remote.rs`, untouched, so that this calls no other function.
+
+// UNSAFETY: copies between places in mappings.
+#![expect(unsafe_code)]
+
+use super::send::Target;
+use crate::receiver_state::{EXITED, NEEDS_FENCE};
+use crate::rma::{AddrHandle, Arena, Direction, Table, WORD, find_word};
+use crate::segment::layout::RegionTable;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, SingleWriterU64, prefetch_write};
+use memmap2::MmapRaw;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+/// What a target knows of its node's memory.
+pub(super) struct PeerMemory {
+    /// What the node has locked.
+    remote_regions: NonNull<RegionTable>,
+    /// None inside: its part of the arena cannot be mapped.
+    pub(super) peer_arena: OnceLock<Option<PeerArena>>,
+    /// Operations by relay that are under way.
+    pub(super) emulated_operations: AtomicU32,
+    /// What leads from the bits of a handle to its word, in the region that was written last.
+    handle_to_addr: SingleWriterU64,
+}
+
+impl PeerMemory {
+    pub(super) fn new(regions: &RegionTable) -> PeerMemory {
+        PeerMemory {
+            remote_regions: NonNull::from(regions),
+            peer_arena: OnceLock::new(),
+            emulated_operations: AtomicU32::new(0),
+            handle_to_addr: SingleWriterU64::default(),
+        }
+    }
+
+    #[inline(always)]
+    fn regions(&self) -> &RegionTable {
+        // SAFETY: points into the segment of the endpoint that owns `self`; only atomics.
+        unsafe { self.remote_regions.as_ref() }
+    }
+
+    /// Has the line of a word come here while its handle is checked. Of another region than the
+    /// last it is any line or none, which does no harm.
+    #[inline(always)]
+    fn prefetch_word(&self, word: AddrHandle) {
+        let addr = word.bits().wrapping_add(self.handle_to_addr.get());
+        prefetch_write(std::ptr::without_provenance::<u8>(addr as usize));
+    }
+
+    /// Where that word lay.
+    #[inline(always)]
+    fn remember_addr(&self, word: AddrHandle, addr: *const u8) {
+        self.handle_to_addr.set((addr.addr() as u64).wrapping_sub(word.bits()));
+    }
+}
+
+/// A peer's part of the arena, mapped, and the own one.
+pub(super) struct PeerArena {
+    mapping: MmapRaw,
+    local_start: *mut u8,
+    /// The own table of regions.
+    local_regions: NonNull<Table>,
+}
+
+impl PeerArena {
+    /// `arena` and `own` are those of the endpoint that keeps this.
+    pub(super) fn new(mapping: MmapRaw, arena: &Arena, local_regions: &Table) -> PeerArena {
+        PeerArena {
+            mapping,
+            local_start: arena.first(),
+            local_regions: NonNull::from(local_regions),
+        }
+    }
+
+    #[inline(always)]
+    fn local_regions(&self) -> &Table {
+        // SAFETY: the endpoint that keeps `self` never drops its table before it.
+        unsafe { self.local_regions.as_ref() }
+    }
+
+    /// Where something in the peer's part is mapped here.
+    #[inline(always)]
+    pub(super) fn remote_ptr(&self, offset: usize) -> *mut u8 {
+        self.mapping.as_mut_ptr().wrapping_add(offset)
+    }
+}
+
+// SAFETY: what is pointed to is kept by the endpoint, and used by atomics.
+unsafe impl Send for PeerArena {}
+// SAFETY: as above.
+unsafe impl Sync for PeerArena {}
+
+impl Target {
+    /// In a process of one thread that need not fence. As `Endpoint::remote`, for a word; false,
+    /// and nothing has happened: that knows.
+    #[inline(always)]
+    pub(crate) fn copy_one_word(
+        &self,
+        direction: Direction,
+        [remote, local]: [AddrHandle; 2],
+    ) -> bool {
+        let is_write = direction == Direction::Write;
+        if is_write {
+            self.rma_fast_path.prefetch_word(remote);
+        }
+        let Some(Some(peer_arena)) = self.rma_fast_path.peer_arena.get() else { return false };
+        let Some(local_offset) = find_word(peer_arena.local_regions(), local) else { return false };
+        let self_record = self.self_record();
+        let Some(copy) =
+            self_record.copy_hazards.begin(self.node_plus_one, remote.region_bits(), true)
+        else {
+            return false;
+        };
+        let Some(remote_offset) = find_word(&self.rma_fast_path.regions().entries, remote) else {
+            return false;
+        };
+        if self.record().receiver_state.0.bits() & (EXITED | NEEDS_FENCE) != 0
+            || self.rma_fast_path.emulated_operations.load(Ordering::Acquire) != 0
+        {
+            return false;
+        }
+        let (local_ptr, remote_ptr) = (
+            peer_arena.local_start.wrapping_add(local_offset),
+            peer_arena.remote_ptr(remote_offset),
+        );
+        let (from, to) = if is_write { (local_ptr, remote_ptr) } else { (remote_ptr, local_ptr) };
+        // SAFETY: both lie in mappings of parts of the arena, which stay, at places that were
+        // checked against their parts.
+        if !unsafe { copy_word(from, to) } {
+            return false;
+        }
+        drop(copy);
+        if is_write {
+            self.rma_fast_path.remember_addr(remote, to);
+        }
+        self_record.send.0.count_rma_bytes(direction, WORD);
+        true
+    }
+}
+
+/// Copies a word in one piece, for who waits for it. False: it is not aligned at both places.
+///
+/// # Safety
+/// It is mapped at both.
+#[inline(always)]
+pub(super) unsafe fn copy_word(from: *const u8, to: *mut u8) -> bool {
+    if !(from.addr() | to.addr()).is_multiple_of(WORD) {
+        return false;
+    }
+    // SAFETY: aligned, and as the caller says; shared memory is used by atomics.
+    let (from, to) = unsafe { (&*from.cast::<AtomicU64>(), &*to.cast::<AtomicU64>()) };
+    // Who sees it sees what was written before it.
+    to.store(from.load(Ordering::Acquire), Ordering::Release);
+    true
+}

@@ -1,0 +1,142 @@
+//! Whether this process could reach others by RDMA, for an owner that has another way to offer:
+//! tried by the calls that a context makes, because what an adapter or a limit refuses is known by
+//! no other means.
+
+#![forbid(unsafe_code)]
+
+use super::adapter::{AccessRights, Adapter, MemoryRegion, QueueSizes};
+use super::config::{MTU, VerbsOptions};
+use super::connection_manager;
+use super::ibverbs_library::{Library, Unavailable};
+use super::open::describe;
+use super::port_selection::{self, SelectedPort};
+use super::queue_pair::QueuePair;
+use super::receive::SharedReceiveBuffers;
+use crate::device::net_common::layout::SlabGeometry;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The vendors of rdma_rxe and siw.
+const SOFTWARE_VENDOR_IDS: [u32; 2] = [0xff_ffff, 0x62_6d74];
+
+/// An adapter that works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usable {
+    /// Adapter, port and address, for people.
+    pub wires: String,
+    /// The kind of network and the partition: adapters of different ones never meet.
+    pub fabric: String,
+    /// Its part of that: who is on the same subnet is reached without anybody's leave.
+    pub subnet: String,
+    /// It is a device, and not a module of the kernel that does the same in software.
+    pub is_hardware: bool,
+}
+
+/// Why there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// Nothing here could be meant: no library, no adapter, none that is connected.
+    Absent(String),
+    /// There is one, which refuses.
+    Refused(String),
+}
+
+/// Tries what `Device::open("verbs", options)` and its contexts would use, and gives it back.
+///
+/// # Errors
+/// Why that would not do.
+pub fn probe_adapter(options: &[&str]) -> Result<Usable, Unusable> {
+    let refused = Unusable::Refused;
+    let options = VerbsOptions::parse(options).map_err(|error| refused(error.to_string()))?;
+    let adapters =
+        Library::get().and_then(Library::adapters).map_err(|unavailable| match unavailable {
+            Unavailable::QueryFailed(why) => Unusable::Refused(why),
+            other => Unusable::Absent(other.to_string()),
+        })?;
+    let chosen = port_selection::choose(&adapters, &options).map_err(Unusable::Absent)?;
+    let vendor = open_and_drop_resources(&chosen, &options).map_err(refused)?;
+    let link_ip = options.link.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let (kind, subnet) = match (chosen.is_iwarp, chosen.port.is_ethernet) {
+        (true, _) => {
+            ("iWARP", subnet_of(connection_manager::probe(&chosen, link_ip).map_err(refused)?))
+        }
+        (false, true) => ("RoCE", chosen.gid.and_then(|gid| subnet_of(ip_of_gid(gid.bytes)))),
+        (false, false) => ("InfiniBand", Some(subnet_prefix(&chosen))),
+    };
+    // The membership bit does not tell partitions apart.
+    let key = chosen.port.partitions.get(chosen.partition_index);
+    let partition = key.map(|key| format!(", partition {:#06x}", key & 0x7fff));
+    Ok(Usable {
+        wires: describe(&chosen),
+        fabric: format!("{kind}{}", partition.unwrap_or_default()),
+        subnet: subnet.unwrap_or_else(|| "unknown subnet".to_owned()),
+        is_hardware: !SOFTWARE_VENDOR_IDS.contains(&vendor),
+    })
+}
+
+/// Makes, and drops, what a process with one peer has; answers the adapter's vendor.
+fn open_and_drop_resources(chosen: &SelectedPort, options: &VerbsOptions) -> Result<u32, String> {
+    let geometry = SlabGeometry::new(options.nodes, options.first, options.local, MTU);
+    let geometry = geometry.map_err(|error| error.to_string())?;
+    let mut receive_buffers = SharedReceiveBuffers::new(geometry.nodes, MTU);
+    let sizes =
+        QueueSizes { receive_count: receive_buffers.buffer_count(), send_count: geometry.slots };
+    let adapter = Adapter::open(chosen, sizes)?;
+    let _frames = MemoryRegion::allocate(&adapter, geometry.slots * MTU, AccessRights::Local)?;
+    receive_buffers.post_buffers(&adapter, 0)?;
+    // Those of iWARP are made by who connects them.
+    if !chosen.is_iwarp {
+        QueuePair::new(&adapter, 0)?;
+    }
+    Ok(adapter.vendor_id)
+}
+
+/// Of InfiniBand: the upper half of the address, which its subnet manager gives.
+fn subnet_prefix(chosen: &SelectedPort) -> String {
+    let bytes = chosen.gid.map_or([0; 16], |gid| gid.bytes);
+    let mut prefix = [0; 16];
+    prefix[..8].copy_from_slice(&bytes[..8]);
+    Ipv6Addr::from(prefix).to_string()
+}
+
+/// RoCE's addresses are IP addresses; IPv4 stands in IPv6.
+fn ip_of_gid(gid: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(gid).to_canonical()
+}
+
+/// Of an IPv4 address of this host: that of its interface.
+fn subnet_of(addr: IpAddr) -> Option<String> {
+    let IpAddr::V4(ipv4) = addr else { return None };
+    let ipv4_of = |sockaddr: Option<SockaddrStorage>| Some(sockaddr?.as_sockaddr_in()?.ip());
+    let mut interfaces = getifaddrs().ok()?;
+    let mask = interfaces.find_map(|interface| {
+        ipv4_of(interface.netmask).filter(|_| ipv4_of(interface.address) == Some(ipv4))
+    })?;
+    let base = Ipv4Addr::from(ipv4.to_bits() & mask.to_bits());
+    Some(format!("{base}/{}", mask.to_bits().count_ones()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_subnet_of_a_local_address_is_that_of_its_interface() {
+        let subnet = |text: &str| subnet_of(text.parse().unwrap());
+        assert_eq!(subnet("127.0.0.1").as_deref(), Some("127.0.0.0/8"));
+        assert_eq!((subnet("192.0.2.77"), subnet("fe80::1")), (None, None));
+        assert_eq!(
+            ip_of_gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 9, 0, 1]).to_string(),
+            "10.9.0.1"
+        );
+    }
+
+    #[test]
+    fn a_missing_adapter_is_absent_and_bad_options_are_refused() {
+        let bad = probe_adapter(&["-nodes", "0"]).unwrap_err();
+        assert!(matches!(bad, Unusable::Refused(_)), "{bad:?}");
+        let absent = probe_adapter(&["-nodes", "2", "-device", "nowhere0"]).unwrap_err();
+        assert!(matches!(absent, Unusable::Absent(_)), "{absent:?}");
+    }
+}

@@ -1,0 +1,340 @@
+//! How peers are met, lost and met again: carries out what `connection` says, speaks and hears
+//! hellos, and looks at what happens to the adapter.
+
+#![forbid(unsafe_code)]
+
+use super::bindings::{EVENT_DEVICE_FATAL, EVENT_PORT_ACTIVE, EVENT_PORT_ERR};
+use super::cm_request;
+use super::connection::{Action, ConnectionEvent};
+use super::engine::VerbsEngine;
+use super::hello::{HELLO_LEN, Hello};
+use super::outgoing_queue::is_before;
+use super::queue_pair::QueuePair;
+use crate::debug;
+use crate::device::net_common::endpoint_queues::EndpointQueues;
+use crate::sync::Ordering;
+use nix::time::{ClockId, clock_gettime};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Hellos that are read at a time, so that no flood holds anybody up.
+const MAX_HELLOS_PER_PASS: usize = 64;
+
+/// Nanoseconds between two looks whether the adapter is still there.
+const ADAPTER_CHECK_INTERVAL_NS: u64 = 1_000_000_000;
+
+/// Nanoseconds by which one end's operations come before the other's, where one has broken the
+/// connection: two ways to the peer and back, beside compilers.
+const TIE_BREAK_DELAY_NS: u64 = 200_000_000;
+
+/// Nanoseconds since the machine came up: later ones are higher in every process of the host.
+pub(super) fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    time.map_or(1, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
+/// A socket's address, as it stands in the table of addresses.
+pub(super) fn encode_address(address: SocketAddr) -> Vec<u8> {
+    let mut bytes = address.port().to_le_bytes().to_vec();
+    match address.ip() {
+        IpAddr::V4(ip) => bytes.extend(ip.octets()),
+        IpAddr::V6(ip) => bytes.extend(ip.octets()),
+    }
+    bytes
+}
+
+/// None: it is none.
+pub(super) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let (port, ip) = bytes.split_first_chunk::<2>()?;
+    let ip = match ip.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(ip).ok()?)),
+        16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?)),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_le_bytes(*port)))
+}
+
+impl VerbsEngine {
+    /// Something happens to the connection to `node`.
+    #[cold]
+    pub(super) fn dispatch_event(
+        &mut self,
+        lanes: &EndpointQueues,
+        node: u32,
+        event: ConnectionEvent,
+    ) {
+        let actions = self.peers[node as usize].connection.on_event(event, now_ns());
+        for action in actions {
+            if let Err(why) = self.execute_action(lanes, node, action) {
+                self.report_connect_failure(node, action, &why);
+                self.destroy_qp(lanes, node);
+                self.peers[node as usize].connection.retry_later(now_ns());
+                break;
+            }
+        }
+        let is_due = self.peers[node as usize].connection.timer_due_ns().is_some();
+        if is_due && !self.timer_peers.contains(&node) {
+            self.timer_peers.push(node);
+        }
+    }
+
+    /// It is tried again, ever later. That an adapter has no more to give is told to the user.
+    fn report_connect_failure(&mut self, node: u32, action: Action, why: &str) {
+        let text = format!("verbs: node {node} cannot be met: {why}; it is tried again");
+        if action == Action::CreateQp && !std::mem::replace(&mut self.is_exhaustion_reported, true)
+        {
+            return debug::warn_user(&text);
+        }
+        debug::log(debug::ERROR, || text);
+    }
+
+    fn execute_action(
+        &mut self,
+        lanes: &EndpointQueues,
+        node: u32,
+        action: Action,
+    ) -> Result<(), String> {
+        let peer = &mut self.peers[node as usize];
+        match action {
+            Action::DestroyQp => self.destroy_qp(lanes, node),
+            Action::CreateQp => {
+                self.receive_buffers.post_buffers(&self.adapter, node)?;
+                let pair = QueuePair::new(
+                    &self.adapter,
+                    peer.connection.handshake_state().self_epoch as u32,
+                )?;
+                peer.qp_number = Some(pair.qp_number());
+                peer.pair = Some(pair);
+            }
+            Action::ResetQp | Action::ConnectQp if self.manager.is_some() => match action {
+                Action::ConnectQp => self.connect_peer(node)?,
+                _ => self.replace_pair(node)?,
+            },
+            Action::ResetQp => peer.pair.as_ref().ok_or("no queue pair")?.reset()?,
+            Action::ConnectQp => {
+                peer.pair.as_ref().ok_or("no queue pair")?.connect(&peer.qp_address)?
+            }
+            Action::StartSending => self.start_sending(lanes, node),
+            Action::SendHello => self.send_hello(node),
+        }
+        Ok(())
+    }
+
+    /// Gives the queue pair to `node` up. What it has received before is taken first.
+    fn destroy_qp(&mut self, lanes: &EndpointQueues, node: u32) {
+        let Some(pair) = self.peers[node as usize].pair.take() else { return };
+        pair.set_error_state();
+        self.receive(lanes);
+        let peer = &mut self.peers[node as usize];
+        peer.qp_number = None;
+        self.in_flight -= peer.send_queue.in_flight();
+        let is_entry_read_pending = peer.pending_entry_read.take().is_some();
+        if self.manager.is_none() {
+            peer.send_queue.fail();
+        } else if let Some(operation) =
+            peer.send_queue.fail_and_suspect(is_entry_read_pending, self.is_port_down)
+        {
+            self.abandon_rdma(node, &operation, "each connection ends with it");
+        }
+        if self.manager.is_some() {
+            // What has broken it may be a region that is not there any more.
+            self.peers[node as usize].remote_regions.clear();
+        }
+        self.disconnect(node, pair);
+    }
+
+    /// Both ends are wired.
+    fn start_sending(&mut self, lanes: &EndpointQueues, node: u32) {
+        debug::log(debug::INFO, || format!("verbs: connected with node {node}"));
+        let expected_by_peer = self.peers[node as usize].expected_by_peer;
+        while let Some(item) = self.peers[node as usize].send_queue.pop_received(expected_by_peer) {
+            self.complete_item(lanes, node, item, true);
+        }
+        self.send_credits(lanes, node);
+        self.delay_operations(node);
+        self.transmit(lanes, node);
+    }
+
+    /// Where both ends may have an operation that has broken the connection, one of them is first
+    /// to find out; which, both tell by the numbers of their queue pairs.
+    fn delay_operations(&mut self, node: u32) {
+        let peer = &mut self.peers[node as usize];
+        let (self_epoch, peer_epoch) = peer.connection.epochs();
+        let is_lower_node_first = self_epoch.wrapping_add(peer_epoch).count_ones() % 2 == 0;
+        if !peer.send_queue.has_suspects()
+            || is_lower_node_first == (self.identity.self_node < node)
+        {
+            return peer.send_queue.hold_until(0);
+        }
+        let until_ns = now_ns().saturating_add(TIE_BREAK_DELAY_NS);
+        peer.send_queue.hold_until(until_ns);
+        self.held_peers.push_back((node, until_ns));
+    }
+
+    /// The other end has had its time.
+    fn release_delayed(&mut self, lanes: &EndpointQueues, now_ns: u64) {
+        while let Some(&(node, until_ns)) =
+            self.held_peers.front().filter(|(_, until_ns)| *until_ns <= now_ns)
+        {
+            self.held_peers.pop_front();
+            self.peers[node as usize].send_queue.release_hold(until_ns);
+            if self.peers[node as usize].connection.is_ready() {
+                self.transmit(lanes, node);
+            }
+        }
+    }
+
+    fn send_hello(&mut self, node: u32) {
+        let peer = &self.peers[node as usize];
+        let Some(pair) = &peer.pair else { return };
+        let credits_addr = self.credits.memory.addr(0, 8).addr() as u64;
+        let [data, control] = peer.consumed;
+        let hello = Hello {
+            secret: self.identity.secret,
+            channel: self.identity.channel,
+            from: self.identity.self_node,
+            to: node,
+            handshake: peer.connection.handshake_state(),
+            qp_address: self.manager.as_ref().map_or(pair.qp_address(), |manager| {
+                cm_request::to_qp_address(manager.listen_addr)
+            }),
+            expected: peer.expected,
+            consumed: u64::from(control) << 32 | u64::from(data),
+            credit_target: (credits_addr, self.credits.rkey),
+            region_table: self.regions.table_addr_and_key(),
+        };
+        let to = self.addresses.get(node as usize, self.identity.channel as usize, 0);
+        let Some(to) = to.as_deref().and_then(decode_address) else { return };
+        // What cannot be sent now is said again.
+        let _ = self.socket.send_to(&hello.encode(), to);
+    }
+
+    /// Reads hellos, repeats what is due, and looks at the adapter. By one who may take his time.
+    pub(super) fn service(&mut self, lanes: &EndpointQueues) {
+        let mut bytes = [0; HELLO_LEN + 1];
+        for _ in 0..MAX_HELLOS_PER_PASS {
+            let Ok(count) = self.socket.recv(&mut bytes) else { break };
+            if let Some(hello) = Hello::decode(&bytes[..count]) {
+                self.on_hello(lanes, &hello);
+            }
+        }
+        self.poll_adapter_events();
+        self.handle_cm_notifications(lanes);
+        let (mut timer_peers, time_ns) = (std::mem::take(&mut self.timer_peers), now_ns());
+        for &node in &timer_peers {
+            if self.peers[node as usize]
+                .connection
+                .timer_due_ns()
+                .is_some_and(|due_ns| due_ns <= time_ns)
+            {
+                self.dispatch_event(lanes, node, ConnectionEvent::Timer);
+            }
+        }
+        timer_peers.append(&mut self.timer_peers);
+        timer_peers.sort_unstable();
+        timer_peers.dedup();
+        timer_peers.retain(|&node| self.peers[node as usize].connection.timer_due_ns().is_some());
+        self.timer_peers = timer_peers;
+        self.release_delayed(lanes, time_ns);
+        if time_ns.saturating_sub(self.adapter_checked_ns) > ADAPTER_CHECK_INTERVAL_NS {
+            self.adapter_checked_ns = time_ns;
+            if self.adapter.is_unlisted() {
+                self.on_adapter_lost();
+            }
+        }
+    }
+
+    fn on_hello(&mut self, lanes: &EndpointQueues, hello: &Hello) {
+        let Hello { secret, channel, from, to, .. } = *hello;
+        let is_ours = secret == self.identity.secret && channel == self.identity.channel;
+        let self_node = self.identity.self_node;
+        if !is_ours || to != self_node || from == self_node || from as usize >= self.peers.len() {
+            return;
+        }
+        // Of a node that has gone: the owner of its host, who brings home what it has sent.
+        let peer = &mut self.peers[from as usize];
+        if !peer.connection.is_current(hello.handshake) {
+            return;
+        }
+        peer.qp_address = hello.qp_address;
+        peer.expected_by_peer = hello.expected;
+        peer.credit_target = hello.credit_target;
+        peer.region_table = hello.region_table;
+        let consumed = hello.consumed;
+        let newer_count = |known_counts: u64, shift: u32| {
+            let (known_count, new_count) =
+                ((known_counts >> shift) as u32, (consumed >> shift) as u32);
+            u64::from(if is_before(known_count, new_count) { new_count } else { known_count })
+                << shift
+        };
+        // The peer may write it at the same time.
+        let word = self.credits.memory.word(from as usize);
+        let newer_counts = |known_counts| {
+            Some(newer_count(known_counts, 0) | newer_count(known_counts, 32))
+                .filter(|&counts| counts != known_counts)
+        };
+        let _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, newer_counts);
+        self.dispatch_event(lanes, from, ConnectionEvent::HelloReceived(hello.handshake));
+    }
+
+    /// A queue pair answers an error: the peer is met anew, and what it does not have sent again.
+    #[cold]
+    pub(super) fn on_qp_failed(&mut self, lanes: &EndpointQueues, node: u32, why: &str) {
+        debug::log(debug::WARNING, || {
+            format!("verbs: the connection with node {node} {why}; it is made anew")
+        });
+        // Perhaps it is the port.
+        self.poll_adapter_events();
+        self.dispatch_event(lanes, node, ConnectionEvent::QpFailed);
+    }
+
+    fn poll_adapter_events(&mut self) {
+        while let Some(event) = self.adapter.next_event() {
+            self.on_async_event(event);
+        }
+    }
+
+    #[cold]
+    fn on_async_event(&mut self, event: u32) {
+        let name = &self.adapter.chosen.adapter;
+        match event {
+            EVENT_DEVICE_FATAL => self.on_adapter_lost(),
+            EVENT_PORT_ERR if !std::mem::replace(&mut self.is_port_down, true) => debug::warn_user(
+                &format!("a port of RDMA adapter {name} is down: messages wait until it is up"),
+            ),
+            EVENT_PORT_ACTIVE => self.is_port_down = false,
+            _ => {}
+        }
+    }
+
+    /// The adapter has gone.
+    #[cold]
+    pub(super) fn on_adapter_lost(&mut self) {
+        if !std::mem::replace(&mut self.is_broken, true) {
+            let name = &self.adapter.chosen.adapter;
+            debug::warn_user(&format!("RDMA adapter {name} has gone"));
+        }
+    }
+
+    /// Nanoseconds until `attend` has something to do. None: nothing before something comes.
+    pub(super) fn time_to_timer_ns(&self) -> Option<u64> {
+        let due_times = self
+            .timer_peers
+            .iter()
+            .filter_map(|&node| self.peers[node as usize].connection.timer_due_ns());
+        due_times.min().map(|due_ns| due_ns.saturating_sub(now_ns()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_reads_back_and_other_bytes_are_refused() {
+        for text in ["10.0.0.2:4711", "[fe80::1]:1"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(decode_address(&encode_address(address)), Some(address));
+        }
+        assert_eq!((decode_address(&[]), decode_address(&[1, 2, 3])), (None, None));
+    }
+}

@@ -1,0 +1,285 @@
+//! Which operation breaks a connection, where nothing tells (iWARP): what was under way when one
+//! broke is tried alone in the next ones, and what breaks several of these, one after the other,
+//! is given up. Pure.
+
+#![forbid(unsafe_code)]
+
+use super::{OutgoingQueue, QueueItem, RdmaOperation, is_before};
+
+/// Connections that break while an operation is alone under way and comes no further.
+const MAX_SUSPECT_FAILURES: u8 = 3;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct FaultIsolation {
+    /// So many of the first items are tried alone.
+    suspect_count: usize,
+    /// The other end's operations are first: until then (nanoseconds), none is posted here. 0: no.
+    held_until_ns: u64,
+}
+
+impl FaultIsolation {
+    pub(super) fn on_removed(&mut self, index: usize) {
+        self.suspect_count -= usize::from(index < self.suspect_count);
+    }
+}
+
+impl OutgoingQueue {
+    /// Whether what is posted next may be what has broken a connection.
+    pub(in super::super) fn has_suspects(&self) -> bool {
+        self.fault_isolation.suspect_count > 0
+    }
+
+    /// Operations wait until then, if they are suspected; 0: they do not.
+    pub(in super::super) fn hold_until(&mut self, until_ns: u64) {
+        self.fault_isolation.held_until_ns = until_ns;
+    }
+
+    /// Unless it was put off meanwhile.
+    pub(in super::super) fn release_hold(&mut self, until_ns: u64) {
+        if self.fault_isolation.held_until_ns == until_ns {
+            self.fault_isolation.held_until_ns = 0;
+        }
+    }
+
+    /// Something is posted that nothing else may be posted beside.
+    pub(super) fn is_isolated(&self) -> bool {
+        self.has_suspects() && self.posted_count > 0
+    }
+
+    pub(super) fn must_wait_isolated(&self, item: &QueueItem) -> bool {
+        let is_held = self.fault_isolation.held_until_ns != 0 && matches!(item, QueueItem::Rdma(_));
+        self.is_isolated() || self.has_suspects() && is_held
+    }
+
+    /// As `fail`, where any operation that was under way may be the reason; answers one that is
+    /// given up. `asking`: the region of the next one was asked for. `is_down`: the port is the
+    /// reason.
+    pub(in super::super) fn fail_and_suspect(
+        &mut self,
+        is_entry_read_pending: bool,
+        is_port_down: bool,
+    ) -> Option<RdmaOperation> {
+        let is_begun = match self.next_to_post() {
+            Some(QueueItem::Rdma(operation)) => is_entry_read_pending || operation.posted_len > 0,
+            _ => false,
+        };
+        let posted_count = self.posted_count + usize::from(is_begun);
+        let was_isolated = self.has_suspects() && posted_count == 1;
+        let is_rdma_item = |(item, _): &(QueueItem, u32)| matches!(item, QueueItem::Rdma(_));
+        let last = self.items.iter().take(posted_count).rposition(is_rdma_item);
+        let suspect_count = last.map_or(0, |last| last + 1).max(self.fault_isolation.suspect_count);
+        self.fault_isolation.suspect_count =
+            if is_port_down { self.fault_isolation.suspect_count } else { suspect_count };
+        let is_given_up = was_isolated && !is_port_down && self.count_failure();
+        let given_up = if is_given_up { self.remove(0) } else { None };
+        self.fail();
+        match given_up? {
+            QueueItem::Rdma(operation) => Some(operation),
+            QueueItem::Message(_) => None,
+        }
+    }
+
+    /// Once more. True: that was too often.
+    fn count_failure(&mut self) -> bool {
+        let retired = self.retired;
+        let Some((QueueItem::Rdma(operation), _)) = self.items.front_mut() else { return false };
+        let is_begun = operation.posted_len > 0 && is_before(operation.first_work, retired);
+        let works_done = if is_begun { retired.wrapping_sub(operation.first_work) } else { 0 };
+        if works_done > operation.max_works_done {
+            (operation.max_works_done, operation.failure_count) = (works_done, 0);
+        }
+        operation.failure_count += 1;
+        operation.failure_count >= MAX_SUSPECT_FAILURES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{MessageClass, QueuedMessage};
+    use super::*;
+    use crate::rma::{AddrHandle, Direction};
+    use proptest::prelude::*;
+
+    const LEN: usize = 10;
+
+    fn message(sequence: u32) -> QueueItem {
+        QueueItem::Message(QueuedMessage { slot: 0, len: 1, kind: MessageClass::Data, sequence })
+    }
+
+    /// Its address here tells which it is.
+    fn operation(direction: Direction, id: u32) -> QueueItem {
+        QueueItem::Rdma(RdmaOperation::new(
+            direction,
+            (id.into(), 0),
+            AddrHandle::from_bits(1),
+            LEN,
+        ))
+    }
+
+    fn id_of(item: QueueItem) -> u32 {
+        match item {
+            QueueItem::Message(message) => message.sequence,
+            QueueItem::Rdma(operation) => operation.local_memory.0 as u32,
+        }
+    }
+
+    /// A work that is under way, what it is for, and whether its completion is told.
+    type Posted = (u32, Option<u32>, bool);
+
+    /// As `Engine::transmit`.
+    fn post(flow: &mut OutgoingQueue, posted: &mut Vec<Posted>) {
+        while let Some(&item) = flow.next_to_post().filter(|_| !flow.must_wait()) {
+            let is_read = matches!(item, QueueItem::Rdma(it) if it.direction == Direction::Read);
+            let (work, is_signalled) =
+                if is_read { flow.begin_read() } else { flow.begin_work(false) };
+            match item {
+                QueueItem::Message(_) => flow.on_posted(work),
+                QueueItem::Rdma(_) => flow.on_part_posted(work, LEN),
+            }
+            posted.push((work, Some(id_of(item)), is_signalled));
+            if flow.needs_confirming_read() && flow.can_post_read() {
+                posted.push((flow.begin_read().0, None, true));
+            }
+        }
+        if flow.is_last_unsignalled() && flow.can_post_read() {
+            posted.push((flow.begin_read().0, None, true));
+        }
+    }
+
+    /// One connection, which breaks with the first work for one of `bad`. Answers what is done;
+    /// true: it holds.
+    fn connect(flow: &mut OutgoingQueue, bad_ids: &[u32]) -> (Vec<u32>, bool) {
+        let (mut posted, mut done) = (Vec::new(), Vec::new());
+        loop {
+            post(flow, &mut posted);
+            if posted.is_empty() {
+                return (done, true);
+            }
+            let (work, id, is_signalled) = posted.remove(0);
+            if id.is_some_and(|item| bad_ids.contains(&item)) {
+                return (done, false);
+            }
+            if is_signalled {
+                flow.complete_up_to(work);
+                done.extend(std::iter::from_fn(|| flow.pop_done()).map(id_of));
+            }
+        }
+    }
+
+    #[test]
+    fn an_operation_with_which_each_connection_breaks_is_given_up_and_no_other() {
+        let mut flow = OutgoingQueue::confirmed_by_reads(2);
+        flow.push(message(0));
+        flow.push(operation(Direction::Write, 1));
+        flow.push(operation(Direction::Write, 2));
+        flow.push(operation(Direction::Read, 3));
+        flow.push(message(4));
+        let (mut done, mut given_up, mut connections) = (Vec::new(), Vec::new(), 0);
+        loop {
+            connections += 1;
+            let (more, is_intact) = connect(&mut flow, &[2]);
+            done.extend(more);
+            if is_intact {
+                break;
+            }
+            let given_up_now = flow.fail_and_suspect(false, false);
+            given_up.extend(given_up_now.map(|it| (it.local_memory.0, connections)));
+        }
+        assert_eq!(
+            (done, given_up),
+            (vec![0, 1, 3, 4], vec![(2, 1 + u32::from(MAX_SUSPECT_FAILURES))])
+        );
+        assert!(!flow.has_suspects() && flow.rdma_count() == 0, "and then all goes on as before");
+    }
+
+    #[test]
+    fn an_operation_whose_region_entry_breaks_connections_is_given_up_as_well() {
+        let mut flow = OutgoingQueue::confirmed_by_reads(2);
+        flow.push(operation(Direction::Write, 7));
+        for _ in 0..MAX_SUSPECT_FAILURES {
+            let _ = flow.begin_read();
+            assert_eq!(flow.fail_and_suspect(true, false), None);
+        }
+        assert!(flow.fail_and_suspect(true, false).is_some_and(|it| it.local_memory.0 == 7));
+    }
+
+    #[test]
+    fn repeated_port_failures_and_an_operation_that_progresses_are_not_given_up() {
+        let mut flow = OutgoingQueue::confirmed_by_reads(2);
+        let remote_handle = AddrHandle::from_bits(1);
+        flow.push(QueueItem::Rdma(RdmaOperation::new(
+            Direction::Write,
+            (0, 0),
+            remote_handle,
+            1000,
+        )));
+        for failure in 0..40 {
+            let (work, _) = flow.begin_work(false);
+            flow.on_part_posted(work, 1);
+            assert_eq!(
+                flow.fail_and_suspect(false, failure % 10 != 0 || failure == 0),
+                None,
+                "{failure}"
+            );
+        }
+        for works in 1..40 {
+            for _ in 0..works {
+                let (work, _) = flow.begin_read();
+                flow.on_part_posted(work, 1);
+                flow.complete_up_to(work);
+            }
+            assert_eq!(flow.fail_and_suspect(false, false), None, "{works}");
+        }
+    }
+
+    #[test]
+    fn a_held_queue_posts_messages_but_no_suspected_operation_before_its_time() {
+        let mut flow = OutgoingQueue::confirmed_by_reads(2);
+        flow.push(message(0));
+        flow.push(operation(Direction::Write, 1));
+        post(&mut flow, &mut Vec::new());
+        assert_eq!(flow.fail_and_suspect(false, false), None);
+        flow.hold_until(5);
+        assert_eq!(connect(&mut flow, &[]).0, [0]);
+        flow.release_hold(4);
+        assert!(flow.must_wait());
+        flow.release_hold(5);
+        assert_eq!(connect(&mut flow, &[]).0, [1]);
+        flow.hold_until(6);
+        flow.push(operation(Direction::Write, 2));
+        assert!(!flow.must_wait(), "nobody suspects it");
+    }
+
+    proptest! {
+        #[test]
+        fn every_bad_operation_is_given_up_and_all_others_are_done_in_order(
+            kinds in prop::collection::vec((0..3u8, 0..4u8), 1..40)
+        ) {
+            let mut flow = OutgoingQueue::confirmed_by_reads(2);
+            let is_bad = |&(kind, quarter): &(u8, u8)| kind > 0 && quarter == 0;
+            let mut bad = Vec::new();
+            for (name, kind) in (0..).zip(&kinds) {
+                flow.push(match kind.0 {
+                    0 => message(name),
+                    1 => operation(Direction::Write, name),
+                    _ => operation(Direction::Read, name),
+                });
+                bad.extend(is_bad(kind).then_some(name));
+            }
+            let (mut done, mut given_up) = (Vec::new(), Vec::new());
+            for _ in 0..=bad.len() * (usize::from(MAX_SUSPECT_FAILURES) + 1) {
+                let (more, holds) = connect(&mut flow, &bad);
+                done.extend(more);
+                if holds {
+                    break;
+                }
+                given_up.extend(flow.fail_and_suspect(false, false).map(|it| it.local_memory.0 as u32));
+            }
+            prop_assert_eq!(flow.len(), 0, "in time");
+            prop_assert_eq!(&given_up, &bad);
+            let good: Vec<u32> = (0..kinds.len() as u32).filter(|it| !bad.contains(it)).collect();
+            prop_assert_eq!(done, good);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Which port of which adapter is used, and how it is addressed. Pure: from what the library tells
+//! and what the options ask for.
+
+#![forbid(unsafe_code)]
+
+use super::config::VerbsOptions;
+
+/// An adapter, as the library tells.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AdapterInfo {
+    pub(crate) name: String,
+    /// It speaks iWARP: addresses come from connecting, not from tables.
+    pub(crate) is_iwarp: bool,
+    pub(crate) ports: Vec<Port>,
+}
+
+/// A port of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Port {
+    pub(crate) number: u8,
+    pub(crate) is_active: bool,
+    /// RoCE or iWARP; else InfiniBand.
+    pub(crate) is_ethernet: bool,
+    /// Payload of a packet of the wire.
+    pub(crate) mtu: usize,
+    pub(crate) lid: u16,
+    pub(crate) gids: Vec<Gid>,
+    pub(crate) partitions: Vec<u16>,
+}
+
+/// One of a port's addresses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Gid {
+    pub(crate) index: u32,
+    pub(crate) bytes: [u8; 16],
+    /// RoCE v2: the one that is routed.
+    pub(crate) is_roce_v2: bool,
+}
+
+impl Gid {
+    fn is_ipv4(&self) -> bool {
+        let [.., ten, eleven, _, _, _, _] = self.bytes;
+        self.bytes[..10] == [0; 10] && (ten, eleven) == (0xff, 0xff)
+    }
+}
+
+/// What is used from now on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SelectedPort {
+    pub(crate) adapter: String,
+    pub(crate) is_iwarp: bool,
+    pub(crate) port: Port,
+    /// None: InfiniBand without global addresses, or iWARP.
+    pub(crate) gid: Option<Gid>,
+    /// Index of the partition key in the port's table.
+    pub(crate) partition_index: usize,
+    pub(crate) service_level: u8,
+}
+
+/// The adapter and port that `options` ask for, else the first that can be used.
+///
+/// # Errors
+/// What of it is not there.
+pub(crate) fn choose(
+    adapters: &[AdapterInfo],
+    options: &VerbsOptions,
+) -> Result<SelectedPort, String> {
+    let wanted =
+        |adapter: &&AdapterInfo| options.adapter.as_deref().is_none_or(|name| name == adapter.name);
+    let mut reasons = Vec::new();
+    for adapter in adapters.iter().filter(wanted) {
+        match choose_port(adapter, options) {
+            Ok(chosen) => return Ok(chosen),
+            Err(why) => reasons.push(format!("{}: {why}", adapter.name)),
+        }
+    }
+    if reasons.is_empty() {
+        let names: Vec<&str> = adapters.iter().map(|adapter| adapter.name.as_str()).collect();
+        let name = options.adapter.as_deref().unwrap_or_default();
+        reasons.push(format!("there is no adapter {name}; there are {}", names.join(", ")));
+    }
+    Err(reasons.join("; "))
+}
+
+fn choose_port(adapter: &AdapterInfo, options: &VerbsOptions) -> Result<SelectedPort, String> {
+    let port = match options.port {
+        Some(number) => adapter.ports.iter().find(|port| port.number == number),
+        None => adapter.ports.iter().find(|port| port.is_active),
+    };
+    let port = match (port, options.port) {
+        (Some(port), _) if port.is_active => port,
+        (Some(port), _) => return Err(format!("port {} is not active", port.number)),
+        (None, Some(number)) => return Err(format!("there is no port {number}")),
+        (None, None) => return Err("no port is active".to_owned()),
+    };
+    let partition = match options.partition {
+        None => Some(0),
+        Some(key) => port.partitions.iter().position(|&known| known == key),
+    };
+    let Some(partition_index) = partition else {
+        let key = options.partition.unwrap_or_default();
+        return Err(format!("port {} is in no partition {key:#06x}", port.number));
+    };
+    Ok(SelectedPort {
+        adapter: adapter.name.clone(),
+        is_iwarp: adapter.is_iwarp,
+        gid: choose_gid(adapter, port, options)?,
+        port: port.clone(),
+        partition_index,
+        service_level: options.service_level,
+    })
+}
+
+fn choose_gid(
+    adapter: &AdapterInfo,
+    port: &Port,
+    options: &VerbsOptions,
+) -> Result<Option<Gid>, String> {
+    if let Some(index) = options.gid {
+        let known = port.gids.iter().find(|gid| gid.index == index);
+        let no_such_gid = || format!("port {} has no GID {index}", port.number);
+        return known.copied().map(Some).ok_or_else(no_such_gid);
+    }
+    if adapter.is_iwarp {
+        return Ok(None);
+    }
+    if !port.is_ethernet {
+        return Ok(port.gids.first().copied());
+    }
+    let roce_v2_gids = || port.gids.iter().filter(|gid| gid.is_roce_v2);
+    let best = roce_v2_gids().find(|gid| gid.is_ipv4()).or_else(|| roce_v2_gids().next());
+    let best = best.or_else(|| port.gids.first()).copied();
+    best.map(Some)
+        .ok_or_else(|| format!("port {} has no GID: give its link an address", port.number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(number: u8, active: bool) -> Port {
+        let gid = |index, ipv4: bool, second| {
+            let mut bytes = [0; 16];
+            if ipv4 {
+                bytes[10..].copy_from_slice(&[0xff, 0xff, 10, 9, 0, number]);
+            } else {
+                bytes[..2].copy_from_slice(&[0xfe, 0x80]);
+            }
+            Gid { index, bytes, is_roce_v2: second }
+        };
+        let gids = vec![gid(0, false, false), gid(1, false, true), gid(3, true, true)];
+        let partitions = vec![0xffff, 0x8001];
+        Port { number, is_active: active, is_ethernet: true, mtu: 1024, lid: 0, gids, partitions }
+    }
+
+    fn adapter(name: &str, ports: Vec<Port>) -> AdapterInfo {
+        AdapterInfo { name: name.to_owned(), is_iwarp: false, ports }
+    }
+
+    #[test]
+    fn without_options_the_first_active_port_is_used_and_its_ipv4_gid() {
+        let down = adapter("mlx5_0", vec![port(1, false)]);
+        let up = adapter("mlx5_1", vec![port(1, false), port(2, true)]);
+        let chosen = choose(&[down, up], &VerbsOptions::default()).unwrap();
+        assert_eq!((chosen.adapter.as_str(), chosen.port.number), ("mlx5_1", 2));
+        assert_eq!(
+            (chosen.gid.unwrap().index, chosen.partition_index, chosen.service_level),
+            (3, 0, 0)
+        );
+        let mut infiniband = adapter("ib0", vec![port(1, true)]);
+        infiniband.ports[0].is_ethernet = false;
+        let chosen = choose(&[infiniband], &VerbsOptions::default()).unwrap();
+        assert_eq!(chosen.gid.unwrap().index, 0);
+        let mut iwarp = adapter("siw0", vec![port(1, true)]);
+        iwarp.is_iwarp = true;
+        assert_eq!(choose(&[iwarp], &VerbsOptions::default()).unwrap().gid, None);
+    }
+
+    #[test]
+    fn options_choose_each_part_and_a_missing_one_is_named_in_the_error() {
+        let adapters = [adapter("a", vec![port(1, true), port(2, false)]), adapter("b", vec![])];
+        let choose_with = |words: &[&str]| choose(&adapters, &VerbsOptions::parse(words).unwrap());
+        let chosen = choose_with(&["-port", "1", "-gid", "1", "-partition", "8001", "-level", "3"]);
+        let chosen = chosen.unwrap();
+        assert_eq!(
+            (chosen.gid.unwrap().index, chosen.partition_index, chosen.service_level),
+            (1, 1, 3)
+        );
+        for (words, why) in [
+            (&["-device", "c"][..], "there is no adapter c; there are a, b"),
+            (&["-device", "b"], "b: no port is active"),
+            (&["-device", "a", "-port", "2"], "a: port 2 is not active"),
+            (&["-device", "a", "-port", "3"], "a: there is no port 3"),
+            (&["-device", "a", "-gid", "2"], "a: port 1 has no GID 2"),
+            (&["-device", "a", "-partition", "1"], "a: port 1 is in no partition 0x0001"),
+            (&["-port", "7"], "a: there is no port 7; b: there is no port 7"),
+        ] {
+            assert_eq!(choose_with(words).unwrap_err(), why);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Remote memory: RDMA writes and reads, in order with each other and before what is sent later.
+//! The origin reads the entry of a region in its peer's table once, and keeps it.
+
+// UNSAFETY: has pinned memory read and written by the adapter.
+#![expect(unsafe_code)]
+
+use super::bindings::Sge;
+use super::engine::VerbsEngine;
+use super::outgoing_queue::{QueueItem, RdmaOperation, is_before};
+use super::queue_pair::{Opcode, WorkRequest};
+use super::regions::{ENTRY_LEN, RemoteRegion, entry_addr};
+use super::{Verbs, VerbsEndpoint};
+use crate::config::{OPT_REMOTE_READ, OPT_REMOTE_WRITE, RMA_MTU};
+use crate::debug;
+use crate::device::net_common::endpoint_queues::EndpointQueues;
+use crate::device::net_common::{Engine as _, NetworkDevice, ProgressMode};
+use crate::error::{Error, PmResult};
+use crate::rma::{Direction, RmaOperation};
+use crate::sync::Ordering;
+
+/// Remote memory goes both ways.
+pub(crate) const OPTIONS: u64 = OPT_REMOTE_WRITE | OPT_REMOTE_READ;
+/// Operations to one peer that are not done.
+const MAX_OPERATIONS: usize = 128;
+/// Bytes of one work request: adapters take at most some MiB or GiB.
+const MAX_RDMA_LEN: usize = 1 << 20;
+/// Answers of up to so many bytes siw copies behind their header.
+const SIW_INLINE_REPLY_LEN: usize = 32;
+/// Its pages begin at multiples of this.
+const PAGE: u64 = 4096;
+
+/// How many of `len` bytes at the peer's address `at` one read may ask siw for: of a short answer
+/// that goes on in the next page it sends wrong bytes (`siw_try_1seg` of Linux 6.1).
+fn read_len_within_page(addr: u64, len: usize) -> usize {
+    let rest_of_page = (PAGE - addr % PAGE) as usize;
+    if len > SIW_INLINE_REPLY_LEN { len } else { len.min(rest_of_page) }
+}
+
+impl VerbsEndpoint {
+    /// Begins with an operation. Invalid: node, length or own handle; what is wrong with the other
+    /// is told at completion. Io: the adapter has gone.
+    pub(super) fn begin_operation(&self, node: u32, operation: &RmaOperation) -> PmResult<()> {
+        self.check_peer(node)?;
+        let RmaOperation { direction, remote: remote_handle, local: local_handle, len, .. } =
+            *operation;
+        if len == 0 || len > RMA_MTU || remote_handle.region_bits() == 0 {
+            return Err(Error::Invalid);
+        }
+        let local_memory =
+            self.net.regions.find(local_handle, len, direction == Direction::Read)?;
+        if self.is_broken() {
+            return Err(Error::Io);
+        }
+        let rdma = RdmaOperation::new(direction, local_memory, remote_handle, len);
+        let result = self.progress_lock.lock().begin_rdma(&self.queues, node, rdma);
+        // For those who found the engine taken.
+        self.serve(ProgressMode::Send);
+        result
+    }
+
+    /// Busy: some are under way. Io: some have failed, which is told once; or the adapter has gone.
+    pub(super) fn take_rma_outcome(&self, direction: Direction) -> PmResult<()> {
+        Verbs::poll_blocking(self);
+        let (in_flight, failed) = self.progress_lock.lock().take_rdma_outcome(direction);
+        if failed {
+            return Err(Error::Io);
+        }
+        match in_flight {
+            0 => Ok(()),
+            _ if self.is_broken() => Err(Error::Io),
+            _ => Err(Error::Busy),
+        }
+    }
+}
+
+impl VerbsEngine {
+    /// NoBuffers: many are under way to that peer.
+    fn begin_rdma(
+        &mut self,
+        lanes: &EndpointQueues,
+        node: u32,
+        operation: RdmaOperation,
+    ) -> PmResult<()> {
+        // What was sent before goes first.
+        self.progress(lanes, ProgressMode::Send);
+        if self.slab.is_exited(node as usize) {
+            self.report_failed_rdma(node, &operation, "it has exited");
+            return Ok(());
+        }
+        if self.peers[node as usize].send_queue.rdma_count() >= MAX_OPERATIONS {
+            return Err(Error::NoBuffers);
+        }
+        self.rdma_in_flight[operation.direction as usize] += 1;
+        self.publish_rdma_count();
+        self.queue(node, QueueItem::Rdma(operation));
+        self.transmit(lanes, node);
+        Ok(())
+    }
+
+    /// How many are under way, and whether any has failed since this was asked last.
+    fn take_rdma_outcome(&mut self, direction: Direction) -> (u64, bool) {
+        let failed = std::mem::take(&mut self.has_failed_rdma[direction as usize]);
+        (self.rdma_in_flight[direction as usize], failed)
+    }
+
+    /// For the detector of deadlocks.
+    fn publish_rdma_count(&self) {
+        let in_flight = &self.slab.record(self.local_index).node.send.0.pending_rma;
+        in_flight.store(self.rdma_in_flight.iter().sum(), Ordering::Release);
+    }
+
+    /// Posts the operation that is next, or a piece of it. False: it has to wait.
+    pub(super) fn post_rdma(
+        &mut self,
+        lanes: &EndpointQueues,
+        to: u32,
+        operation: RdmaOperation,
+    ) -> bool {
+        let number = operation.remote_handle.region_bits();
+        let Some(region) = self.peers[to as usize].remote_regions.get(&number).copied() else {
+            return self.request_region_entry(lanes, to, number);
+        };
+        // The whole, so that nothing is touched by one that does not fit.
+        if region.addr_of(operation.remote_handle.offset(), operation.len).is_none() {
+            self.refuse_next_rdma(to, "the handle does not reach");
+            return true;
+        }
+        // On iWARP the connection would break, and nothing tell at which operation.
+        let is_denied_write = region.is_read_only && operation.direction == Direction::Write;
+        if is_denied_write && self.adapter.chosen.is_iwarp {
+            self.refuse_next_rdma(to, "the memory may only be read");
+            return true;
+        }
+        let offset = operation.remote_handle.offset() + operation.posted_len as u64;
+        let len = (operation.len - operation.posted_len).min(MAX_RDMA_LEN);
+        let (Some(addr), Some(local_addr)) = (
+            region.addr_of(offset, len),
+            operation.local_memory.0.checked_add(operation.posted_len as u64),
+        ) else {
+            return false;
+        };
+        let (opcode, len) = match operation.direction {
+            Direction::Write => (Opcode::Write(addr, region.rkey), len),
+            Direction::Read if self.adapter.chosen.is_iwarp => {
+                (Opcode::Read(addr, region.rkey), read_len_within_page(addr, len))
+            }
+            Direction::Read => (Opcode::Read(addr, region.rkey), len),
+        };
+        let sge = Sge { addr: local_addr, length: len as u32, lkey: operation.local_memory.1 };
+        let Some(work_number) = self.post_work(lanes, to, opcode, sge) else { return false };
+        self.peers[to as usize].send_queue.on_part_posted(work_number, len);
+        true
+    }
+
+    /// Posts work; answers its number. None: it has failed, and is met anew.
+    fn post_work(
+        &mut self,
+        lanes: &EndpointQueues,
+        to: u32,
+        opcode: Opcode,
+        sge: Sge,
+    ) -> Option<u32> {
+        let peer = &mut self.peers[to as usize];
+        let is_read = matches!(opcode, Opcode::Read(..));
+        let (number, signalled) =
+            if is_read { peer.send_queue.begin_read() } else { peer.send_queue.begin_work(false) };
+        self.in_flight += 1;
+        let id = u64::from(to) << 32 | u64::from(number);
+        let work = WorkRequest { id, opcode, sge, is_signalled: signalled };
+        // SAFETY: registered memory, pinned as long as its registration lasts; a short piece is
+        // read now, and the caller has locked it.
+        if !unsafe { peer.pair.as_ref()?.send(work) } {
+            self.on_qp_failed(lanes, to, "cannot be posted to");
+            return None;
+        }
+        Some(number)
+    }
+
+    /// Reads a word of the peer, of no interest: when it is here, all that was posted before has
+    /// come there (RFC 5040, section 5.5: a read is answered after what was sent before).
+    pub(super) fn post_flush_read(&mut self, lanes: &EndpointQueues, to: u32) {
+        let max_in_flight =
+            super::queue_pair::SEND_QUEUE_DEPTH.min(self.adapter.max_work_requests) - 2;
+        let peer = &self.peers[to as usize];
+        let has_capacity =
+            peer.send_queue.in_flight() < max_in_flight && peer.send_queue.can_post_read();
+        if !peer.connection.is_ready() || !has_capacity {
+            return;
+        }
+        let (table, table_key) = peer.region_table;
+        let landing = self.read_landings.memory.addr(self.peers.len() * ENTRY_LEN, 8).addr() as u64;
+        let sge = Sge { addr: landing, length: 8, lkey: self.read_landings.lkey };
+        let (number, signalled) = self.peers[to as usize].send_queue.begin_read();
+        self.in_flight += 1;
+        let id = u64::from(to) << 32 | u64::from(number);
+        let work = WorkRequest {
+            id,
+            opcode: Opcode::Read(table, table_key),
+            sge,
+            is_signalled: signalled,
+        };
+        let pair = self.peers[to as usize].pair.as_ref();
+        // SAFETY: registered memory, which nobody reads.
+        if !pair.is_some_and(|pair| unsafe { pair.send(work) }) {
+            self.on_qp_failed(lanes, to, "cannot be posted to");
+        }
+    }
+
+    /// Reads the entry of a region in the peer's table: one at a time.
+    fn request_region_entry(&mut self, lanes: &EndpointQueues, to: u32, number: u32) -> bool {
+        let peer = &self.peers[to as usize];
+        if peer.pending_entry_read.is_some() || !peer.send_queue.can_post_read() {
+            return false;
+        }
+        let (table, table_key) = self.peers[to as usize].region_table;
+        let landing =
+            self.read_landings.memory.addr(to as usize * ENTRY_LEN, ENTRY_LEN).addr() as u64;
+        let sge = Sge { addr: landing, length: ENTRY_LEN as u32, lkey: self.read_landings.lkey };
+        let opcode = Opcode::Read(entry_addr(table, number), table_key);
+        if let Some(work_number) = self.post_work(lanes, to, opcode, sge) {
+            self.peers[to as usize].pending_entry_read = Some((work_number, number));
+        }
+        false
+    }
+
+    /// All work up to this number is done: perhaps what was asked for is here.
+    #[inline]
+    pub(super) fn on_work_done(&mut self, to: u32, done_work: u32) {
+        let Some((entry_read, number)) = self.peers[to as usize].pending_entry_read else { return };
+        if is_before(done_work, entry_read) {
+            return;
+        }
+        let word = |index: usize| {
+            let word = self.read_landings.memory.word(to as usize * ENTRY_LEN / 8 + index);
+            word.load(Ordering::Acquire)
+        };
+        let found_region = RemoteRegion::parse([word(0), word(1), word(2), word(3)], number);
+        let peer = &mut self.peers[to as usize];
+        peer.pending_entry_read = None;
+        match found_region {
+            Some(remote_region) => drop(peer.remote_regions.insert(number, remote_region)),
+            None => self.refuse_next_rdma(to, "no such region is locked"),
+        }
+    }
+
+    /// The operation that is next cannot be.
+    fn refuse_next_rdma(&mut self, to: u32, why: &str) {
+        if let Some(operation) = self.peers[to as usize].send_queue.remove_refused() {
+            self.abandon_rdma(to, &operation, why);
+        }
+    }
+
+    /// It will never be done.
+    pub(super) fn abandon_rdma(&mut self, to: u32, operation: &RdmaOperation, why: &str) {
+        self.refused_rdma_count += 1;
+        self.rdma_in_flight[operation.direction as usize] -= 1;
+        self.publish_rdma_count();
+        self.report_failed_rdma(to, operation, why);
+    }
+
+    /// The adapter, or the peer's, refuses work: only the operation that it was for has failed.
+    pub(super) fn on_work_refused(&mut self, to: u32, failed_work: u32) {
+        let peer = &mut self.peers[to as usize];
+        if peer.pending_entry_read.is_some_and(|(work, _)| work == failed_work) {
+            return self.refuse_next_rdma(to, "its table cannot be read");
+        }
+        if let Some(operation) = peer.send_queue.remove_failed(failed_work) {
+            peer.remote_regions.remove(&operation.remote_handle.region_bits());
+            self.abandon_rdma(to, &operation, "the memory cannot be reached");
+        }
+    }
+
+    fn report_failed_rdma(&mut self, node: u32, operation: &RdmaOperation, why: &str) {
+        self.has_failed_rdma[operation.direction as usize] = true;
+        debug::log(debug::ERROR, || {
+            let verb = if operation.direction == Direction::Write { "write" } else { "read" };
+            format!("verbs: a remote {verb} on node {node} has failed: {why}")
+        });
+    }
+
+    /// An operation is done, or will never be.
+    pub(super) fn finish_rdma(&mut self, node: u32, operation: &RdmaOperation, is_done: bool) {
+        self.rdma_in_flight[operation.direction as usize] -= 1;
+        self.publish_rdma_count();
+        if !is_done {
+            return self.report_failed_rdma(node, operation, "it has exited");
+        }
+        let moved_bytes =
+            &self.slab.record(self.local_index).node.send.0.rma_bytes[operation.direction as usize];
+        moved_bytes.fetch_add(operation.len as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_read_ends_with_its_page_and_no_other_is_cut() {
+        for (addr, len, expected) in [
+            (4095, 2, 1),
+            (4096, 32, 32),
+            (8192 - 32, 32, 32),
+            (8192 - 31, 32, 31),
+            (8192 - 1, 33, 33),
+            (0, MAX_RDMA_LEN, MAX_RDMA_LEN),
+            (u64::MAX, 1, 1),
+        ] {
+            assert_eq!(read_len_within_page(addr, len), expected, "{len} at {addr}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What goes out: messages and operations are posted in order, as far as the queue pair takes them
+//! and its peer is met.
+
+// UNSAFETY: writes heads before payloads in the slab, and has them sent from there.
+#![expect(unsafe_code)]
+
+use super::bindings::Sge;
+use super::connection::ConnectionEvent;
+use super::engine::VerbsEngine;
+use super::outgoing_queue::{MessageClass, QueueItem, QueuedMessage};
+use super::queue_pair::{Opcode, WorkRequest};
+use super::receive::HEADER_LEN;
+use crate::device::net_common::endpoint_queues::{EndpointQueues, SendRequest};
+use crate::sync::Ordering;
+
+impl VerbsEngine {
+    pub(super) fn send_submitted(&mut self, lanes: &EndpointQueues) {
+        let count = lanes.submitted.len() as u64;
+        // Before they leave the queue: who looks at both meanwhile finds them in one of them.
+        lanes.outstanding.store(self.outstanding + count, Ordering::Release);
+        for _ in 0..count {
+            let Some(word) = lanes.submitted.pop() else { break };
+            let SendRequest { slot, to, len } = SendRequest::from_word(word);
+            self.submit(lanes, to, slot, len, MessageClass::Data);
+        }
+    }
+
+    /// A message that was published, and is in no queue.
+    #[inline(always)]
+    pub(super) fn send_now(&mut self, lanes: &EndpointQueues, message: SendRequest) {
+        if !lanes.submitted.is_empty() {
+            self.send_submitted(lanes);
+        }
+        lanes.outstanding.store(self.outstanding + 1, Ordering::Release);
+        let SendRequest { slot, to, len } = message;
+        self.submit(lanes, to, slot, len, MessageClass::Data);
+    }
+
+    #[inline(always)]
+    pub(super) fn submit(
+        &mut self,
+        lanes: &EndpointQueues,
+        to: u32,
+        slot: u32,
+        len: u32,
+        kind: MessageClass,
+    ) {
+        let peer = &mut self.peers[to as usize];
+        let sequence = peer.sent[kind as usize];
+        peer.sent[kind as usize] = sequence.wrapping_add(1);
+        if peer.send_queue.rdma_count() > 0 {
+            // Who adopts the slots has no part in remote operations: what comes after one that
+            // is not done must not arrive without it.
+            self.slab.free(self.local_index, slot as usize);
+        }
+        let message = QueuedMessage { slot, len, kind, sequence };
+        let can_send_now =
+            peer.connection.is_ready() && peer.send_queue.can_send_now(self.max_in_flight);
+        if can_send_now && self.slab.exited_count().load(Ordering::Relaxed) == self.exited_seen {
+            return self.send_unqueued(lanes, to, message);
+        }
+        self.enqueue(to, message);
+        if self.slab.is_exited(to as usize) {
+            return self.drop_queued(lanes, to);
+        }
+        self.transmit(lanes, to);
+    }
+
+    /// Nothing is before it: what is kept of it is written while it travels.
+    #[inline(always)]
+    fn send_unqueued(&mut self, lanes: &EndpointQueues, to: u32, message: QueuedMessage) {
+        let frame = self.write_header(message);
+        let posted = self.post_frame(to, frame, message.len);
+        self.outstanding += 1;
+        self.queue(to, QueueItem::Message(message));
+        if self.on_posted(lanes, to, posted)
+            && self.peers[to as usize].send_queue.needs_confirming_read()
+        {
+            self.post_flush_read(lanes, to);
+        }
+    }
+
+    /// Puts a message at the end of what is sent to that peer.
+    pub(super) fn enqueue(&mut self, to: u32, message: QueuedMessage) {
+        self.write_header(message);
+        self.outstanding += 1;
+        self.queue(to, QueueItem::Message(message));
+    }
+
+    /// Answers where the message begins, with its head.
+    #[inline(always)]
+    fn write_header(&self, message: QueuedMessage) -> *mut u8 {
+        let frame = self.frame(message.slot);
+        let header = [message.sequence, message.len, self.identity.self_node, message.kind as u32];
+        // SAFETY: each frame has more than so many bytes before its payload; the slot is ours.
+        unsafe { frame.cast::<[u32; 4]>().write_unaligned(header.map(u32::to_le)) };
+        frame
+    }
+
+    #[inline(always)]
+    fn frame(&self, slot: u32) -> *mut u8 {
+        self.slab.payload(self.local_index, slot as usize).wrapping_sub(HEADER_LEN)
+    }
+
+    #[inline(always)]
+    pub(super) fn queue(&mut self, to: u32, item: QueueItem) {
+        let peer = &mut self.peers[to as usize];
+        peer.send_queue.push(item);
+        if !std::mem::replace(&mut peer.is_busy, true) {
+            self.busy_peers.push(to);
+        }
+    }
+
+    /// Posts what can be posted, or has the peer met.
+    #[inline]
+    pub(super) fn transmit(&mut self, lanes: &EndpointQueues, to: u32) {
+        loop {
+            let peer = &mut self.peers[to as usize];
+            let Some(item) = peer.send_queue.next_to_post() else { return };
+            if !peer.connection.is_ready() {
+                return self.dispatch_event(lanes, to, ConnectionEvent::SendPending);
+            }
+            if peer.send_queue.in_flight() >= self.max_in_flight || peer.send_queue.must_wait() {
+                return;
+            }
+            let posted = match *item {
+                QueueItem::Message(message) => self.post_message(lanes, to, message),
+                QueueItem::Rdma(operation) => self.post_rdma(lanes, to, operation),
+            };
+            if !posted {
+                return;
+            }
+            if self.peers[to as usize].send_queue.needs_confirming_read() {
+                self.post_flush_read(lanes, to);
+            }
+        }
+    }
+
+    /// False: it has failed, and is met anew.
+    fn post_message(&mut self, lanes: &EndpointQueues, to: u32, message: QueuedMessage) -> bool {
+        let posted = self.post_frame(to, self.frame(message.slot), message.len);
+        self.on_posted(lanes, to, posted)
+    }
+
+    /// Answers the number of the work that carries the message, and whether it could be posted.
+    #[inline(always)]
+    fn post_frame(&mut self, to: u32, frame: *mut u8, len: u32) -> (u32, bool) {
+        let peer = &mut self.peers[to as usize];
+        let (work_number, signalled) = peer.send_queue.begin_work(false);
+        self.in_flight += 1;
+        let length = HEADER_LEN as u32 + len;
+        let sge = Sge { addr: frame.addr() as u64, length, lkey: self.frames.lkey };
+        let id = u64::from(to) << 32 | u64::from(work_number);
+        let request = WorkRequest { id, opcode: Opcode::Send, sge, is_signalled: signalled };
+        // SAFETY: a frame of the slab, which is not written before the work is done.
+        (work_number, peer.pair.as_ref().is_some_and(|pair| unsafe { pair.send(request) }))
+    }
+
+    /// The work of this number carries the next message. False: it has failed, and is met anew.
+    #[inline(always)]
+    fn on_posted(
+        &mut self,
+        lanes: &EndpointQueues,
+        to: u32,
+        (work_number, sent): (u32, bool),
+    ) -> bool {
+        self.peers[to as usize].send_queue.on_posted(work_number);
+        if !sent {
+            self.on_qp_failed(lanes, to, "cannot be posted to");
+        }
+        sent
+    }
+
+    /// Writes `len` bytes of the own words, from number `from` on, to the peer's word of this node.
+    /// Answers false where there is no room for it, or nobody to hear it.
+    pub(super) fn write_word(
+        &mut self,
+        lanes: &EndpointQueues,
+        to: u32,
+        first_word: usize,
+        len: u32,
+    ) -> bool {
+        let self_node = u64::from(self.identity.self_node);
+        let peer = &mut self.peers[to as usize];
+        let max_in_flight =
+            super::queue_pair::SEND_QUEUE_DEPTH.min(self.adapter.max_work_requests) - 2;
+        let Some(pair) = &peer.pair else { return false };
+        if !peer.connection.is_ready() || peer.send_queue.in_flight() >= max_in_flight {
+            return false;
+        }
+        let (work_number, signalled) = peer.send_queue.begin_work(len == 0);
+        self.in_flight += 1;
+        let addr = self.credits.memory.addr(first_word * 8, 8).addr() as u64;
+        let sge = Sge { addr, length: len, lkey: self.credits.lkey };
+        let opcode =
+            Opcode::Write(peer.credit_target.0.wrapping_add(self_node * 8), peer.credit_target.1);
+        let id = u64::from(to) << 32 | u64::from(work_number);
+        // SAFETY: a registered word, which only grows.
+        let sent = unsafe { pair.send(WorkRequest { id, opcode, sge, is_signalled: signalled }) };
+        if !sent {
+            self.on_qp_failed(lanes, to, "cannot be posted to");
+        }
+        sent
+    }
+}

@@ -1,0 +1,290 @@
+//! What has happened to memory, told by one thread to all others without a lock.
+//!
+//! The watching thread learns of an unmapping by read(), which at the same moment lets the
+//! unmapping thread go on. So it sets `busy` before it reads: whoever was let go sees that word, or
+//! what came after it, and asks the log before it believes in anything older. The writer waits for
+//! nobody: a reader that is too far behind learns that everything may have happened.
+
+#![forbid(unsafe_code)]
+
+use super::page_range::PageRange;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// How far behind a reader may be.
+#[cfg(not(loom))]
+const LOG_LEN: usize = 2048;
+#[cfg(loom)]
+const LOG_LEN: usize = 2;
+/// The most entries between `begin` and `end`.
+#[cfg(not(loom))]
+pub(super) const BATCH: u64 = 32;
+#[cfg(loom)]
+pub(super) const BATCH: u64 = 1;
+
+/// The bit of the word that says: more may have happened than was written.
+const BUSY: u64 = 1;
+/// The word of a log that nobody writes any more.
+const CLOSED: u64 = u64::MAX;
+/// A new log's count, so that a word is never 0: that is how a child of fork finds it.
+const INITIAL_COUNT: u64 = 1;
+
+struct Entry {
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+/// One writer, any readers.
+pub(super) struct Log {
+    /// Twice the count of entries, and `BUSY`.
+    state: AtomicU64,
+    entries: [Entry; LOG_LEN],
+}
+
+/// How far a reader has read. It is up to date where it equals the log's word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LogCursor(u64);
+
+impl LogCursor {
+    /// Whether this is no log, but the zeroes that a child of fork finds in its place.
+    #[inline(always)]
+    pub(super) fn is_wiped(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// What a reader is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Invalidation {
+    /// This memory is not any more what it was.
+    Changed(PageRange),
+    /// Nothing is known of any memory.
+    Everything,
+}
+
+impl Log {
+    pub(super) fn new() -> Log {
+        let entry = |_| Entry { start: AtomicU64::new(0), end: AtomicU64::new(0) };
+        Log { state: AtomicU64::new(INITIAL_COUNT * 2), entries: std::array::from_fn(entry) }
+    }
+
+    /// Where a reader begins that has seen nothing of what is being written at this moment.
+    pub(super) fn initial_cursor(&self) -> LogCursor {
+        LogCursor(self.cursor().0 & !BUSY)
+    }
+
+    /// The word as it is: to be compared with what was seen.
+    #[inline(always)]
+    pub(super) fn cursor(&self) -> LogCursor {
+        // SYNC: pin-log
+        LogCursor(self.state.load(Ordering::Acquire))
+    }
+
+    /// Writer: something may be about to happen.
+    pub(super) fn begin(&self) {
+        let state = self.state.load(Ordering::Relaxed);
+        self.state.store(state | BUSY, Ordering::Relaxed);
+        // SYNC: pin-log (before the entries, and before the call that lets an unmapper go on)
+        fence(Ordering::SeqCst);
+    }
+
+    /// Writer, between `begin` and `end`: the `number`th since `begin`.
+    pub(super) fn push(&self, nth: u64, span: PageRange) {
+        let index = self.state.load(Ordering::Relaxed) / 2 + nth;
+        let entry = &self.entries[index as usize % LOG_LEN];
+        entry.start.store(span.start() as u64, Ordering::Relaxed);
+        entry.end.store(span.end() as u64, Ordering::Relaxed);
+    }
+
+    /// Writer: `count` entries were pushed since `begin`.
+    pub(super) fn end(&self, count: u64) {
+        let state = self.state.load(Ordering::Relaxed);
+        // SYNC: pin-log (the entries are there)
+        self.state.store((state & !BUSY) + 2 * count, Ordering::Release);
+    }
+
+    /// Writer: the last word.
+    pub(super) fn close(&self) {
+        self.state.store(CLOSED, Ordering::Release);
+    }
+
+    /// Whether it has a writer.
+    pub(super) fn is_open(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != CLOSED
+    }
+
+    /// Reads on until it is up to date. Waits while the writer is busy: for one read() at most.
+    pub(super) fn catch_up(
+        &self,
+        cursor: &mut LogCursor,
+        mut on_invalidation: impl FnMut(Invalidation),
+    ) {
+        loop {
+            let latest = self.cursor();
+            if latest == *cursor {
+                return;
+            }
+            if latest.0 == CLOSED {
+                on_invalidation(Invalidation::Everything);
+                *cursor = latest;
+            } else if latest.0 & BUSY == 0 {
+                self.read(cursor, latest, &mut on_invalidation);
+            } else {
+                pause();
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        cursor: &mut LogCursor,
+        latest: LogCursor,
+        on_invalidation: &mut impl FnMut(Invalidation),
+    ) {
+        let (from, to) = (cursor.0 / 2, latest.0 / 2);
+        let mut complete = to - from <= LOG_LEN as u64;
+        for index in from..if complete { to } else { from } {
+            let entry = &self.entries[index as usize % LOG_LEN];
+            let start = entry.start.load(Ordering::Relaxed) as usize;
+            let end = entry.end.load(Ordering::Relaxed) as usize;
+            // One that was overwritten may be a mixture: harmless, since then all is told.
+            PageRange::new(start, end)
+                .into_iter()
+                .for_each(|span| on_invalidation(Invalidation::Changed(span)));
+        }
+        // SYNC: pin-log (who read an overwritten entry sees that the writer was busy with it)
+        fence(Ordering::Acquire);
+        let written = self.state.load(Ordering::Relaxed) / 2;
+        complete &= written.saturating_add(BATCH) <= from + LOG_LEN as u64;
+        if !complete {
+            on_invalidation(Invalidation::Everything);
+        }
+        *cursor = latest;
+    }
+}
+
+/// While another thread finishes a few instructions, or waits for a processor.
+fn pause() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn span(page: usize) -> PageRange {
+        PageRange::pages(page * 4096, 1).unwrap()
+    }
+
+    #[test]
+    fn a_reader_that_begins_while_the_writer_is_busy_is_told_what_is_written_then() {
+        let log = Log::new();
+        log.begin();
+        let mut cursor = log.initial_cursor();
+        assert_ne!(log.cursor(), cursor, "not up to date");
+        log.push(0, span(7));
+        log.end(1);
+        let mut invalidations = Vec::new();
+        log.catch_up(&mut cursor, |invalidation| invalidations.push(invalidation));
+        assert_eq!(invalidations, [Invalidation::Changed(span(7))]);
+    }
+
+    #[test]
+    fn a_reader_gets_every_entry_since_its_cursor_or_one_that_invalidates_everything() {
+        let log = Log::new();
+        let mut cursor = log.cursor();
+        let mut invalidations = Vec::new();
+        log.catch_up(&mut cursor, |invalidation| invalidations.push(invalidation));
+        assert_eq!(invalidations, []);
+        log.begin();
+        log.push(0, span(7));
+        log.push(1, span(9));
+        log.end(2);
+        assert_ne!(log.cursor(), cursor);
+        log.catch_up(&mut cursor, |invalidation| invalidations.push(invalidation));
+        assert_eq!(invalidations, [Invalidation::Changed(span(7)), Invalidation::Changed(span(9))]);
+        assert_eq!(log.cursor(), cursor);
+        for _ in 0..=LOG_LEN {
+            log.begin();
+            log.push(0, span(1));
+            log.end(1);
+        }
+        invalidations.clear();
+        log.catch_up(&mut cursor, |invalidation| invalidations.push(invalidation));
+        assert_eq!(invalidations, [Invalidation::Everything]);
+        log.close();
+        invalidations.clear();
+        log.catch_up(&mut cursor, |invalidation| invalidations.push(invalidation));
+        log.catch_up(&mut cursor, |invalidation| invalidations.push(invalidation));
+        assert_eq!((invalidations, log.is_open()), (vec![Invalidation::Everything], false));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64 as Flag;
+    use loom::thread;
+
+    /// A thread whose munmap has returned never finds the log as it was before.
+    #[test]
+    fn a_thread_whose_munmap_returned_never_sees_the_log_as_it_was_before() {
+        loom::model(|| {
+            let shared = Arc::new((Log::new(), Flag::new(0)));
+            let watcher_log = shared.clone();
+            let span = PageRange::new(4096, 8192).unwrap();
+            let watcher = thread::spawn(move || {
+                watcher_log.0.begin();
+                // The kernel lets the unmapping thread go on.
+                watcher_log.1.store(1, Ordering::Release);
+                watcher_log.0.push(0, span);
+                watcher_log.0.end(1);
+            });
+            let mut seen = LogCursor(INITIAL_COUNT * 2);
+            if shared.1.load(Ordering::Acquire) == 1 {
+                assert_ne!(shared.0.cursor(), seen);
+                let mut told = 0;
+                shared.0.catch_up(&mut seen, |news| {
+                    assert!(
+                        news == Invalidation::Changed(span) || news == Invalidation::Everything
+                    );
+                    told += 1;
+                });
+                assert!(told > 0);
+            }
+            watcher.join().unwrap();
+        });
+    }
+
+    /// Entries that are overwritten while they are read are not believed.
+    #[test]
+    fn a_reader_that_is_overtaken_invalidates_everything() {
+        loom::model(|| {
+            let log = Arc::new(Log::new());
+            let writer_log = log.clone();
+            let span = |number: u64| PageRange::new(4096 * number as usize, 4096 * 9).unwrap();
+            let writer = thread::spawn(move || {
+                for round in 0..3 {
+                    writer_log.begin();
+                    writer_log.push(0, span(round + 1));
+                    writer_log.end(1);
+                }
+            });
+            let mut seen = LogCursor(INITIAL_COUNT * 2);
+            let (mut told, mut everything) = (Vec::new(), false);
+            let mut look = |seen: &mut LogCursor| {
+                log.catch_up(seen, |news| match news {
+                    Invalidation::Changed(span) => told.push(span),
+                    Invalidation::Everything => everything = true,
+                });
+            };
+            look(&mut seen);
+            writer.join().unwrap();
+            look(&mut seen);
+            assert!(everything || (1..4).all(|number| told.contains(&span(number))));
+        });
+    }
+}

@@ -1,0 +1,284 @@
+//! Memory that all processes of a host's job share: one sparse file, of which each node has a
+//! part. What a node allocates in its own part its peers map, and copy into directly.
+//!
+//! The file is made by the owner and cannot be resized, so that no access to a mapping fails.
+//! Every process of the job can reach all of it.
+
+// UNSAFETY: maps memory, and gives pages of it back.
+#![expect(unsafe_code)]
+
+use crate::error::{Error, PmResult};
+use crate::pin::{PageRange, own_mappings};
+use crate::segment::{from_errno, open_sealed_file, seals};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Bytes of a node's part: addresses only, until they are used.
+const NODE_ARENA_LEN: usize = 64 << 30;
+const PAGE: usize = 4096;
+/// Larger blocks begin where a huge page could.
+const HUGE_PAGE_SIZE: usize = 2 << 20;
+
+/// The file.
+pub(crate) struct ArenaFile {
+    memfd: OwnedFd,
+    nodes: usize,
+}
+
+impl ArenaFile {
+    /// Makes one for `nodes` nodes. None: files of this size are not allowed here.
+    pub(crate) fn create(nodes: usize) -> PmResult<Option<ArenaFile>> {
+        let len = nodes * NODE_ARENA_LEN;
+        if getrlimit(Resource::RLIMIT_FSIZE).is_ok_and(|(soft_limit, _)| soft_limit < len as u64) {
+            return Ok(None);
+        }
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memfd = memfd_create(c"score-pm-arena", flags).map_err(from_errno)?;
+        if nix::unistd::ftruncate(&memfd, len as i64).is_err() {
+            return Ok(None);
+        }
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(from_errno)?;
+        Ok(Some(ArenaFile { memfd, nodes }))
+    }
+
+    /// One that was made elsewhere. Invalid: it can be resized, or has another size.
+    pub(crate) fn open(memfd: OwnedFd, nodes: usize) -> PmResult<ArenaFile> {
+        open_sealed_file(&memfd, nodes * NODE_ARENA_LEN)?;
+        Ok(ArenaFile { memfd, nodes })
+    }
+
+    pub(crate) fn memfd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+
+    fn node_offset(&self, node: usize) -> u64 {
+        (node * NODE_ARENA_LEN) as u64
+    }
+
+    /// Maps the part of `node`. None: this process may not map that much.
+    pub(crate) fn map(&self, node: usize) -> Option<MmapRaw> {
+        if node >= self.nodes {
+            return None;
+        }
+        let mut options = MmapOptions::new();
+        options.offset(self.node_offset(node)).len(NODE_ARENA_LEN);
+        let map = options.map_raw(self.memfd.as_raw_fd()).ok()?;
+        // A hint.
+        let _ = map.advise(Advice::HugePage);
+        Some(map)
+    }
+
+    /// Copies `len` bytes here into the part of `node`, where they fit. Memory that is not mapped
+    /// is an error.
+    pub(crate) fn write(
+        &self,
+        node: usize,
+        offset: u64,
+        local_addr: usize,
+        len: usize,
+    ) -> io::Result<()> {
+        self.transfer(node, offset, local_addr, len, |fd, local_addr, len, offset| {
+            // SAFETY: the kernel checks the addresses, and only reads there.
+            unsafe { libc::pwrite(fd, local_addr as *const libc::c_void, len, offset) }
+        })
+    }
+
+    /// Copies the other way.
+    ///
+    /// # Safety
+    /// Whoever uses the `len` bytes here expects them to change.
+    pub(crate) unsafe fn read(
+        &self,
+        node: usize,
+        offset: u64,
+        local_addr: usize,
+        len: usize,
+    ) -> io::Result<()> {
+        self.transfer(node, offset, local_addr, len, |fd, local_addr, len, offset| {
+            // SAFETY: the kernel checks the addresses; the caller answers for the bytes.
+            unsafe { libc::pread(fd, local_addr as *mut libc::c_void, len, offset) }
+        })
+    }
+
+    fn transfer(
+        &self,
+        node: usize,
+        offset: u64,
+        local_addr: usize,
+        len: usize,
+        call: impl Fn(i32, usize, usize, i64) -> isize,
+    ) -> io::Result<()> {
+        if node >= self.nodes || !Self::holds(offset, len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (fd, file_offset) = (self.memfd.as_raw_fd(), (self.node_offset(node) + offset) as i64);
+        let mut done = 0;
+        while done < len {
+            match call(fd, local_addr.wrapping_add(done), len - done, file_offset + done as i64) {
+                copied if copied > 0 => done += copied as usize,
+                0 => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
+                _ => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `len` bytes at `at` lie inside a part.
+    #[inline(always)]
+    pub(crate) fn holds(offset: u64, len: usize) -> bool {
+        offset.checked_add(len as u64).is_some_and(|end| end <= NODE_ARENA_LEN as u64)
+    }
+}
+
+/// The own part, mapped, and what of it is in use.
+pub(crate) struct Arena {
+    file: Arc<ArenaFile>,
+    node: usize,
+    map: MmapRaw,
+    /// Free ranges: offset and length.
+    free: Mutex<BTreeMap<usize, usize>>,
+}
+
+impl Drop for Arena {
+    /// Whatever is still allocated there goes with the mapping.
+    fn drop(&mut self) {
+        PageRange::new(self.start(), self.start() + NODE_ARENA_LEN)
+            .into_iter()
+            .for_each(own_mappings::remove);
+    }
+}
+
+/// A part of this process, by the file's name and the node.
+struct CachedArena {
+    nonce: [u64; 2],
+    node: usize,
+    arena: Weak<Arena>,
+}
+
+/// A context that is attached again goes on with what is in use.
+static MAPPED_ARENAS: Mutex<Vec<CachedArena>> = Mutex::new(Vec::new());
+
+impl Arena {
+    /// The part of `node`. None: it cannot be mapped.
+    pub(crate) fn of(file: &Arc<ArenaFile>, nonce: [u64; 2], node: usize) -> Option<Arc<Arena>> {
+        let mut arenas = MAPPED_ARENAS.lock().unwrap_or_else(PoisonError::into_inner);
+        arenas.retain(|cached| cached.arena.strong_count() > 0);
+        let cached = arenas.iter().find(|known| known.nonce == nonce && known.node == node);
+        if let Some(arena) = cached.and_then(|known| known.arena.upgrade()) {
+            return Some(arena);
+        }
+        let map = file.map(node)?;
+        let free = Mutex::new(BTreeMap::from([(0, NODE_ARENA_LEN)]));
+        let arena = Arc::new(Arena { file: file.clone(), node, map, free });
+        arenas.push(CachedArena { nonce, node, arena: Arc::downgrade(&arena) });
+        Some(arena)
+    }
+
+    fn start(&self) -> usize {
+        self.first().addr()
+    }
+
+    /// Its first byte, which is mapped as long as this lives.
+    pub(crate) fn first(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    /// Where `len` bytes at `addr` lie in the part. None: they do not.
+    pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<u64> {
+        let in_arena = addr.checked_sub(self.start())? as u64;
+        ArenaFile::holds(in_arena, len).then_some(in_arena)
+    }
+
+    /// The same for PM's own use, as an offset; never given back.
+    pub(crate) fn reserve(&self, len: usize) -> PmResult<u64> {
+        self.allocate(len).map(|(addr, _)| (addr - self.start()) as u64)
+    }
+
+    /// Whole pages, all zero. NoMemory: no room.
+    pub(crate) fn allocate(&self, len: usize) -> PmResult<(usize, usize)> {
+        let len = len.checked_next_multiple_of(PAGE).ok_or(Error::NoMemory)?;
+        let align = if len >= HUGE_PAGE_SIZE { HUGE_PAGE_SIZE } else { PAGE };
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |(&offset, &free_len): (&usize, &usize)| {
+            let aligned = offset.next_multiple_of(align);
+            // `len` may be anything that a user asks for.
+            let left = free_len.checked_sub(aligned - offset)?;
+            (len <= left).then_some((offset, free_len, aligned))
+        };
+        let (offset, free_len, aligned) = free.iter().find_map(fits).ok_or(Error::NoMemory)?;
+        free.remove(&offset);
+        if aligned > offset {
+            free.insert(offset, aligned - offset);
+        }
+        if aligned + len < offset + free_len {
+            free.insert(aligned + len, offset + free_len - aligned - len);
+        }
+        let start = self.start() + aligned;
+        PageRange::new(start, start + len).into_iter().for_each(own_mappings::add);
+        Ok((start, len))
+    }
+
+    /// Gives back what `allocate` gave: its pages become free, and zero.
+    pub(crate) fn release(&self, addr: usize, len: usize) {
+        // Before its pages go: a device may have them registered.
+        PageRange::new(addr, addr + len).into_iter().for_each(own_mappings::remove);
+        let mut offset = addr - self.start();
+        let mut len = len;
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let file_offset = self.file.node_offset(self.node) + offset as u64;
+        if fallocate(&self.file.memfd, flags, file_offset as i64, len as i64).is_err() {
+            // SAFETY: pages of the own part that nobody has in use.
+            unsafe { std::ptr::write_bytes(addr as *mut u8, 0, len) };
+        }
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((&prev_offset, &prev_len)) = free.range(..offset).next_back()
+            && prev_offset + prev_len == offset
+        {
+            free.remove(&prev_offset);
+            (offset, len) = (prev_offset, len + prev_len);
+        }
+        if let Some(next_len) = free.remove(&(offset + len)) {
+            len += next_len;
+        }
+        free.insert(offset, len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_that_does_not_fit_is_refused() {
+        // Addresses are all it takes; where they are limited there is no arena to try.
+        let Some(file) = ArenaFile::create(1).unwrap() else { return };
+        let Some(arena) = Arena::of(&Arc::new(file), [1, 2], 0) else { return };
+        let (first, len) = arena.allocate(5000).unwrap();
+        assert_eq!((first, len), (arena.start(), 2 * PAGE));
+        for len in [
+            NODE_ARENA_LEN,
+            NODE_ARENA_LEN + 1,
+            usize::MAX - 2 * PAGE + 1,
+            usize::MAX - HUGE_PAGE_SIZE,
+            usize::MAX,
+        ] {
+            assert_eq!(arena.allocate(len), Err(Error::NoMemory), "{len:#x}");
+        }
+        let (second, _) = arena.allocate(HUGE_PAGE_SIZE).unwrap();
+        assert_eq!((second - arena.start()) % HUGE_PAGE_SIZE, 0);
+        arena.release(first, len);
+        arena.release(second, HUGE_PAGE_SIZE);
+        assert_eq!(arena.allocate(NODE_ARENA_LEN), Ok((arena.start(), NODE_ARENA_LEN)));
+    }
+}

@@ -1,0 +1,88 @@
+//! Many sources in any order, of any length: each message comes, in its source's order, within the
+//! polls that are promised, also after messages were dropped past the receiver.
+
+#![allow(unsafe_code, missing_docs)]
+
+mod testbed;
+
+use proptest::prelude::*;
+use score_pm::*;
+use std::collections::VecDeque;
+use testbed::*;
+
+const NODES: usize = 12;
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// From this node, reserved so long, sent so long.
+    Send(usize, usize, usize),
+    /// So many receives.
+    Receive(usize),
+    /// The receiver drops all that waits.
+    Reset,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let len = || prop_oneof![1..=48usize, 49..=130usize, 1000..=8192usize];
+    prop_oneof![
+        12 => (1..NODES, len(), 1..=8192usize)
+            .prop_map(|(node, reserved, sent)| Step::Send(node, reserved, sent.min(reserved))),
+        8 => (1..4usize).prop_map(Step::Receive),
+        1 => Just(Step::Reset),
+    ]
+}
+
+fn check_steps(bed: &TestBed, steps: &[Step]) {
+    let mut queues = vec![VecDeque::new(); NODES];
+    let mut serial = 0u32;
+    for step in steps {
+        match *step {
+            Step::Send(node, reserved, sent) => {
+                serial += 1;
+                let mut bytes = vec![node as u8; sent];
+                let tag = [&[node as u8][..], &serial.to_le_bytes()].concat();
+                for (to, from) in bytes.iter_mut().zip(tag) {
+                    *to = from;
+                }
+                let Ok(buffer) = bed.contexts[node].get_send_buffer(0, reserved) else { continue };
+                fill(buffer, &bytes);
+                bed.contexts[node].truncate(sent).unwrap();
+                bed.contexts[node].send().unwrap();
+                queues[node].push_back(bytes);
+            }
+            Step::Receive(count) => (0..count).for_each(|_| check_next(bed, &mut queues)),
+            Step::Reset => {
+                bed.contexts[0].reset().unwrap();
+                queues.iter_mut().for_each(VecDeque::clear);
+            }
+        }
+    }
+    while queues.iter().any(|queue| !queue.is_empty()) {
+        check_next(bed, &mut queues);
+    }
+    assert_eq!(receive(&bed.contexts[0]), Err(Error::NoBuffers));
+}
+
+/// What comes next is the oldest of its source; nothing comes only where there is nothing.
+fn check_next(bed: &TestBed, queues: &mut [VecDeque<Vec<u8>>]) {
+    let is_queued = queues.iter().any(|queue| !queue.is_empty());
+    // Ten cold sources at four a poll, and one poll for a turn that is over.
+    let polls = if is_queued { NODES / 4 + 2 } else { 1 };
+    let found = (0..polls).find_map(|_| receive(&bed.contexts[0]).ok());
+    let expected =
+        found.as_ref().and_then(|bytes| queues.get_mut(usize::from(bytes[0]))?.pop_front());
+    assert_eq!(found, expected, "{}", bed.kind);
+    assert_eq!(found.is_some(), is_queued, "{}: {polls} polls", bed.kind);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn every_message_comes_in_order_and_within_few_polls(
+        steps in prop::collection::vec(step(), 1..250)
+    ) {
+        // Where a message crosses a network, no number of polls is promised.
+        on_local_kinds(NODES, |bed| check_steps(bed, &steps));
+    }
+}

@@ -1,0 +1,419 @@
+//! A network that exists only in memory: hosts, each with a machine, a slab, receive buffers and
+//! an application; links with a rate, a queue and a delay; and everything that goes wrong. Time
+//! is a number, chance a seed, so a run can be repeated exactly.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use score_pm::reliability::{Config, RecoveredMessage, ReliabilityMachine};
+
+use super::node::{Node, Slot};
+
+pub const SECRET: u64 = 0x5ec2_e75e_c2e7_5ec2;
+pub const INCARNATION: u32 = 7;
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1000 * MS;
+
+/// xorshift: all that chance needs to be here.
+pub struct SimRng(u64);
+
+impl SimRng {
+    pub fn new(seed: u64) -> SimRng {
+        SimRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    pub fn below(&mut self, limit: u64) -> u64 {
+        (self.next() >> 11) % limit.max(1)
+    }
+    pub fn chance(&mut self, permille: u64) -> bool {
+        self.below(1000) < permille
+    }
+}
+
+/// What the network does to packets. Shares are in thousandths.
+#[derive(Clone, Debug)]
+pub struct Network {
+    pub nodes: u32,
+    pub links: u8,
+    /// Nanoseconds that a byte takes on a link; thousandths.
+    pub byte_picos: u64,
+    /// One way, in nanoseconds, and what is added at random.
+    pub delay: u64,
+    pub jitter: u64,
+    /// Bytes that wait before a link or a switch's port.
+    pub queue: u64,
+    pub loss: u64,
+    pub duplicates: u64,
+    /// Packets that nobody sent, replays, and packets of an earlier incarnation.
+    pub forged: u64,
+    /// Links that carry nothing: number, from, to.
+    pub outages: Vec<(u8, u64, u64)>,
+    /// Packets, in a million, with which a link to a host stands still, for so long at most: what
+    /// comes meanwhile arrives late, in order, while other links go on.
+    pub link_stalls: (u64, u64),
+}
+
+impl Network {
+    pub fn clean(nodes: u32, links: u8) -> Network {
+        Network {
+            nodes,
+            links,
+            byte_picos: 800, // 10 Gbit/s
+            delay: 10_000,
+            jitter: 0,
+            queue: 512 << 10,
+            loss: 0,
+            duplicates: 0,
+            forged: 0,
+            outages: Vec::new(),
+            link_stalls: (0, 0),
+        }
+    }
+}
+
+enum SimEvent {
+    Switch(InFlightPacket),
+    Arrive(InFlightPacket),
+    Wake(u32),
+}
+
+/// The earliest is the greatest, for the heap; ties in the order in which they were made.
+struct ScheduledEvent {
+    time: u64,
+    order: u64,
+    event: SimEvent,
+}
+
+impl Ord for ScheduledEvent {
+    fn cmp(&self, other: &ScheduledEvent) -> Ordering {
+        (other.time, other.order).cmp(&(self.time, self.order))
+    }
+}
+
+impl PartialOrd for ScheduledEvent {
+    fn partial_cmp(&self, other: &ScheduledEvent) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ScheduledEvent {
+    fn eq(&self, other: &ScheduledEvent) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for ScheduledEvent {}
+
+/// A packet on its way.
+pub struct InFlightPacket {
+    pub to: u32,
+    pub link: u8,
+    pub bytes: Vec<u8>,
+}
+
+pub struct Simulation {
+    pub now: u64,
+    pub network: Network,
+    pub rng: SimRng,
+    pub nodes: Vec<Node>,
+    event_queue: BinaryHeap<ScheduledEvent>,
+    next_order: u64,
+    /// When each host's and each port's link is free, by node and link; until when it is held.
+    egress: Vec<u64>,
+    ports: Vec<u64>,
+    stalled_until: Vec<u64>,
+    /// Packets seen, for replays.
+    recorded: Vec<InFlightPacket>,
+    pub forgeries: u64,
+    /// Chance of an application's short nap, in thousandths of deliveries.
+    pub stall_permille: u64,
+    /// Steps, in a million, after which a host does nothing for 50 to 300 ms: it has lost the
+    /// processor, and its sockets fill.
+    pub freeze_ppm: u64,
+}
+
+impl Simulation {
+    pub fn new(network: Network, seed: u64, adjust: impl Fn(&mut Config)) -> Simulation {
+        let nodes = (0..network.nodes).map(|node| {
+            let mut config = Config::new(node, network.nodes, SECRET, INCARNATION);
+            config.links = network.links;
+            adjust(&mut config);
+            Node::new(config)
+        });
+        let port_count = network.nodes as usize * usize::from(network.links);
+        Simulation {
+            now: 1,
+            nodes: nodes.collect(),
+            rng: SimRng::new(seed),
+            event_queue: BinaryHeap::new(),
+            next_order: 0,
+            egress: vec![0; port_count],
+            ports: vec![0; port_count],
+            stalled_until: vec![0; port_count],
+            recorded: Vec::new(),
+            forgeries: 0,
+            stall_permille: 0,
+            freeze_ppm: 0,
+            network,
+        }
+    }
+
+    fn schedule(&mut self, time: u64, event: SimEvent) {
+        self.next_order += 1;
+        self.event_queue.push(ScheduledEvent { time, order: self.next_order, event });
+    }
+
+    /// Node `from` shall send `count` messages to node `to`.
+    pub fn plan(&mut self, from: u32, to: u32, count: u64) {
+        *self.nodes[from as usize].to_submit.entry(to).or_default() += count;
+    }
+
+    /// Lets the world go until `done` says so or the time has come. Answers whether it was done.
+    pub fn run(&mut self, until: u64, mut done: impl FnMut(&Simulation) -> bool) -> bool {
+        for node in 0..self.nodes.len() as u32 {
+            self.step(node);
+        }
+        let mut steps = 0u64;
+        loop {
+            steps += 1;
+            if steps.is_multiple_of(64) && done(self) {
+                return true;
+            }
+            let Some(next) = self.event_queue.pop() else { return done(self) };
+            if next.time > until {
+                self.event_queue.push(next);
+                self.now = until;
+                return done(self);
+            }
+            self.now = self.now.max(next.time);
+            match next.event {
+                SimEvent::Switch(flight) => self.switch(flight),
+                SimEvent::Arrive(flight) => self.arrive(flight),
+                SimEvent::Wake(node) => {
+                    self.nodes[node as usize].wake_at = u64::MAX;
+                    self.step(node);
+                }
+            }
+        }
+    }
+
+    /// Everything planned has been delivered and acknowledged.
+    pub fn all_done(&self) -> bool {
+        self.nodes.iter().enumerate().all(|(index, node)| {
+            let to_send = node.dead || node.to_submit.values().all(|left| *left == 0);
+            let arrived = node.submitted.iter().all(|(to, count)| {
+                let to = &self.nodes[*to as usize];
+                to.dead || to.delivered.get(&(index as u32)).copied().unwrap_or(0) == *count
+            });
+            // Who stands still has not yet collected the slots that are free.
+            let collected = node.dead || node.frozen_until <= self.now;
+            to_send && arrived && collected && node.machine.is_all_acked()
+        })
+    }
+
+    /// After all is done, every slot and every buffer is free again.
+    pub fn check_nothing_leaked(&self) {
+        for (own, node) in self.nodes.iter().enumerate() {
+            assert_eq!(node.slots_in_use(), 0, "slots of node {own}\n{}", self.dump());
+            if !node.dead {
+                assert_eq!(node.buffers_in_use(), 0, "buffers of node {own}\n{}", self.dump());
+            }
+        }
+    }
+
+    /// The process does its part, and the host sends what is to be sent.
+    pub fn step(&mut self, node_number: u32) {
+        let now = self.now;
+        let node = &mut self.nodes[node_number as usize];
+        if node.frozen_until > now {
+            let wake_at = node.frozen_until;
+            return self.wake(node_number, wake_at);
+        }
+        let more_packets = node.read(now);
+        if !node.dead {
+            node.receive_messages(node_number, now, &mut self.rng, self.stall_permille);
+            node.submit(node_number);
+        }
+        if node.machine.expire(now) {
+            node.machine.on_timeout(now);
+        }
+        let mut packets = Vec::new();
+        while let Some(packet) = node.machine.poll_transmit(now) {
+            packets.push(node.encode(&packet));
+            assert!(packets.len() < 100_000, "the machine never has enough");
+        }
+        let more_work = node.collect_free_slots(&mut self.rng) || more_packets;
+        for flight in packets {
+            self.send(node_number, flight);
+        }
+        let node = &mut self.nodes[node_number as usize];
+        let deadline = node.machine.deadline().unwrap_or(u64::MAX);
+        let stall = if node.stalled_until > now { node.stalled_until } else { u64::MAX };
+        let mut wake_at = deadline.min(stall).max(now);
+        if self.rng.below(1_000_000) < self.freeze_ppm {
+            node.frozen_until = now + 50 * MS + self.rng.below(250 * MS);
+            wake_at = wake_at.min(node.frozen_until);
+        } else if more_work {
+            wake_at = now;
+        }
+        self.wake(node_number, wake_at);
+    }
+
+    fn wake(&mut self, node_number: u32, wake_at: u64) {
+        let node = &mut self.nodes[node_number as usize];
+        if wake_at < node.wake_at {
+            node.wake_at = wake_at;
+            self.schedule(wake_at, SimEvent::Wake(node_number));
+        }
+    }
+
+    fn port_index(&self, node: u32, link: u8) -> usize {
+        node as usize * usize::from(self.network.links) + usize::from(link)
+    }
+
+    /// A packet leaves its host, if the queue before the link has room.
+    fn send(&mut self, node_number: u32, flight: InFlightPacket) {
+        let port = self.port_index(node_number, flight.link);
+        if let Some(sent_at) = queue(&mut self.egress[port], self.now, &flight, &self.network) {
+            self.inject_forgeries(&flight);
+            let delay = self.network.delay / 2;
+            self.schedule(sent_at + delay, SimEvent::Switch(flight));
+        }
+    }
+
+    /// A packet is in the switch, and goes out of the port of its destination, or is lost.
+    fn switch(&mut self, flight: InFlightPacket) {
+        let is_down = |(link, from, to): &(u8, u64, u64)| {
+            *link == flight.link && (*from..*to).contains(&self.now)
+        };
+        if self.network.outages.iter().any(is_down) || self.rng.chance(self.network.loss) {
+            return;
+        }
+        let port = self.port_index(flight.to, flight.link);
+        let Some(departed_at) = queue(&mut self.ports[port], self.now, &flight, &self.network)
+        else {
+            return;
+        };
+        let (stall_ppm, max_stall) = self.network.link_stalls;
+        if self.rng.below(1_000_000) < stall_ppm {
+            self.stalled_until[port] = departed_at + self.rng.below(max_stall);
+        }
+        let departs_at = departed_at.max(self.stalled_until[port]);
+        let latency = self.network.delay / 2 + self.rng.below(self.network.jitter + 1);
+        if self.rng.chance(self.network.duplicates) {
+            let duplicate = InFlightPacket { bytes: flight.bytes.clone(), ..flight };
+            let extra_delay = self.rng.below(5 * MS);
+            self.schedule(departs_at + latency + extra_delay, SimEvent::Arrive(duplicate));
+        }
+        self.schedule(departs_at + latency, SimEvent::Arrive(flight));
+    }
+
+    /// Packets that nobody has sent now.
+    fn inject_forgeries(&mut self, original: &InFlightPacket) {
+        if !self.rng.chance(self.network.forged) {
+            return;
+        }
+        let mut bytes = original.bytes.clone();
+        let (to, link) = (original.to, original.link);
+        match self.rng.below(6) {
+            // Somebody off the path guesses, another job's packet strays.
+            0 => bytes[8] ^= 1 << self.rng.below(8),
+            // This job, before it was restarted; the numbers fit.
+            1 => bytes[16..20].copy_from_slice(&(INCARNATION - 1).to_le_bytes()),
+            // Cut off.
+            2 => bytes.truncate(self.rng.below(bytes.len() as u64) as usize),
+            // For another node.
+            3 => bytes[24] ^= 0x80,
+            // Noise behind the secret of this job would be accepted: noise has no secret.
+            4 => bytes.iter_mut().for_each(|byte| *byte = self.rng.next() as u8),
+            // A true packet, long after.
+            _ => {
+                let copy = InFlightPacket { to, link, bytes: bytes.clone() };
+                let slot = self.rng.below(64) as usize;
+                if self.recorded.len() < 64 {
+                    self.recorded.push(copy);
+                    return;
+                }
+                let old = std::mem::replace(&mut self.recorded[slot], copy);
+                let replayed_at = self.now + self.rng.below(50 * MS);
+                self.forgeries += 1;
+                return self.schedule(replayed_at, SimEvent::Arrive(old));
+            }
+        }
+        self.forgeries += 1;
+        let forged_at = self.now + self.rng.below(MS);
+        self.schedule(forged_at, SimEvent::Arrive(InFlightPacket { to, link, bytes }));
+    }
+
+    fn arrive(&mut self, flight: InFlightPacket) {
+        let to = flight.to;
+        self.nodes[to as usize].enqueue_packet(flight);
+        self.step(to);
+    }
+
+    /// The process of a node ends without a word; its shepherd takes its slab over.
+    pub fn kill(&mut self, node_number: u32) {
+        let node = &mut self.nodes[node_number as usize];
+        let mut pending: Vec<RecoveredMessage> = Vec::new();
+        // What the process had not yet marked free looks as if it were still to be sent.
+        for (slot_number, slot) in std::mem::take(&mut node.unmarked_slots) {
+            node.free_slots.retain(|free| *free != slot_number);
+            node.slab[slot_number as usize] = Some(slot);
+        }
+        for (slot_number, slot) in node.slab.iter().enumerate() {
+            if let Some(Slot { peer, sequence, len, kind, .. }) = *slot {
+                pending.push(RecoveredMessage {
+                    peer,
+                    sequence,
+                    slot: slot_number as u32,
+                    len,
+                    kind,
+                });
+            }
+        }
+        let config = *node.machine.config();
+        node.machine = ReliabilityMachine::new(config);
+        node.machine.resume(pending);
+        node.dead = true;
+        self.step(node_number);
+    }
+
+    /// The membership tells all others that a node is gone.
+    pub fn announce_death(&mut self, exited: u32) {
+        for node_number in (0..self.nodes.len() as u32).filter(|own| *own != exited) {
+            let node = &mut self.nodes[node_number as usize];
+            node.machine.on_peer_exited(exited);
+            node.to_submit.remove(&exited);
+            self.step(node_number);
+        }
+    }
+
+    /// What everybody has counted, for a failing run.
+    pub fn dump(&self) -> String {
+        let mut out = Vec::new();
+        for node in self.nodes.iter().take(8) {
+            node.machine.dump(&mut out).expect("a vector takes everything");
+        }
+        String::from_utf8_lossy(&out).into_owned()
+    }
+}
+
+/// When a packet has passed a link that is busy until `free`. None: the queue is full.
+fn queue(
+    busy_until: &mut u64,
+    now: u64,
+    flight: &InFlightPacket,
+    network: &Network,
+) -> Option<u64> {
+    let start = (*busy_until).max(now);
+    if (start - now) * 1000 > network.queue * network.byte_picos {
+        return None;
+    }
+    *busy_until = start + (flight.bytes.len() as u64 + 42) * network.byte_picos / 1000;
+    Some(*busy_until)
+}

@@ -1,0 +1,51 @@
+//! A segment in the hands of a process that writes there what it likes.
+
+use super::TestBed;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg};
+use std::io::IoSliceMut;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The segment of a bed, as a hostile process gets it.
+pub struct Segment(memmap2::MmapRaw, pub Vec<u8>, pub OwnedFd);
+
+impl Segment {
+    pub fn steal(bed: &TestBed) -> Segment {
+        let fd = bed.opened[0].create_attach_fd().unwrap();
+        let mut bytes = vec![0; 256];
+        let mut space = nix::cmsg_space!([i32; 2]);
+        let mut iovecs = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::empty();
+        let message =
+            recvmsg::<UnixAddr>(fd.as_raw_fd(), &mut iovecs, Some(&mut space), flags).unwrap();
+        let fds: Vec<i32> = message
+            .cmsgs()
+            .unwrap()
+            .filter_map(|c| match c {
+                ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
+                _ => None,
+            })
+            .collect();
+        let len = message.bytes;
+        bytes.truncate(len);
+        // SAFETY: a fresh descriptor.
+        let memory = unsafe { OwnedFd::from_raw_fd(fds[0]) };
+        let map = memmap2::MmapOptions::new().map_raw(memory.as_raw_fd()).unwrap();
+        Segment(map, bytes, memory)
+    }
+
+    pub fn words(&self) -> usize {
+        self.0.len() / 8
+    }
+
+    pub fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.words());
+        // SAFETY: inside the mapping; atomic, as the victims' accesses are.
+        unsafe { &*self.0.as_mut_ptr().cast::<AtomicU64>().add(index) }
+    }
+
+    /// Where a word stands that was sent as a message.
+    pub fn find(&self, value: u64) -> usize {
+        (0..self.words()).find(|&index| self.word(index).load(Ordering::Relaxed) == value).unwrap()
+    }
+}

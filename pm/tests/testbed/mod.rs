@@ -1,0 +1,347 @@
+//! What the tests of contexts need: a few nodes joined on one device, and short ways to use them.
+
+#![allow(unsafe_code, dead_code)]
+
+pub mod hostile_segment;
+
+use score_pm::{Context, ContextRef, Counters, Device, Error, PmResult};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Kinds of context whose messages arrive at once: within one host.
+pub const KINDS: [&str; 2] = ["shmem", "composite"];
+
+/// The kinds of context that the suite runs on. `both`: composites of shmem and ethernet, where
+/// nodes an odd number apart reach each other by ethernet. `lossy`: wires that drop, duplicate and
+/// reorder packets.
+pub const ALL_KINDS: [&str; 6] = ["shmem", "composite", "ethernet", "both", "lossy", "both lossy"];
+
+/// The kinds in the virtual machine that has RDMA adapters: the others are tried elsewhere. On
+/// composites as in `both`. `iwarp`: the adapter siw0, else rxe0.
+pub const VM_KINDS: [&str; 4] = ["verbs", "both verbs", "iwarp", "both iwarp"];
+
+/// Whether this is the virtual machine.
+pub fn in_vm() -> bool {
+    std::env::var_os("SCORE_VM").is_some()
+}
+
+/// The adapters of the virtual machine: it may be without soft iWARP. None elsewhere.
+pub fn adapters() -> &'static [&'static str] {
+    match (in_vm(), std::path::Path::new("/sys/class/infiniband/siw0").exists()) {
+        (false, _) => &[],
+        (true, false) => &["rxe0"],
+        (true, true) => &["rxe0", "siw0"],
+    }
+}
+
+/// The kinds that the suite runs on here.
+pub fn kinds() -> &'static [&'static str] {
+    if in_vm() { &VM_KINDS[..2 * adapters().len()] } else { &ALL_KINDS }
+}
+
+/// As many times as `count`, or less where all is slow: in the virtual machine.
+pub fn times(count: usize) -> usize {
+    if in_vm() { count / 10 } else { count }
+}
+
+const LOSS: [&str; 2] = ["-loss", "drop=0.03,duplicate=0.03,reorder=0.05,seed=11"];
+
+/// Nodes of one channel, all in this process.
+pub struct TestBed {
+    pub kind: &'static str,
+    /// The device that is tested, or that reaches some of the nodes; shmem for the others.
+    pub device: Device,
+    pub second: Option<Device>,
+    /// The owner's contexts, of `device`.
+    pub opened: Vec<ContextRef>,
+    /// The members of composites; the ends themselves on shmem.
+    pub attached: Vec<ContextRef>,
+    pub composite: Device,
+    /// What is tested: node k is `ends[k]`.
+    pub contexts: Vec<ContextRef>,
+}
+
+fn open(kind: &str, nodes: usize, options: &[&str]) -> (Device, Vec<ContextRef>, Vec<ContextRef>) {
+    let count = nodes.to_string();
+    let device = Device::open(kind, &[&["-nodes", &count][..], options].concat()).unwrap();
+    let opened: Vec<_> = (0..nodes).map(|k| device.open_context(k).unwrap()).collect();
+    let attach = |(k, context): (usize, &ContextRef)| {
+        context.bind_channel(0, k as u32).unwrap();
+        Context::attach(kind, context.create_attach_fd().unwrap()).unwrap()
+    };
+    let attached = opened.iter().enumerate().map(attach).collect();
+    (device, opened, attached)
+}
+
+/// The type of a kind's device, or of the one of two that is tested.
+pub fn network(kind: &str) -> &'static str {
+    match kind {
+        "shmem" | "composite" => "shmem",
+        "verbs" | "both verbs" | "iwarp" | "both iwarp" => "verbs",
+        _ => "ethernet",
+    }
+}
+
+impl TestBed {
+    pub fn new(kind: &'static str, nodes: usize) -> TestBed {
+        let options = match kind {
+            kind if kind.contains("lossy") => &LOSS[..],
+            kind if kind.contains("verbs") => &["-device", "rxe0"],
+            kind if kind.contains("iwarp") => &["-device", "siw0"],
+            _ => &[],
+        };
+        let network = network(kind);
+        let (device, opened, attached) = open(network, nodes, options);
+        let second = kind.contains("both").then(|| open("shmem", nodes, &[]));
+        let composite = Device::open("composite", &["-nodes", &nodes.to_string()]).unwrap();
+        let join = |(k, member): (usize, &ContextRef)| {
+            let end = composite.open_context(k).unwrap();
+            for peer in 0..nodes {
+                let shmem_member = second.as_ref().filter(|_| (k + peer).is_multiple_of(2));
+                let member = shmem_member.map_or(member, |(_, _, attached)| &attached[k]);
+                end.add_node(peer as u32, member, peer as u32).unwrap();
+            }
+            end
+        };
+        let ends = match kind {
+            "composite" | "both" | "both lossy" | "both verbs" | "both iwarp" => {
+                attached.iter().enumerate().map(join).collect()
+            }
+            _ => attached.clone(),
+        };
+        let second = second.map(|(device, ..)| device);
+        TestBed { kind, device, second, opened, attached, composite, contexts: ends }
+    }
+
+    /// Whether what is sent is there at once.
+    pub fn is_immediate(&self) -> bool {
+        KINDS.contains(&self.kind)
+    }
+
+    /// The type of the ends.
+    pub fn end_kind(&self) -> &'static str {
+        match self.kind {
+            "lossy" => "ethernet",
+            "both" | "both lossy" | "both verbs" | "both iwarp" => "composite",
+            "iwarp" => "verbs",
+            kind => kind,
+        }
+    }
+
+    /// A node's counters, over both devices: the last peer is shmem's, if that knows one.
+    pub fn counters(&self, node: u32) -> Counters {
+        let mut sum = self.device.counters(node).unwrap();
+        if let Some(second) = &self.second {
+            let other = second.counters(node).unwrap();
+            sum.sent += other.sent;
+            sum.received += other.received;
+            sum.pending_rma += other.pending_rma;
+            sum.sent_bytes += other.sent_bytes;
+            sum.received_bytes += other.received_bytes;
+            sum.last_to = other.last_to.or(sum.last_to);
+            sum.last_from = other.last_from.or(sum.last_from);
+            assert_eq!(sum.receiver_state, other.receiver_state);
+        }
+        sum
+    }
+
+    /// Sum of sent and sum of received.
+    pub fn sums(&self) -> (u64, u64) {
+        let counters = (0..self.contexts.len() as u32).map(|k| self.counters(k));
+        counters.fold((0, 0), |(s, r), c| (s + c.sent, r + c.received))
+    }
+
+    pub fn mark_exited(&self, node: u32) {
+        [Some(&self.device), self.second.as_ref()]
+            .into_iter()
+            .flatten()
+            .for_each(|device| device.mark_exited(node).unwrap());
+    }
+
+    /// Until everything that was sent has arrived, or cannot for want of room.
+    pub fn wait_until_delivered(&self) {
+        if self.is_immediate() {
+            return;
+        }
+        let mut last = Vec::new();
+        let mut since = Instant::now();
+        loop {
+            let statuses: Vec<_> =
+                self.contexts.iter().map(|end| end.queue_status().unwrap()).collect();
+            let done = statuses.iter().all(|queues| queues.send == 0);
+            if statuses != last {
+                (last, since) = (statuses, Instant::now());
+            }
+            // Longer than the time-outs of a few losses in a row, also beside compilers.
+            if done || since.elapsed() > Duration::from_secs(1) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Sends until there is no room, and none comes; answers how many.
+    pub fn fill_up(&self, from: usize, to: u32, message: impl Fn(u32) -> Vec<u8>) -> u32 {
+        let mut sent = 0;
+        loop {
+            while send(&self.contexts[from], to, &message(sent)).is_ok() {
+                sent += 1;
+                assert!(sent < 100_000, "room without end");
+            }
+            self.wait_until_delivered();
+            match send(&self.contexts[from], to, &message(sent)) {
+                Ok(()) => sent += 1,
+                Err(error) => {
+                    assert_eq!(error, Error::NoBuffers);
+                    return sent;
+                }
+            }
+        }
+    }
+}
+
+pub fn on_every_kind(nodes: usize, test: impl Fn(&TestBed)) {
+    let _dog = Watchdog::new(300);
+    for kind in kinds() {
+        test(&TestBed::new(kind, nodes));
+    }
+}
+
+/// As `on_every_kind`, for what is promised within one host alone.
+pub fn on_local_kinds(nodes: usize, test: impl Fn(&TestBed)) {
+    let _dog = Watchdog::new(300);
+    for kind in KINDS.iter().filter(|_| !in_vm()) {
+        test(&TestBed::new(kind, nodes));
+    }
+}
+
+pub fn fill(buffer: *mut u8, bytes: &[u8]) {
+    // SAFETY: callers have reserved as many bytes.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer, bytes.len()) };
+}
+
+pub fn send(context: &Context, to: u32, bytes: &[u8]) -> PmResult<()> {
+    fill(context.get_send_buffer(to, bytes.len())?, bytes);
+    context.send()
+}
+
+/// Sends, however long the receiver takes.
+pub fn send_surely(context: &Context, to: u32, bytes: &[u8]) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match send(context, to, bytes) {
+            Ok(()) => return,
+            Err(Error::NoBuffers | Error::Busy) => std::thread::yield_now(),
+            Err(error) => panic!("send to {to}: {error}"),
+        }
+        assert!(Instant::now() < deadline, "no room for 60 s");
+    }
+}
+
+/// The bytes of a message that was received.
+pub fn bytes((payload, len): (*mut u8, usize)) -> Vec<u8> {
+    // SAFETY: what receive answers is readable until release.
+    unsafe { std::slice::from_raw_parts(payload, len) }.to_vec()
+}
+
+pub fn receive(context: &Context) -> PmResult<Vec<u8>> {
+    let message = bytes(context.receive()?);
+    context.release_receive_buffer()?;
+    Ok(message)
+}
+
+/// Receives, however long the sender takes.
+pub fn receive_surely(context: &Context) -> Vec<u8> {
+    let message = bytes(take_surely(context));
+    context.release_receive_buffer().unwrap();
+    message
+}
+
+/// As `receive_surely`, without release.
+pub fn take_surely(context: &Context) -> (*mut u8, usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match context.receive() {
+            Ok(message) => return message,
+            Err(Error::NoBuffers | Error::Busy) => std::thread::yield_now(),
+            Err(error) => panic!("receive: {error}"),
+        }
+        assert!(Instant::now() < deadline, "no message for 60 s");
+    }
+}
+
+/// Asleep until a message comes: figure 3.4 of the manual.
+pub fn blocking_receive(end: &Context) -> Vec<u8> {
+    let mut fds = [-1];
+    end.get_fds(&mut fds).unwrap();
+    end.before_select().unwrap();
+    loop {
+        match receive(end) {
+            Err(Error::NoBuffers) => {}
+            received => {
+                end.after_select().unwrap();
+                return received.unwrap();
+            }
+        }
+        let mut poll = libc::pollfd { fd: fds[0], events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, as said.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, 60_000) }, 1, "not woken within 60 s");
+    }
+}
+
+/// Asks again while it is under way or there is no room.
+pub fn retry_until_done(mut operation: impl FnMut() -> PmResult<()>) -> PmResult<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match operation() {
+            Err(Error::Busy | Error::NoBuffers) => std::thread::yield_now(),
+            other => return other,
+        }
+        assert!(Instant::now() < deadline, "not done after 60 s");
+    }
+}
+
+/// Ends a test that hangs.
+pub struct Watchdog(Option<mpsc::Sender<()>>);
+
+impl Watchdog {
+    pub fn new(seconds: u64) -> Watchdog {
+        let (stop_sender, done) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            if done.recv_timeout(Duration::from_secs(seconds))
+                == Err(mpsc::RecvTimeoutError::Timeout)
+            {
+                eprintln!("watchdog: {seconds} s are over");
+                std::process::abort();
+            }
+        });
+        Watchdog(Some(stop_sender))
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.0.take();
+    }
+}
+
+/// Who takes one text and no more.
+struct SingleWrite(Option<String>);
+
+impl std::io::Write for SingleWrite {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let before = self.0.replace(String::from_utf8(bytes.to_vec()).unwrap());
+        assert_eq!(before, None, "a dump comes whole: those of several nodes are not mixed");
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+pub fn dump(context: &Context) -> String {
+    let mut out = SingleWrite(None);
+    context.dump(&mut out).unwrap();
+    out.0.expect("a context has something to tell")
+}

@@ -1,0 +1,130 @@
+//! How many nodes a job wants where the server chooses its hosts.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::MAX_NODES;
+
+/// What a job wants (manual, scrun(1), `nodes`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AllocationRequest {
+    /// `HxP`: so many hosts with so many processes each.
+    HostsByProcs {
+        /// Hosts.
+        hosts: u32,
+        /// Processes on each.
+        procs: u32,
+    },
+    /// `N`: so many processes, evenly on the fewest hosts.
+    FewestHosts(u32),
+    /// Nothing said: one process per slot that is free, within these numbers.
+    AllFreeSlots {
+        /// At least.
+        min_nodes: u32,
+        /// At most.
+        max_nodes: u32,
+    },
+    /// `hosts=H`: so many hosts that nobody else uses, with all of their slots.
+    Exclusive {
+        /// Hosts.
+        hosts: u32,
+        /// Processes at least.
+        min_nodes: u32,
+        /// Processes at most.
+        max_nodes: u32,
+    },
+    /// `xP`: every host with so many processes.
+    EveryHost {
+        /// Processes on each.
+        procs: u32,
+        /// Processes at least.
+        min_nodes: u32,
+        /// Processes at most.
+        max_nodes: u32,
+    },
+}
+
+impl AllocationRequest {
+    /// Why no cluster could run it, if so.
+    pub fn invalid_reason(&self) -> Option<String> {
+        let nodes =
+            match *self {
+                AllocationRequest::HostsByProcs { hosts, procs } => {
+                    u64::from(hosts) * u64::from(procs)
+                }
+                AllocationRequest::FewestHosts(nodes) => nodes.into(),
+                AllocationRequest::AllFreeSlots { min_nodes, max_nodes }
+                | AllocationRequest::Exclusive { min_nodes, max_nodes, .. }
+                | AllocationRequest::EveryHost { min_nodes, max_nodes, .. }
+                    if min_nodes > max_nodes =>
+                {
+                    return Some(format!(
+                        "at least {min_nodes} and at most {max_nodes} nodes are wanted"
+                    ));
+                }
+                AllocationRequest::AllFreeSlots { min_nodes, max_nodes } => {
+                    u64::from(min_nodes.max(1)).min(max_nodes.into())
+                }
+                AllocationRequest::Exclusive { hosts: number, max_nodes, .. }
+                | AllocationRequest::EveryHost { procs: number, max_nodes, .. } => {
+                    if max_nodes == 0 { 0 } else { number.into() }
+                }
+            };
+        match nodes {
+            0 => Some("a job needs at least one node".to_owned()),
+            nodes if nodes > MAX_NODES.into() => {
+                Some(format!("{nodes} nodes are wanted, at most {MAX_NODES} are possible"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The least number of slots that it takes.
+    pub fn min_slots(&self) -> u64 {
+        match *self {
+            AllocationRequest::HostsByProcs { hosts, procs } => u64::from(hosts) * u64::from(procs),
+            AllocationRequest::FewestHosts(nodes) => nodes.into(),
+            AllocationRequest::AllFreeSlots { min_nodes, .. } => min_nodes.max(1).into(),
+            AllocationRequest::Exclusive { hosts, min_nodes, .. } => hosts.max(min_nodes).into(),
+            AllocationRequest::EveryHost { procs, min_nodes, .. } => procs.max(min_nodes).into(),
+        }
+    }
+}
+
+impl fmt::Display for AllocationRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            AllocationRequest::HostsByProcs { hosts, procs } => {
+                write!(f, "{hosts} hosts with {procs} processes each")
+            }
+            AllocationRequest::FewestHosts(nodes) => write!(f, "{nodes} processes"),
+            AllocationRequest::AllFreeSlots { min_nodes, .. } => {
+                write!(f, "at least {} processes", min_nodes.max(1))
+            }
+            AllocationRequest::Exclusive { hosts, .. } => write!(f, "{hosts} whole hosts"),
+            AllocationRequest::EveryHost { procs, .. } => {
+                write!(f, "{procs} processes on every host")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_impossible_allocation_request_has_a_reason() {
+        for shape in [
+            AllocationRequest::FewestHosts(0),
+            AllocationRequest::HostsByProcs { hosts: 0, procs: 4 },
+            AllocationRequest::HostsByProcs { hosts: u32::MAX, procs: u32::MAX },
+            AllocationRequest::AllFreeSlots { min_nodes: 3, max_nodes: 2 },
+            AllocationRequest::AllFreeSlots { min_nodes: 0, max_nodes: 0 },
+        ] {
+            assert!(shape.invalid_reason().is_some(), "{shape:?}");
+        }
+        assert_eq!(AllocationRequest::FewestHosts(MAX_NODES).invalid_reason(), None);
+    }
+}

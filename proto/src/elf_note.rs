@@ -1,0 +1,234 @@
+//! The ELF notes by which a program says what it needs (manual 4.1), read by scrun without
+//! running anything.
+//!
+//! Every note has the owner name `SCore\0` (padded to 8 bytes) and one of the types below. libscore
+//! itself carries [`LIBSCORE`]; the macros of `score_resource.h` add the others. Descriptors are
+//! 32-bit words in the byte order of the ELF file.
+
+use thiserror::Error;
+
+/// Section that holds the notes; linkers gather it into a PT_NOTE segment.
+pub const SECTION: &str = ".note.score";
+/// Owner name as it stands in the note, with its NUL.
+pub const OWNER: &[u8] = b"SCore\0";
+
+/// "Linked with libscore". Descriptor: protocol version.
+pub const LIBSCORE: u32 = 1;
+/// `SCORE_RSRC_NUM_NODES(MIN, MAX)`. Descriptor: min, max.
+pub const NUM_NODES: u32 = 2;
+/// `SCORE_RSRC_NUM_PROCS(N)`. Descriptor: n.
+pub const NUM_PROCS: u32 = 3;
+/// `SCORE_RSRC_NUM_NETS(N)`. Descriptor: n.
+pub const NUM_NETS: u32 = 4;
+/// `SCORE_RSRC_ZEROCOPY`. Empty descriptor.
+pub const ZEROCOPY: u32 = 5;
+/// `SCORE_RSRC_HETERO_NODES`. Empty descriptor.
+pub const HETERO_NODES: u32 = 6;
+/// `SCORE_RSRC_NOCKPT`. Empty descriptor.
+pub const NOCKPT: u32 = 7;
+/// `SCORE_RSRC_RUN`: scrun shall run the program locally for its request (manual 1.4.2, step 2;
+/// the macro is ours). Empty descriptor.
+pub const RUN_LOCALLY: u32 = 8;
+
+/// The longest request that a locally run program may write to `SCORE_RESOURCE_FD`, in bytes.
+pub const MAX_REQUEST_LEN: usize = 4096;
+
+/// Appends one note in the form in which `score_initialize` writes it to `SCORE_RESOURCE_FD`
+/// (manual 1.4.2, step 3): type, number of words, words, each 32 bits, little-endian.
+pub fn write(kind: u32, words: &[u32], out: &mut Vec<u8>) {
+    let header = [kind, words.len() as u32];
+    out.extend(header.iter().chain(words).flat_map(|word| word.to_le_bytes()));
+}
+
+/// What a program, or several together, ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Linked with libscore at all.
+    pub uses_libscore: bool,
+    /// Fewest and most nodes.
+    pub nodes: (u32, u32),
+    /// Processes per host, if fixed.
+    pub procs: Option<u32>,
+    /// Network sets.
+    pub network_sets: u32,
+    /// One-sided communication is needed.
+    pub zerocopy: bool,
+    /// May run on hosts of different kinds.
+    pub allows_hetero: bool,
+    /// Must not be checkpointed.
+    pub nockpt: bool,
+    /// Wants to be run locally for its request.
+    pub run_locally: bool,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            uses_libscore: false,
+            nodes: (1, crate::MAX_NODES),
+            procs: None,
+            network_sets: 1,
+            zerocopy: false,
+            allows_hetero: false,
+            nockpt: false,
+            run_locally: false,
+        }
+    }
+}
+
+/// Why notes cannot be honoured.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NoteError {
+    /// A known note has a descriptor of the wrong size.
+    #[error("resource note of type {0} has {1} bytes of data")]
+    Size(u32, usize),
+    /// A type that this version does not know.
+    #[error("resource note of unknown type {0}: the program was built for another SCore")]
+    Unknown(u32),
+    /// Numbers that no allocation can meet.
+    #[error("SCORE_RSRC_NUM_NODES({0}, {1}) allows no number of nodes")]
+    EmptyNodes(u32, u32),
+    /// Two declarations exclude each other.
+    #[error("SCORE_RSRC_NUM_NODES({0}, {1}) and SCORE_RSRC_NUM_NODES({2}, {3}) exclude each other")]
+    ExclusiveNodes(u32, u32, u32, u32),
+    /// Two declarations differ.
+    #[error("SCORE_RSRC_NUM_PROCS({0}) and SCORE_RSRC_NUM_PROCS({1}) exclude each other")]
+    ExclusiveProcs(u32, u32),
+    /// What a locally run program wrote is cut off or too long.
+    #[error("the request that the program wrote is cut off or longer than {MAX_REQUEST_LEN} bytes")]
+    MalformedRequest,
+    /// Zero processes per host.
+    #[error("SCORE_RSRC_NUM_PROCS(0) allows no process")]
+    NoProcs,
+}
+
+impl Request {
+    /// Adds one note. `words` are the descriptor's words in host order.
+    ///
+    /// # Errors
+    /// See [`NoteError`].
+    pub fn add(&mut self, kind: u32, words: &[u32]) -> Result<(), NoteError> {
+        let size = || NoteError::Size(kind, words.len() * 4);
+        match (kind, words) {
+            (LIBSCORE, _) => self.uses_libscore = true,
+            (NUM_NODES, &[min, max]) => self.limit_nodes(min, max)?,
+            (NUM_PROCS, &[n]) => self.fix_procs(n)?,
+            (NUM_NETS, &[n]) => self.network_sets = self.network_sets.max(n),
+            (ZEROCOPY, &[]) => self.zerocopy = true,
+            (HETERO_NODES, &[]) => self.allows_hetero = true,
+            (NOCKPT, &[]) => self.nockpt = true,
+            (RUN_LOCALLY, &[]) => self.run_locally = true,
+            (NUM_NODES..=RUN_LOCALLY, _) => return Err(size()),
+            _ => return Err(NoteError::Unknown(kind)),
+        }
+        Ok(())
+    }
+
+    /// Adds what a locally run program wrote (see [`write`]).
+    ///
+    /// # Errors
+    /// See [`NoteError`].
+    pub fn add_encoded(&mut self, bytes: &[u8]) -> Result<(), NoteError> {
+        if bytes.len() > MAX_REQUEST_LEN || !bytes.len().is_multiple_of(4) {
+            return Err(NoteError::MalformedRequest);
+        }
+        let all: Vec<u32> =
+            bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let mut rest = all.as_slice();
+        while let [kind, count, tail @ ..] = rest {
+            let words = tail.get(..*count as usize).ok_or(NoteError::MalformedRequest)?;
+            self.add(*kind, words)?;
+            rest = &tail[words.len()..];
+        }
+        if rest.is_empty() { Ok(()) } else { Err(NoteError::MalformedRequest) }
+    }
+
+    fn limit_nodes(&mut self, min: u32, max: u32) -> Result<(), NoteError> {
+        if min.max(1) > max {
+            return Err(NoteError::EmptyNodes(min, max));
+        }
+        let (low, high) = self.nodes;
+        let narrowed = (low.max(min), high.min(max));
+        if narrowed.0 > narrowed.1 {
+            return Err(NoteError::ExclusiveNodes(low, high, min, max));
+        }
+        self.nodes = narrowed;
+        Ok(())
+    }
+
+    fn fix_procs(&mut self, n: u32) -> Result<(), NoteError> {
+        match self.procs {
+            _ if n == 0 => Err(NoteError::NoProcs),
+            Some(other) if other != n => Err(NoteError::ExclusiveProcs(other, n)),
+            _ => {
+                self.procs = Some(n);
+                Ok(())
+            }
+        }
+    }
+
+    /// Both requests at once: what a job of several programs asks for.
+    ///
+    /// # Errors
+    /// The first limit on which they exclude each other.
+    pub fn intersect(&self, other: &Self) -> Result<Self, NoteError> {
+        let mut combined = *self;
+        combined.limit_nodes(other.nodes.0, other.nodes.1)?;
+        if let Some(n) = other.procs {
+            combined.fix_procs(n)?;
+        }
+        combined.uses_libscore |= other.uses_libscore;
+        combined.network_sets = combined.network_sets.max(other.network_sets);
+        combined.zerocopy |= other.zerocopy;
+        combined.allows_hetero &= other.allows_hetero;
+        combined.nockpt |= other.nockpt;
+        combined.run_locally |= other.run_locally;
+        Ok(combined)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn declarations_narrow_each_other() {
+        let mut request = Request::default();
+        request.add(NUM_NODES, &[2, 16]).unwrap();
+        request.add(NUM_NODES, &[4, 64]).unwrap();
+        assert_eq!(request.nodes, (4, 16));
+        assert_eq!(
+            request.add(NUM_NODES, &[17, 20]),
+            Err(NoteError::ExclusiveNodes(4, 16, 17, 20))
+        );
+    }
+
+    #[test]
+    fn a_written_request_round_trips_and_a_cut_one_is_refused() {
+        let mut bytes = Vec::new();
+        write(NUM_NODES, &[2, 8], &mut bytes);
+        write(NOCKPT, &[], &mut bytes);
+        let mut request = Request::default();
+        request.add_encoded(&bytes).unwrap();
+        assert_eq!((request.nodes, request.nockpt), ((2, 8), true));
+        for cut in (1..bytes.len()).filter(|cut| *cut != 16) {
+            assert_eq!(
+                Request::default().add_encoded(&bytes[..cut]),
+                Err(NoteError::MalformedRequest)
+            );
+        }
+        assert_eq!(
+            request.add_encoded(&[0; MAX_REQUEST_LEN + 4]),
+            Err(NoteError::MalformedRequest)
+        );
+    }
+
+    #[test]
+    fn wrong_sizes_and_unknown_types_are_named() {
+        let mut request = Request::default();
+        assert_eq!(request.add(NUM_NODES, &[1]), Err(NoteError::Size(NUM_NODES, 4)));
+        assert_eq!(request.add(99, &[]), Err(NoteError::Unknown(99)));
+        assert_eq!(request.add(NUM_NODES, &[3, 2]), Err(NoteError::EmptyNodes(3, 2)));
+        assert_eq!(request.add(NUM_PROCS, &[0]), Err(NoteError::NoProcs));
+    }
+}

@@ -1,0 +1,154 @@
+//! The bell of a process ([`crate::carea::area::IDLE_NOTIFY`]). The shepherd writes there which change it
+//! wants to hear of. A process that has made this change takes the wish back and rings, once; as
+//! long as nothing is wished for, a change costs it one load more.
+//!
+//! Either the process sees the wish, or the shepherd, who looks once more after it has wished, sees
+//! the change: each stores its own word before it loads the other's (SYNC: bell).
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Nothing is wished for.
+pub const NONE: u32 = 0;
+/// The change: a thread becomes busy, or one that is new says so.
+pub const ON_BUSY: u32 = u32::MAX;
+
+/// The change: the thread of this slot becomes idle, or ends.
+pub fn idle(slot: usize) -> u32 {
+    u32::try_from(slot).map_or(NONE, |slot| slot.wrapping_add(1))
+}
+
+/// By the shepherd. Only what it looks at afterwards counts.
+pub fn arm(word: &AtomicU32, change: u32) {
+    word.store(change, Ordering::SeqCst);
+    // SYNC: bell
+    fence(Ordering::SeqCst);
+}
+
+/// By the process, after a change that it has stored sequentially consistent: whether it has to
+/// ring, which is true once for each wish.
+pub fn take_if_armed(word: &AtomicU32, change: u32) -> bool {
+    if cfg!(loom) {
+        // Loom takes sequentially consistent loads and stores for weaker ones.
+        fence(Ordering::SeqCst);
+    }
+    // SYNC: bell
+    word.load(Ordering::SeqCst) == change && disarm(word, change)
+}
+
+#[cold]
+fn disarm(word: &AtomicU32, change: u32) -> bool {
+    word.compare_exchange(change, NONE, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+/// By a process that could not ring: the next change may be rung for, unless something else is
+/// wished for by then.
+pub fn rearm(word: &AtomicU32, change: u32) {
+    let _ = word.compare_exchange(NONE, change, Ordering::SeqCst, Ordering::Relaxed);
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+    use loom::thread;
+
+    const IS_IDLE: u32 = 1;
+
+    #[derive(Default)]
+    struct Process {
+        notify: AtomicU32,
+        state: AtomicU32,
+        busy_transitions: AtomicU64,
+        notified: AtomicU32,
+    }
+
+    impl Process {
+        fn notify_if_armed(&self, change: u32) {
+            if take_if_armed(&self.notify, change) {
+                self.notified.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+
+        fn become_idle(&self) {
+            self.state.store(IS_IDLE, Ordering::SeqCst);
+            self.notify_if_armed(idle(0));
+        }
+
+        fn become_busy(&self) {
+            self.state.store(0, Ordering::Release);
+            self.busy_transitions.fetch_add(1, Ordering::SeqCst);
+            self.notify_if_armed(ON_BUSY);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_becomes_idle_is_seen_or_notifies() {
+        loom::model(|| {
+            let process = Arc::new(Process::default());
+            let shared = Arc::clone(&process);
+            let thread = thread::spawn(move || shared.become_idle());
+            arm(&process.notify, idle(0));
+            let seen = process.state.load(Ordering::Acquire) == IS_IDLE;
+            thread.join().unwrap();
+            assert!(seen || process.notified.load(Ordering::SeqCst) == 1);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_becomes_busy_is_seen_or_notifies_even_if_idle_again() {
+        loom::model(|| {
+            let process = Arc::new(Process::default());
+            process.state.store(IS_IDLE, Ordering::SeqCst);
+            let shared = Arc::clone(&process);
+            let thread = thread::spawn(move || {
+                shared.become_busy();
+                shared.become_idle();
+            });
+            arm(&process.notify, ON_BUSY);
+            let busy_transitions = process.busy_transitions.load(Ordering::SeqCst);
+            let is_idle = process.state.load(Ordering::Acquire) == IS_IDLE;
+            thread.join().unwrap();
+            let notified = process.notified.load(Ordering::SeqCst) == 1;
+            assert!(busy_transitions > 0 || !is_idle || notified);
+        });
+    }
+
+    #[test]
+    fn an_armed_change_notifies_once() {
+        loom::model(|| {
+            let process = Arc::new(Process::default());
+            arm(&process.notify, ON_BUSY);
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let shared = Arc::clone(&process);
+                    thread::spawn(move || shared.notify_if_armed(ON_BUSY))
+                })
+                .collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            assert_eq!(process.notified.load(Ordering::SeqCst), 1);
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_armed_change_notifies() {
+        let word = AtomicU32::new(NONE);
+        assert!(!take_if_armed(&word, ON_BUSY) && !take_if_armed(&word, idle(0)));
+        arm(&word, idle(3));
+        assert!(!take_if_armed(&word, ON_BUSY) && !take_if_armed(&word, idle(2)));
+        assert!(take_if_armed(&word, idle(3)) && !take_if_armed(&word, idle(3)));
+        rearm(&word, idle(3));
+        assert!(take_if_armed(&word, idle(3)));
+        arm(&word, ON_BUSY);
+        rearm(&word, idle(3));
+        assert!(take_if_armed(&word, ON_BUSY), "a newer wish stands");
+    }
+}

@@ -1,0 +1,136 @@
+//! Where a job runs: its hosts in order, each with its block of nodes.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::peer_message::Incarnation;
+
+/// The hosts of a job, in order, and which of them the receiver is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The receiver.
+    pub self_host: u32,
+    /// Distinguishes the job from all others that ever had its number: what was said of those is
+    /// not meant for it.
+    pub job_incarnation: u64,
+    /// All hosts.
+    pub hosts: Vec<HostPlacement>,
+}
+
+/// One host of a job, with the block of nodes that run there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPlacement {
+    /// The host's name.
+    pub name: String,
+    /// Where its daemon listens; none when there is no other host.
+    pub address: Option<SocketAddr>,
+    /// The daemon that is meant: one that has begun anew since must not run it. None when there is
+    /// no other host.
+    pub incarnation: Option<Incarnation>,
+    /// The first node there.
+    pub first_node: u32,
+    /// Nodes there.
+    pub nodes: u32,
+}
+
+impl HostPlacement {
+    /// The nodes there.
+    pub fn node_range(&self) -> Range<u32> {
+        self.first_node..self.first_node.saturating_add(self.nodes)
+    }
+}
+
+impl Placement {
+    /// Hosts in order: name, which daemon and where it listens, nodes.
+    pub fn new(
+        job_incarnation: u64,
+        hosts: impl IntoIterator<Item = (String, Option<(SocketAddr, Incarnation)>, u32)>,
+    ) -> Self {
+        let mut next = 0u32;
+        let host_placement =
+            |(name, daemon, nodes): (String, Option<(SocketAddr, Incarnation)>, u32)| {
+                let first_node = next;
+                next = next.saturating_add(nodes);
+                let (address, incarnation) = daemon.unzip();
+                HostPlacement { name, address, incarnation, first_node, nodes }
+            };
+        Self {
+            self_host: 0,
+            job_incarnation,
+            hosts: hosts.into_iter().map(host_placement).collect(),
+        }
+    }
+
+    /// Nodes of every parallel process.
+    pub fn nodes(&self) -> u32 {
+        self.hosts.last().map_or(0, |last| last.node_range().end)
+    }
+
+    /// The receiver's own place.
+    pub fn self_placement(&self) -> Option<&HostPlacement> {
+        self.hosts.get(self.self_host as usize)
+    }
+
+    /// The host where a node runs.
+    pub fn host_of(&self, node: u32) -> Option<u32> {
+        let after = self.hosts.partition_point(|host| host.first_node <= node);
+        let index = after.checked_sub(1)?;
+        self.hosts[index].node_range().contains(&node).then_some(index as u32)
+    }
+
+    /// Why this cannot be the placement of any job, if so: it came from elsewhere.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let mut next = 0;
+        for host in &self.hosts {
+            if host.first_node != next || host.nodes == 0 || host.nodes > crate::MAX_NODES {
+                return Err("the hosts' nodes do not follow each other");
+            }
+            next = host.node_range().end;
+        }
+        match self.self_placement() {
+            Some(_) if next <= crate::MAX_NODES => Ok(()),
+            Some(_) => Err("there are too many nodes"),
+            None => Err("this host is not among the job's"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placement(nodes: &[u32]) -> Placement {
+        Placement::new(0, nodes.iter().map(|nodes| ("h".to_owned(), None, *nodes)))
+    }
+
+    #[test]
+    fn every_node_has_its_host() {
+        for blocks in [&[1][..], &[9], &[2, 2, 2, 2], &[3, 1, 2], &[1; 100]] {
+            let placement = placement(blocks);
+            assert_eq!((placement.check(), placement.nodes()), (Ok(()), blocks.iter().sum()));
+            for node in 0..placement.nodes() {
+                let host = placement.host_of(node).unwrap();
+                assert!(placement.hosts[host as usize].node_range().contains(&node));
+            }
+            assert_eq!(placement.host_of(placement.nodes()), None);
+        }
+    }
+
+    #[test]
+    fn a_placement_with_gaps_or_without_the_receiver_is_refused() {
+        let mut absent = placement(&[2, 2, 2]);
+        absent.self_host = 3;
+        let mut gap = placement(&[2, 2, 2]);
+        gap.hosts[1].first_node = 3;
+        let mut many = placement(&[2, 2, 2]);
+        many.hosts[2].nodes = u32::MAX;
+        for wrong in [absent, gap, many, placement(&[2, 0, 2]), placement(&[])] {
+            assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What a job is: hosts, stages, programs, files. scrun makes it from its command line.
+
+use serde::{Deserialize, Serialize};
+
+use crate::network::HostNetwork;
+
+/// A parallel job: stages run one after the other (`::`), each a pipeline (`==`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// The hosts in the order of their nodes: each has a block of consecutive ones. At least one.
+    pub hosts: Vec<HostSpec>,
+    /// Stages in order; at least one.
+    pub stages: Vec<StageSpec>,
+    /// scrun's environment as NAME=VALUE bytes.
+    pub environment: Vec<EnvVar>,
+    /// scrun's working directory.
+    pub directory: OsBytes,
+    /// scrun's umask.
+    pub umask: u32,
+    /// All options as given, leftmost first: what `score_get_opt` looks in.
+    pub options: Vec<(String, Option<String>)>,
+    /// Whether Finished shall carry per-node figures (`stat`).
+    pub statistics: bool,
+    /// Whether scrun's standard input is to be asked for at all.
+    pub reads_stdin: bool,
+    /// Each node of a program that is none of SCore's is a command of its own, as those of scout:
+    /// what becomes of it ends no other, and is told by [`super::JobEnd::usage`] alone.
+    pub independent_nodes: bool,
+    /// Names of the networks, one for each network set ([`crate::network::choose`]); to a scored
+    /// that chooses the hosts: those that the user has named.
+    pub networks: Vec<String>,
+    /// How many network sets the programs ask for (SCORE_RSRC_NUM_NETS).
+    pub network_sets: u32,
+}
+
+impl JobSpec {
+    /// Nodes of every parallel process.
+    pub fn nodes(&self) -> u32 {
+        self.hosts.iter().fold(0, |sum, host| sum.saturating_add(host.procs))
+    }
+
+    /// Where a node lives; a node that is none of the job's gets a seat on no host.
+    pub fn location_of(&self, node: u32) -> NodeLocation {
+        let mut process = node;
+        for (host, spec) in (0..).zip(&self.hosts) {
+            if process < spec.procs {
+                return NodeLocation { host, process, procs: spec.procs };
+            }
+            process -= spec.procs;
+        }
+        NodeLocation {
+            host: u32::try_from(self.hosts.len()).unwrap_or(u32::MAX),
+            process: 0,
+            procs: 0,
+        }
+    }
+
+    /// The nodes of a host.
+    pub fn nodes_of_host(&self, host: usize) -> std::ops::Range<u32> {
+        let before = self.hosts.iter().take(host);
+        let first = before.fold(0u32, |sum, host| sum.saturating_add(host.procs));
+        let procs = self.hosts.get(host).map_or(0, |host| host.procs);
+        first..first.saturating_add(procs)
+    }
+}
+
+/// A host of a job, as scrun or the server has chosen it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostSpec {
+    /// Its name: that of scorehosts.db, and that users read.
+    pub name: String,
+    /// What to dial, a name or an address; empty unless [`HostKind::Remote`].
+    pub address: String,
+    /// What it is, seen from where the job was submitted.
+    pub kind: HostKind,
+    /// Its processors; 0 where nobody knows.
+    pub processors: u32,
+    /// Processes of every parallel process on it.
+    pub procs: u32,
+    /// The networks that it is said to be on.
+    pub networks: Vec<HostNetwork>,
+}
+
+impl HostSpec {
+    /// The machine that the job is submitted on, with so many processes.
+    pub fn local(procs: u32) -> Self {
+        let (name, address) = (String::new(), String::new());
+        let networks = Vec::new();
+        Self { name, address, kind: HostKind::Local, processors: 0, procs, networks }
+    }
+}
+
+/// What a host is, seen from where the job was submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostKind {
+    /// That machine itself.
+    Local,
+    /// A virtual host on it (`local:N`).
+    Virtual,
+    /// Another machine.
+    Remote,
+}
+
+/// Where a node of a job lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeLocation {
+    /// Index of its host.
+    pub host: u32,
+    /// Its number among the processes of that host.
+    pub process: u32,
+    /// Processes on that host.
+    pub procs: u32,
+}
+
+/// Bytes that the operating system gave: a path or an argument, not necessarily UTF-8.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OsBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+impl std::fmt::Debug for OsBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// One NAME=VALUE string.
+pub type EnvVar = OsBytes;
+
+/// A pipeline: parallel processes whose equal node numbers are joined by pipes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageSpec {
+    /// From left to right; at least one.
+    pub elements: Vec<ElementSpec>,
+}
+
+/// One parallel process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ElementSpec {
+    /// What scrun resolved the program's name to: absolute path of the executable.
+    pub path: OsBytes,
+    /// Arguments, argv[0] included.
+    pub args: Vec<OsBytes>,
+    /// Standard input, for the first element of a stage.
+    pub input: Input,
+    /// Standard output, for the last element of a stage.
+    pub output: Output,
+    /// What kind of program it is.
+    pub kind: ProgramKind,
+    /// What the file at `path` holds, where it has to travel: for jobs of several hosts.
+    pub digest: Option<FileDigest>,
+}
+
+/// What a file holds: known by its hash, fetched by [`super::ServerMessage::FileRequest`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileDigest {
+    /// BLAKE3.
+    pub hash: ContentHash,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A BLAKE3 hash.
+pub type ContentHash = [u8; 32];
+
+/// What scrun found a program to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProgramKind {
+    /// It carries libscore's note: it must reach score_initialize. Starts in scrun's directory.
+    Score,
+    /// Any other program, a script included: starts on every node, in the job's directory.
+    Plain,
+    /// The built-in `system`: path and args are those of the sequential program, looked up in
+    /// PATH by each host; in the job's directory.
+    System {
+        /// `-host`: only the first process of each host runs it.
+        per_host: bool,
+    },
+}
+
+/// Where a stage reads from (manual, table 1.5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    /// Node 0: scrun's standard input (first stage) or /dev/null; others /dev/null. Or the pipe.
+    Default,
+    /// `:= FILE`: every process opens the name.
+    File(FileName),
+}
+
+/// Where a stage writes to (manual, table 1.5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Output {
+    /// Merged into scrun's standard output, or the pipe.
+    Default,
+    /// `=: FILE` or, appending, `=:: FILE`.
+    File {
+        /// The file.
+        name: FileName,
+        /// `=::`.
+        append: bool,
+    },
+}
+
+/// A file on a compute host: a base name (in the job's directory) or an absolute path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileName(pub OsBytes);
+
+impl FileName {
+    /// Whether the name is an absolute path; otherwise it has no `/` at all.
+    pub fn is_absolute(&self) -> bool {
+        self.0.0.first() == Some(&b'/')
+    }
+
+    /// Why the name cannot be used, if so (manual, scrun(1), INPUT/OUTPUT REDIRECTION).
+    pub fn invalid_reason(&self) -> Option<&'static str> {
+        let bytes = &self.0.0;
+        if bytes.is_empty() {
+            Some("the file name is empty")
+        } else if bytes.contains(&0) {
+            Some("the file name holds a NUL byte")
+        } else if !self.is_absolute() && bytes.contains(&b'/') {
+            Some("a file name is a base name or an absolute path, never a relative path")
+        } else if bytes == b"." || bytes == b".." {
+            Some("the file name is a directory")
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(procs: &[u32]) -> JobSpec {
+        JobSpec {
+            hosts: procs.iter().map(|procs| HostSpec::local(*procs)).collect(),
+            stages: Vec::new(),
+            environment: Vec::new(),
+            directory: OsBytes(Vec::new()),
+            umask: 0,
+            options: Vec::new(),
+            statistics: false,
+            reads_stdin: false,
+            independent_nodes: false,
+            networks: Vec::new(),
+            network_sets: 0,
+        }
+    }
+
+    #[test]
+    fn host_blocks_and_node_locations_agree() {
+        let spec = spec(&[3, 0, 2, 1]);
+        assert_eq!(spec.nodes(), 6);
+        for host in 0..4 {
+            for (process, node) in (0..).zip(spec.nodes_of_host(host)) {
+                let procs = spec.hosts[host].procs;
+                assert_eq!(
+                    spec.location_of(node),
+                    NodeLocation { host: host as u32, process, procs }
+                );
+            }
+        }
+        assert_eq!(spec.nodes_of_host(3), 5..6);
+    }
+
+    #[test]
+    fn a_node_or_host_outside_the_job_has_no_location() {
+        let spec = spec(&[u32::MAX, 2]);
+        assert_eq!(spec.nodes(), u32::MAX);
+        assert_eq!(spec.location_of(u32::MAX), NodeLocation { host: 1, process: 0, procs: 2 });
+        assert_eq!(self::spec(&[2]).location_of(2), NodeLocation { host: 1, process: 0, procs: 0 });
+        assert_eq!(self::spec(&[]).location_of(0), NodeLocation { host: 0, process: 0, procs: 0 });
+        assert!(self::spec(&[2]).nodes_of_host(7).is_empty());
+    }
+}

@@ -1,0 +1,221 @@
+//! Frames of remote memory over PM/Ethernet: what packets of [`crate::packet_header::PacketKind::Remote`] carry.
+//! 16 bytes, little-endian, and what belongs to them. `docs/ethernet.md` has the table.
+//!
+//! An origin writes by a chain of [`Frame::WriteData`], which [`Frame::WriteAck`] answers; it reads by
+//! [`Frame::ReadRequest`], which a chain of [`Frame::ReadResponse`] answers. Frames of one pair of nodes arrive
+//! once and in order: so what follows a frame of a chain goes without these 16 bytes
+//! ([`More`](crate::packet_header::PacketKind::Continuation)), but for the last of the chain. Where bytes were lost
+//! ([`Lost`](crate::packet_header::PacketKind::PayloadLost)) what follows belongs nowhere, until the next frame.
+
+use crate::packet_header::PACKET_HEADER_LEN;
+
+/// Bytes before those of the user.
+pub const RMA_HEADER_LEN: usize = 16;
+/// The longest frame that has none of the user's.
+pub const MAX_RMA_HEADER_LEN: usize = RMA_HEADER_LEN + 8;
+
+/// Flag: the last one of its chain.
+const LAST: u8 = 1;
+/// Flag: the operation has failed.
+const FAILED: u8 = 2;
+
+/// What a frame says. `number` is the origin's number of the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// Bytes to be written at `handle`. The last one may have none: the origin's have failed.
+    WriteData {
+        /// Of the operation.
+        number: u32,
+        /// Nothing follows.
+        last: bool,
+        /// Where the first byte goes.
+        handle: u64,
+    },
+    /// All pieces of a write have been looked at.
+    WriteAck {
+        /// Of the operation.
+        number: u32,
+        /// Not all bytes have been written.
+        failed: bool,
+    },
+    /// So many bytes at `handle` are wanted.
+    ReadRequest {
+        /// Of the operation.
+        number: u32,
+        /// The first byte.
+        handle: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Bytes that were asked for.
+    ReadResponse {
+        /// Of the operation.
+        number: u32,
+        /// Nothing follows.
+        last: bool,
+        /// Nothing follows, and these bytes cannot be had: there are none.
+        failed: bool,
+        /// How many bytes were before these.
+        offset: u64,
+    },
+}
+
+fn read_u64(bytes: &[u8], offset: usize) -> Option<u64> {
+    bytes.get(offset..offset + 8)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+impl Frame {
+    /// Reads the frame at the front of a payload of `len` bytes, of which `head` has the first
+    /// [`MAX_HEADER_LEN`] or all; answers it and how many bytes of the user's follow [`HEADER_LEN`]. None: no
+    /// frame.
+    pub fn parse(header: &[u8], len: usize) -> Option<(Frame, usize)> {
+        let &[kind, flags, 0, 0, a, b, c, d, ..] = header else { return None };
+        let (number, position) = (u32::from_le_bytes([a, b, c, d]), read_u64(header, 8)?);
+        let data_len = len.checked_sub(RMA_HEADER_LEN)?;
+        let (last, failed) = (flags & LAST != 0, flags & FAILED != 0);
+        if flags & !(LAST | FAILED) != 0 {
+            return None;
+        }
+        match kind {
+            1 if !failed && (data_len > 0 || last) => {
+                Some((Frame::WriteData { number, last, handle: position }, data_len))
+            }
+            2 if last && data_len == 0 && position == 0 => {
+                Some((Frame::WriteAck { number, failed }, 0))
+            }
+            3 if last && !failed && data_len == 8 => Some((
+                Frame::ReadRequest {
+                    number,
+                    handle: position,
+                    len: read_u64(header, RMA_HEADER_LEN)?,
+                },
+                0,
+            )),
+            4 if failed == (data_len == 0) && (last || !failed) => {
+                Some((Frame::ReadResponse { number, last, failed, offset: position }, data_len))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the bytes behind the `bytes` of this one go. None: nothing follows them.
+    pub fn continuation(self, data_len: usize) -> Option<Frame> {
+        let advance = |position: u64| position.wrapping_add(data_len as u64);
+        match self {
+            Frame::WriteData { number, last: false, handle } => {
+                Some(Frame::WriteData { number, last: false, handle: advance(handle) })
+            }
+            Frame::ReadResponse { number, last: false, failed, offset } => {
+                Some(Frame::ReadResponse { number, last: false, failed, offset: advance(offset) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes the frame; answers how many bytes it takes.
+    pub fn encode(&self, out: &mut [u8; MAX_RMA_HEADER_LEN]) -> usize {
+        let (kind, last, failed, number, position) = match *self {
+            Frame::WriteData { number, last, handle } => (1, last, false, number, handle),
+            Frame::WriteAck { number, failed } => (2, true, failed, number, 0),
+            Frame::ReadRequest { number, handle, .. } => (3, true, false, number, handle),
+            Frame::ReadResponse { number, last, failed, offset } => {
+                (4, last, failed, number, offset)
+            }
+        };
+        let flags = if last { LAST } else { 0 } | if failed { FAILED } else { 0 };
+        out[..4].copy_from_slice(&[kind, flags, 0, 0]);
+        out[4..8].copy_from_slice(&number.to_le_bytes());
+        out[8..16].copy_from_slice(&position.to_le_bytes());
+        if let Frame::ReadRequest { len, .. } = self {
+            out[RMA_HEADER_LEN..].copy_from_slice(&len.to_le_bytes());
+            return MAX_RMA_HEADER_LEN;
+        }
+        RMA_HEADER_LEN
+    }
+}
+
+/// Fuzzing entry: a packet of this kind, whose header was accepted, with `len` bytes of payload.
+///
+/// # Panics
+/// When a frame that was accepted does not read the same once it is written out again.
+pub(crate) fn fuzz(packet: &[u8], len: usize) {
+    let payload = &packet[PACKET_HEADER_LEN..PACKET_HEADER_LEN + len];
+    let Some((frame, data_len)) = Frame::parse(payload, len) else { return };
+    let mut encoded = [0; MAX_RMA_HEADER_LEN];
+    let written = frame.encode(&mut encoded);
+    assert_eq!(encoded[..written], payload[..written]);
+    assert_eq!(written + data_len, len);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frames() -> [(Frame, usize); 7] {
+        let (number, handle) = (0x0403_0201, 0x1817_1615_1413_1211);
+        [
+            (Frame::WriteData { number, last: false, handle }, 1390),
+            (Frame::WriteData { number, last: true, handle }, 0),
+            (Frame::WriteAck { number, failed: true }, 0),
+            (Frame::WriteAck { number, failed: false }, 0),
+            (Frame::ReadRequest { number, handle, len: 1 << 30 }, 0),
+            (Frame::ReadResponse { number, last: true, failed: false, offset: 9 }, 8),
+            (Frame::ReadResponse { number, last: true, failed: true, offset: 9 }, 0),
+        ]
+    }
+
+    #[test]
+    fn frames_read_as_they_were_written_and_their_bytes_are_fixed() {
+        for (frame, data_len) in frames() {
+            let mut header = [0; MAX_RMA_HEADER_LEN];
+            let written = frame.encode(&mut header);
+            assert_eq!(
+                Frame::parse(&header[..written], written + data_len),
+                Some((frame, data_len))
+            );
+        }
+        let mut header = [0xaa; MAX_RMA_HEADER_LEN];
+        assert_eq!(frames()[4].0.encode(&mut header), MAX_RMA_HEADER_LEN);
+        let read_request = [3, 1, 0, 0, 1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18];
+        assert_eq!(header[..RMA_HEADER_LEN], read_request);
+        assert_eq!(header[RMA_HEADER_LEN..], [0, 0, 0, 64, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_contradictory_frame_is_rejected() {
+        let with = |frame: usize, offset: usize, byte: u8, len: usize| {
+            let mut header = [0; MAX_RMA_HEADER_LEN];
+            frames()[frame].0.encode(&mut header);
+            header[offset] = byte;
+            Frame::parse(&header, len)
+        };
+        assert_eq!(with(0, 0, 0, 40), None, "no such kind");
+        assert_eq!(with(0, 0, 5, 40), None, "no such kind");
+        assert_eq!(with(0, 1, 4, 40), None, "no such flag");
+        assert_eq!(with(0, 1, 2, 40), None, "a write that has failed has no bytes");
+        assert_eq!(with(0, 2, 1, 40), None, "reserved");
+        assert_eq!(with(0, 1, 0, RMA_HEADER_LEN), None, "an empty piece that is not the last");
+        assert_eq!(with(0, 1, 0, RMA_HEADER_LEN - 1), None, "shorter than a head");
+        assert_eq!(with(2, 0, 2, RMA_HEADER_LEN + 1), None, "bytes behind what has none");
+        assert_eq!(with(4, 0, 3, RMA_HEADER_LEN), None, "asks for nothing");
+        assert_eq!(with(5, 1, 1, RMA_HEADER_LEN), None, "no data, and no failure");
+        assert_eq!(with(6, 1, 2, RMA_HEADER_LEN), None, "goes on after a failure");
+        assert_eq!(Frame::parse(&[1, 1, 0, 0, 0, 0, 0], 40), None, "cut off");
+        assert_eq!(Frame::parse(&[0; RMA_HEADER_LEN], RMA_HEADER_LEN), None, "in place of a piece");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_parser_panic(
+            mut packet in proptest::collection::vec(any::<u8>(), PACKET_HEADER_LEN..PACKET_HEADER_LEN + 60),
+            what in 0u8..6, flags in 0u8..5
+        ) {
+            let len = packet.len() - PACKET_HEADER_LEN;
+            if len >= 4 {
+                packet[PACKET_HEADER_LEN..PACKET_HEADER_LEN + 4].copy_from_slice(&[what, flags, 0, 0]);
+            }
+            fuzz(&packet, len);
+        }
+    }
+}

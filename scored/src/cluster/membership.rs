@@ -1,0 +1,425 @@
+//! Membership: who is there, under which parent, and who is given up.
+//!
+//! | standing | meaning | left by |
+//! |---|---|---|
+//! | Absent | never here, or it went before it was taken in | Join, Joined |
+//! | Placing | it has asked for a parent and was told one | Joined: Up; time: Down or Absent |
+//! | Up | a parent holds a link to it | Lost, Unlinked, Join: it has no parent |
+//! | Suspect | its link, or one above it, was lost | Join, Joined; time: Down |
+//! | Down | given up; its jobs are ended | Join under a new incarnation |
+//!
+//! An incarnation that was given up is never taken in again: it is told to clean up and to come
+//! back under a new one.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use score_proto::nodeset::NodeSet;
+use score_proto::peer_message::{
+    ChildLost, DaemonInfo, Heartbeat, HostId, Incarnation, JoinRequest, ParentAssignment,
+    PeerMessage, SERVER,
+};
+use score_tree::range_tree::Subtree;
+
+use super::server::ServerState;
+use super::{ClusterAction, HostConfig, MonotonicTime};
+
+/// Incarnations of a host that are remembered as given up.
+const MAX_FENCED_INCARNATIONS: usize = 8;
+/// A host that was not reported for so many times the limit of silence is lost. A report rises by
+/// one level at each beat, a third of that limit.
+const LOST_AFTER_SILENCE_LIMITS: u32 = 4;
+/// Hosts that are moved to a nearer parent in one step at most.
+const REBALANCE_BATCH: usize = 64;
+
+/// A host.
+#[derive(Debug)]
+pub struct ClusterHost {
+    pub config: HostConfig,
+    state: HostState,
+    /// Its daemon, unless it is Absent.
+    pub member: Option<DaemonInfo>,
+    parent: HostId,
+    /// When its parent has reported it last.
+    last_reported_at: MonotonicTime,
+    /// It could not reach this parent: only those above are offered.
+    unreachable_parent: Option<HostId>,
+    /// Incarnations that were given up.
+    fenced: VecDeque<Incarnation>,
+    /// Slots that jobs have, in all rows.
+    pub used_slots: u32,
+    /// Bytes of memory that are promised to jobs.
+    pub promised_memory: u64,
+}
+
+#[derive(Debug)]
+enum HostState {
+    Absent,
+    /// `kept`: it was Up before under this incarnation, and may run jobs.
+    Joining {
+        deadline: MonotonicTime,
+        was_up: bool,
+    },
+    Up,
+    Suspect {
+        deadline: MonotonicTime,
+        reason: String,
+    },
+    Down,
+}
+
+impl ClusterHost {
+    pub fn new(config: HostConfig) -> Self {
+        Self {
+            config,
+            state: HostState::Absent,
+            member: None,
+            parent: SERVER,
+            last_reported_at: MonotonicTime::ZERO,
+            unreachable_parent: None,
+            fenced: VecDeque::new(),
+            used_slots: 0,
+            promised_memory: 0,
+        }
+    }
+
+    /// A job has its share here from now on.
+    pub fn allocate(&mut self, procs: u32, memory: u64) {
+        self.used_slots += procs;
+        self.promised_memory += memory;
+    }
+
+    /// It holds nothing here any more.
+    pub fn release(&mut self, procs: u32, memory: u64) {
+        self.used_slots -= procs;
+        self.promised_memory -= memory;
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, HostState::Up)
+    }
+
+    /// Whether its jobs are still counted on.
+    fn may_have_jobs(&self) -> bool {
+        match self.state {
+            HostState::Absent | HostState::Down => false,
+            HostState::Joining { was_up, .. } => was_up,
+            HostState::Up | HostState::Suspect { .. } => true,
+        }
+    }
+
+    /// Whether it can be a parent, soon at least.
+    fn can_be_parent(&self) -> bool {
+        matches!(self.state, HostState::Up | HostState::Joining { .. })
+    }
+
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        match self.state {
+            HostState::Joining { deadline, .. } | HostState::Suspect { deadline, .. } => {
+                Some(deadline)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl ServerState {
+    /// The nearest ancestor in the tree that is there.
+    fn parent_for(&self, host: HostId) -> HostId {
+        let avoid = self.hosts[host as usize].unreachable_parent.unwrap_or(HostId::MAX);
+        let ancestors = Subtree::whole(self.hosts.len() as u32).ancestors(host);
+        let is_candidate =
+            |ancestor: &HostId| *ancestor < avoid && self.hosts[*ancestor as usize].can_be_parent();
+        ancestors.into_iter().rev().find(is_candidate).unwrap_or(SERVER)
+    }
+
+    fn is_ancestor(&self, ancestor: HostId, host: HostId) -> bool {
+        Subtree::whole(self.hosts.len() as u32).ancestors(host).contains(&ancestor)
+    }
+
+    /// Whether this daemon has to clean up before it can be taken in.
+    fn must_reset(
+        &mut self,
+        host: HostId,
+        incarnation: Incarnation,
+        server: Option<Incarnation>,
+    ) -> bool {
+        let is_other_server = server.is_some_and(|server| server != self.config.server_incarnation);
+        let is_fenced = self.hosts[host as usize].fenced.contains(&incarnation);
+        if is_other_server || is_fenced {
+            let reason = if is_other_server {
+                "what it runs is of a server that is no more".to_owned()
+            } else {
+                "it was given up".to_owned()
+            };
+            self.send(host, PeerMessage::Reset { incarnation, reason });
+        }
+        is_other_server || is_fenced
+    }
+
+    pub(super) fn on_join(&mut self, join: JoinRequest, now: MonotonicTime) {
+        let Some(host) = self.host_named(&join.name).filter(|host| *host != SERVER) else {
+            let name: String = join.name.chars().take(100).collect();
+            return self.log(format!("{name:?} wants to join and is no host of this cluster"));
+        };
+        if self.must_reset(host, join.incarnation, join.server_incarnation) {
+            return;
+        }
+        let deadline = now + self.config.times.silence + self.config.times.grace;
+        let was_up = self.hosts[host as usize].is_up();
+        let found = &mut self.hosts[host as usize];
+        let mut same_incarnation = false;
+        if let Some(known) = found.member.as_mut().filter(|m| m.incarnation == join.incarnation) {
+            if join.attach_seq < known.attach_seq {
+                // It has found a parent since.
+                return;
+            }
+            (known.attach_seq, same_incarnation) = (join.attach_seq, true);
+        }
+        if !same_incarnation && !found.may_have_jobs() {
+            let JoinRequest {
+                incarnation,
+                address,
+                server_incarnation: server,
+                attach_seq: attach,
+                ..
+            } = join;
+            found.member = Some(DaemonInfo {
+                host,
+                incarnation,
+                address,
+                server_incarnation: server,
+                attach_seq: attach,
+                memory: 0,
+            });
+            found.state = HostState::Joining { deadline, was_up: false };
+            found.unreachable_parent = None;
+            same_incarnation = true;
+        } else if same_incarnation {
+            found.state = HostState::Joining { deadline, was_up: found.may_have_jobs() };
+        }
+        // Another incarnation than the one that is here: it is believed when it has a parent.
+        if let Some(unreachable) = join.unreachable_parent.filter(|without| *without != SERVER) {
+            found.unreachable_parent =
+                Some(unreachable.min(found.unreachable_parent.unwrap_or(HostId::MAX)));
+        }
+        if same_incarnation && was_up {
+            self.suspect_descendants(host, self.config.times.silence, now);
+        }
+        self.assign_parent(host);
+    }
+
+    fn assign_parent(&mut self, host: HostId) {
+        let parent = self.parent_for(host);
+        let address = self.address(parent);
+        let assignment = ParentAssignment {
+            host,
+            server_incarnation: self.config.server_incarnation,
+            parent,
+            parent_address: address,
+        };
+        self.send(host, PeerMessage::AssignParent(assignment));
+    }
+
+    /// A parent, or the server itself, has taken this daemon as its child.
+    pub(super) fn on_joined(&mut self, member: DaemonInfo, parent: HostId, now: MonotonicTime) {
+        let host = member.host;
+        let is_host = host != SERVER && (host as usize) < self.hosts.len();
+        if !is_host || !self.is_ancestor(parent, host) {
+            return self.log(format!("host {host} cannot be a child of host {parent}"));
+        }
+        if self.must_reset(host, member.incarnation, member.server_incarnation) {
+            return;
+        }
+        let found = &self.hosts[host as usize];
+        let known = found.member.as_ref().filter(|known| known.incarnation == member.incarnation);
+        if known.is_some_and(|known| known.attach_seq >= member.attach_seq) {
+            return;
+        }
+        if known.is_none() && found.may_have_jobs() {
+            let old_incarnation = self.incarnation(host).unwrap_or_default();
+            self.declare_down(host, "its scored was started anew", now);
+            // If it is the other one that lives, this tells it.
+            let reason = "another scored of this host has joined".to_owned();
+            self.send(host, PeerMessage::Reset { incarnation: old_incarnation, reason });
+        }
+        let (incarnation, found) = (member.incarnation, &mut self.hosts[host as usize]);
+        let is_new = !found.may_have_jobs();
+        found.member = Some(member);
+        found.state = HostState::Up;
+        found.parent = parent;
+        found.last_reported_at = now;
+        if is_new {
+            found.unreachable_parent = None;
+            // Who could not reach its predecessor may try again.
+            for other in
+                self.hosts.iter_mut().filter(|other| other.unreachable_parent == Some(host))
+            {
+                other.unreachable_parent = None;
+            }
+            self.actions.push(ClusterAction::HostUp { host, incarnation });
+        }
+        (self.needs_rebalance, self.needs_scheduling) = (true, true);
+    }
+
+    pub(super) fn on_lost(&mut self, lost: ChildLost, now: MonotonicTime) {
+        let Some(found) = self.hosts.get(lost.host as usize) else { return };
+        let known = found.member.as_ref();
+        let is_current = known.is_some_and(|member| {
+            member.incarnation == lost.incarnation && member.attach_seq == lost.attach_seq
+        });
+        if is_current && found.is_up() {
+            self.mark_suspect(lost.host, lost.reason, now);
+        }
+    }
+
+    pub(super) fn on_link_lost(&mut self, host: HostId, reason: String, now: MonotonicTime) {
+        let Some(found) = self.hosts.get(host as usize) else { return };
+        if found.is_up() && found.parent == SERVER {
+            self.mark_suspect(host, reason, now);
+        }
+    }
+
+    pub(super) fn on_present(&mut self, hosts: &NodeSet, now: MonotonicTime) {
+        for host in hosts.iter() {
+            let Some(found) = self.hosts.get_mut(host as usize) else { break };
+            found.last_reported_at = now;
+        }
+    }
+
+    fn mark_suspect(&mut self, host: HostId, reason: String, now: MonotonicTime) {
+        let name = self.name(host).to_owned();
+        self.log(format!("host {name} is lost: {reason}"));
+        let deadline = now + self.config.times.grace;
+        self.hosts[host as usize].state = HostState::Suspect { deadline, reason };
+        self.suspect_descendants(host, self.config.times.silence, now);
+    }
+
+    /// Who has this host above it has lost its parent, or soon will, after so long: each dials for
+    /// itself.
+    fn suspect_descendants(&mut self, host: HostId, detection_time: Duration, now: MonotonicTime) {
+        let deadline = now + detection_time + self.config.times.grace;
+        let name = self.name(host).to_owned();
+        let mut is_descendant = vec![false; self.hosts.len()];
+        is_descendant[host as usize] = true;
+        // A parent has a smaller number than its children.
+        for index in host as usize + 1..self.hosts.len() {
+            let found = &mut self.hosts[index];
+            if is_descendant[found.parent as usize] && found.is_up() {
+                is_descendant[index] = true;
+                let reason = format!("it did not dial again after {name}, its parent, was lost");
+                found.state = HostState::Suspect { deadline, reason };
+            }
+        }
+    }
+
+    /// Ends everything that counts on this incarnation of the host.
+    fn declare_down(&mut self, host: HostId, reason: &str, now: MonotonicTime) {
+        let Some(incarnation) = self.incarnation(host) else { return };
+        let text = format!("host {}: {reason}", self.name(host));
+        let found = &mut self.hosts[host as usize];
+        found.state = HostState::Down;
+        if found.fenced.len() == MAX_FENCED_INCARNATIONS {
+            found.fenced.pop_front();
+        }
+        found.fenced.push_back(incarnation);
+        self.actions.push(ClusterAction::HostDown { host, incarnation, reason: text.clone() });
+        self.on_host_down(host, &text, now);
+        // A daemon that hangs and was replaced may have sent a beat only now. Of others it is known
+        // already.
+        self.suspect_descendants(host, self.config.times.silence * 3 / 2, now);
+    }
+
+    pub(super) fn mark_defect(&mut self, host: HostId, defect: bool) {
+        if let Some(found) = self.hosts.get_mut(host as usize) {
+            found.config.defect = defect;
+            self.needs_scheduling = true;
+        }
+    }
+
+    /// The server itself did not run for a while: nobody is to blame for that time.
+    fn extend_deadlines(&mut self, delay: MonotonicTime) {
+        for host in &mut self.hosts {
+            host.last_reported_at += delay;
+            if let HostState::Joining { deadline, .. } | HostState::Suspect { deadline, .. } =
+                &mut host.state
+            {
+                *deadline += delay;
+            }
+        }
+    }
+
+    pub(super) fn tick_hosts(&mut self, now: MonotonicTime) {
+        let delay = now.saturating_sub(self.next_beat_at);
+        if delay > self.config.times.silence / 3 {
+            self.extend_deadlines(delay);
+        }
+        for host in 1..self.hosts.len() as HostId {
+            let found = &mut self.hosts[host as usize];
+            match &mut found.state {
+                HostState::Suspect { deadline, reason } if *deadline <= now => {
+                    let reason = std::mem::take(reason);
+                    self.declare_down(host, &reason, now);
+                }
+                HostState::Joining { deadline, was_up: true } if *deadline <= now => {
+                    self.declare_down(host, "it dialled again and found no parent", now);
+                }
+                HostState::Joining { deadline, was_up: false } if *deadline <= now => {
+                    (found.state, found.member) = (HostState::Absent, None);
+                }
+                _ => {}
+            }
+        }
+        if now >= self.next_beat_at {
+            self.next_beat_at = now + self.config.times.silence / 3;
+            let server = self.config.server_incarnation;
+            let report_timeout = self.config.times.silence * LOST_AFTER_SILENCE_LIMITS;
+            for host in 1..self.hosts.len() as HostId {
+                let found = &self.hosts[host as usize];
+                if found.is_up() && found.last_reported_at + report_timeout < now {
+                    self.mark_suspect(
+                        host,
+                        "its parent does not report it any more".to_owned(),
+                        now,
+                    );
+                } else if found.is_up()
+                    && found.parent == SERVER
+                    && let Some(member) = &found.member
+                {
+                    let (child, attach) = (member.incarnation, member.attach_seq);
+                    self.send(
+                        host,
+                        PeerMessage::Heartbeat(Heartbeat {
+                            server_incarnation: server,
+                            child_incarnation: child,
+                            attach_seq: attach,
+                        }),
+                    );
+                }
+            }
+        }
+        if std::mem::take(&mut self.needs_rebalance) {
+            self.rebalance();
+        }
+    }
+
+    /// Hosts that were adopted while their own parent was away go back to it, some at a time.
+    fn rebalance(&mut self) {
+        let mut move_count = 0;
+        for host in 1..self.hosts.len() as HostId {
+            let found = &self.hosts[host as usize];
+            if !found.is_up() {
+                continue;
+            }
+            let parent = self.parent_for(host);
+            if parent != found.parent && self.hosts[parent as usize].is_up() {
+                if move_count == REBALANCE_BATCH {
+                    self.needs_rebalance = true;
+                    break;
+                }
+                move_count += 1;
+                self.assign_parent(host);
+            }
+        }
+    }
+}

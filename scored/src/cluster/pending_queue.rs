@@ -1,0 +1,139 @@
+//! Jobs that wait for room: users take turns, and the jobs of one user go by priority, then in
+//! the order of their submission. A user with ten thousand jobs has one turn like any other.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::JobId;
+
+/// Where a job stands among those of its user: priority (smaller first), then number.
+type QueueKey = (u8, u64);
+
+/// The jobs that wait.
+#[derive(Debug, Default)]
+pub struct PendingQueue {
+    users: BTreeMap<u32, BTreeMap<QueueKey, JobId>>,
+    /// Users with waiting jobs; who is in front is next.
+    turns: VecDeque<u32>,
+    /// Counts all that ever waited.
+    next_sequence: u64,
+    job_count: usize,
+}
+
+impl PendingQueue {
+    /// Adds a job at the end of its user's queue for this priority; gives its rank.
+    pub fn push(&mut self, uid: u32, priority: u8, job: JobId) -> QueueKey {
+        let key = (priority, self.next_sequence);
+        self.next_sequence += 1;
+        self.job_count += 1;
+        let jobs = self.users.entry(uid).or_default();
+        if jobs.is_empty() {
+            self.turns.push_back(uid);
+        }
+        jobs.insert(key, job);
+        key
+    }
+
+    /// Takes a job out.
+    pub fn remove(&mut self, uid: u32, key: QueueKey) {
+        let Some(jobs) = self.users.get_mut(&uid) else { return };
+        if jobs.remove(&key).is_some() {
+            self.job_count -= 1;
+        }
+        if jobs.is_empty() {
+            self.users.remove(&uid);
+            self.turns.retain(|turn| *turn != uid);
+        }
+    }
+
+    /// A job of this user has started: the next turn is another's.
+    pub fn rotate_user(&mut self, uid: u32) {
+        if let Some(index) = self.turns.iter().position(|turn| *turn == uid) {
+            self.turns.remove(index);
+            self.turns.push_back(uid);
+        }
+    }
+
+    /// The first job of each user, in the order of turns.
+    pub fn heads(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.turns.iter().filter_map(|uid| self.users.get(uid)?.values().next().copied())
+    }
+
+    /// How many jobs go before this one, when each user has one turn after the other.
+    pub fn jobs_ahead(&self, uid: u32, key: QueueKey) -> usize {
+        let own_ahead = self.users.get(&uid).map_or(0, |jobs| jobs.range(..key).count());
+        let own_position =
+            self.turns.iter().position(|turn| *turn == uid).unwrap_or(self.turns.len());
+        let others = (0..).zip(&self.turns).filter(|(_, other)| **other != uid);
+        let started_before = |(position, other): (usize, &u32)| {
+            self.user_job_count(*other).min(own_ahead + usize::from(position < own_position))
+        };
+        own_ahead + others.map(started_before).sum::<usize>()
+    }
+
+    /// Jobs of this user that wait.
+    pub fn user_job_count(&self, uid: u32) -> usize {
+        self.users.get(&uid).map_or(0, BTreeMap::len)
+    }
+
+    /// Jobs that wait.
+    pub fn len(&self) -> usize {
+        self.job_count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_take_turns_whatever_the_length_of_their_queues() {
+        let mut waiting = PendingQueue::default();
+        let mut keys = BTreeMap::new();
+        for job in 0..1000 {
+            keys.insert(job, (1, waiting.push(1, 8, job)));
+        }
+        for job in 1000..1003 {
+            keys.insert(job, (job, waiting.push(job, 8, job)));
+        }
+        let mut started = Vec::new();
+        for _ in 0..6 {
+            let job = waiting.heads().next().unwrap();
+            let (uid, key) = keys[&job];
+            waiting.rotate_user(uid);
+            waiting.remove(uid, key);
+            started.push(job);
+        }
+        assert_eq!(started, [0, 1000, 1001, 1002, 1, 2]);
+        assert_eq!(
+            (waiting.len(), waiting.user_job_count(1), waiting.user_job_count(1000)),
+            (997, 997, 0)
+        );
+    }
+
+    #[test]
+    fn the_jobs_ahead_are_counted_in_turns() {
+        let mut waiting = PendingQueue::default();
+        let keys: Vec<_> = (0..10).map(|job| waiting.push(1, 8, job)).collect();
+        let other = waiting.push(2, 8, 100);
+        assert_eq!(waiting.jobs_ahead(1, keys[0]), 0);
+        assert_eq!(waiting.jobs_ahead(2, other), 1);
+        // The second of the first user comes after the other's only one.
+        assert_eq!(waiting.jobs_ahead(1, keys[1]), 2);
+        assert_eq!(waiting.jobs_ahead(1, keys[9]), 10);
+        waiting.rotate_user(1);
+        assert_eq!((waiting.jobs_ahead(1, keys[0]), waiting.jobs_ahead(2, other)), (1, 0));
+    }
+
+    #[test]
+    fn within_a_user_priority_comes_before_order() {
+        let mut waiting = PendingQueue::default();
+        waiting.push(1, 8, 10);
+        let urgent = waiting.push(1, 2, 11);
+        waiting.push(1, 8, 12);
+        assert_eq!(waiting.heads().collect::<Vec<_>>(), [11]);
+        waiting.remove(1, urgent);
+        waiting.remove(1, urgent);
+        assert_eq!(waiting.heads().collect::<Vec<_>>(), [10]);
+        assert_eq!(waiting.len(), 2);
+    }
+}

@@ -1,0 +1,150 @@
+//! The state of the server, and the way of each event to the file that handles it: membership in
+//! `hosts.rs`, logins and jobs in `jobs.rs`.
+
+use std::collections::BTreeMap;
+
+use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
+
+use super::jobs::{ClusterJob, UserSession, UserUsage};
+use super::membership::ClusterHost;
+use super::pending_queue::PendingQueue;
+use super::{ClusterAction, ClusterConfig, ClusterEvent, JobId, MonotonicTime, SessionId};
+
+/// The server's view of its cluster.
+#[derive(Debug)]
+pub struct ServerState {
+    pub(super) config: ClusterConfig,
+    pub(super) hosts: Vec<ClusterHost>,
+    pub(super) names: BTreeMap<String, HostId>,
+    /// A host was taken in: others may have a nearer parent now.
+    pub(super) needs_rebalance: bool,
+    pub(super) next_beat_at: MonotonicTime,
+    /// When the last event came.
+    pub(super) now: MonotonicTime,
+    pub(super) sessions: BTreeMap<SessionId, UserSession>,
+    pub(super) users: BTreeMap<u32, UserUsage>,
+    pub(super) spec_bytes: u64,
+    pub(super) jobs: BTreeMap<JobId, ClusterJob>,
+    pub(super) pending: PendingQueue,
+    pub(super) next_job: JobId,
+    /// Room may have become free: the queue is looked at when the event is done.
+    pub(super) needs_scheduling: bool,
+    pub(super) actions: Vec<ClusterAction>,
+}
+
+impl ServerState {
+    /// A server that has just started: no other host is there.
+    pub fn new(config: ClusterConfig, now: MonotonicTime) -> Self {
+        let names = config.hosts.iter().map(|host| host.name.clone()).zip(0..).collect();
+        Self {
+            hosts: config.hosts.iter().cloned().map(ClusterHost::new).collect(),
+            names,
+            needs_rebalance: false,
+            next_beat_at: now,
+            now,
+            sessions: BTreeMap::new(),
+            users: BTreeMap::new(),
+            spec_bytes: 0,
+            jobs: BTreeMap::new(),
+            pending: PendingQueue::default(),
+            next_job: config.first_job.max(1),
+            needs_scheduling: false,
+            actions: Vec::new(),
+            config,
+        }
+    }
+
+    /// One step.
+    pub fn on(&mut self, event: ClusterEvent, now: MonotonicTime) -> Vec<ClusterAction> {
+        self.now = now;
+        match event {
+            ClusterEvent::Received { from, message } => self.on_message(from, message, now),
+            ClusterEvent::LinkLost { host, reason } => self.on_link_lost(host, reason, now),
+            ClusterEvent::Login { session, user } => self.on_login(session, user),
+            ClusterEvent::Submit { session, tag, request } => self.on_submit(session, tag, request),
+            ClusterEvent::Cancel { session, tag } => self.on_cancel(session, tag, now),
+            ClusterEvent::Logout { session } => self.on_logout(session, "its scrun has gone", now),
+            ClusterEvent::Released { job, hosts } => self.on_released(job, &hosts),
+            ClusterEvent::Finished { job, code } => self.on_finished(job, code, now),
+            ClusterEvent::JobHostFailed { job, host, reason } => {
+                self.on_job_host_failed(job, host, &reason, now)
+            }
+            ClusterEvent::KillJob { uid, job } => self.on_kill_job(uid, job, now),
+            ClusterEvent::SetDefective { host, defect } => self.mark_defect(host, defect),
+            ClusterEvent::Tick => {
+                self.tick_hosts(now);
+                self.tick_jobs(now);
+            }
+        }
+        if std::mem::take(&mut self.needs_scheduling) {
+            self.schedule();
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn on_message(&mut self, from: HostId, message: PeerMessage, now: MonotonicTime) {
+        match message {
+            PeerMessage::Join(join) => self.on_join(join, now),
+            PeerMessage::AttachChild(member) if member.host == from => {
+                self.on_joined(member, SERVER, now)
+            }
+            PeerMessage::ChildrenJoined(children) => {
+                children
+                    .into_iter()
+                    .for_each(|child| self.on_joined(child.daemon, child.parent, now));
+            }
+            PeerMessage::ChildrenLost(lost_hosts) => {
+                lost_hosts.into_iter().for_each(|lost| self.on_lost(lost, now))
+            }
+            PeerMessage::PresenceReport(hosts) => self.on_present(&hosts, now),
+            // A child that moves is heard of again from its new parent.
+            PeerMessage::DetachChild => {}
+            other => {
+                let text: String = format!("{other:?}").chars().take(60).collect();
+                self.log(format!("host {from}: unexpected message {text}"));
+            }
+        }
+    }
+
+    /// When [`Event::Tick`] is due.
+    pub fn deadline(&self) -> MonotonicTime {
+        let hosts = self.hosts.iter().filter_map(ClusterHost::deadline);
+        let jobs = self.jobs.values().filter_map(ClusterJob::deadline);
+        hosts.chain(jobs).fold(self.next_beat_at, MonotonicTime::min)
+    }
+
+    /// The number of the host with this name.
+    pub fn host_named(&self, name: &str) -> Option<HostId> {
+        self.names.get(name).copied()
+    }
+
+    /// The name of a host.
+    pub fn name(&self, host: HostId) -> &str {
+        self.hosts.get(host as usize).map_or("?", |host| &host.config.name)
+    }
+
+    /// Whether jobs can be given to a host now.
+    pub fn is_up(&self, host: HostId) -> bool {
+        self.hosts.get(host as usize).is_some_and(|found| host == SERVER || found.is_up())
+    }
+
+    /// Where a host accepts links: what the shares of a job need to find each other.
+    pub fn address(&self, host: HostId) -> Option<std::net::SocketAddr> {
+        Some(self.hosts.get(host as usize)?.member.as_ref()?.address)
+    }
+
+    pub(super) fn incarnation(&self, host: HostId) -> Option<Incarnation> {
+        if host == SERVER {
+            return Some(self.config.server_incarnation);
+        }
+        Some(self.hosts.get(host as usize)?.member.as_ref()?.incarnation)
+    }
+
+    pub(super) fn log(&mut self, line: String) {
+        self.actions.push(ClusterAction::Log(line));
+    }
+
+    pub(super) fn send(&mut self, to: HostId, message: PeerMessage) {
+        self.actions.push(ClusterAction::Send { to, message });
+    }
+}

@@ -1,0 +1,673 @@
+//! Lives step by step, as the table in `cluster/mod.rs` tells them; and what users get who ask for
+//! too much.
+
+use std::time::Duration;
+
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::message::OsBytes;
+use score_proto::nodeset::NodeSet;
+use score_proto::peer_message::{
+    DaemonInfo, Heartbeat, JoinRequest, ParentAssignment, PeerMessage, SERVER, User,
+};
+
+use crate::cluster::{
+    ClusterAction, ClusterConfig, ClusterEvent, ClusterLimits, HostConfig, HostShare, JobRequest,
+    MonotonicTime, ServerState, SessionId, Timeouts,
+};
+
+const SERVER_INCARNATION: u64 = 7;
+
+fn at_second(seconds: u64) -> MonotonicTime {
+    MonotonicTime::from_secs(seconds)
+}
+
+pub fn cluster_config(hosts: u32, slots: u32) -> ClusterConfig {
+    let host = |number| HostConfig {
+        name: format!("c{number}"),
+        slots: if number == 0 { 0 } else { slots },
+        spare_for: NodeSet::new(),
+        defect: false,
+    };
+    ClusterConfig {
+        server_incarnation: SERVER_INCARNATION,
+        hosts: (0..=hosts).map(host).collect(),
+        times: Timeouts {
+            silence: Duration::from_secs(10),
+            grace: Duration::from_secs(2),
+            cleanup: Duration::from_secs(5),
+            merge: Duration::from_millis(3),
+        },
+        first_job: 1,
+        rows: 1,
+        memory: 0,
+        oversubscribe: false,
+        operators: vec![50],
+        limits: ClusterLimits::default(),
+    }
+}
+
+fn member(host: u32, incarnation: u64, attach: u32) -> DaemonInfo {
+    let address = "127.0.0.1:1".parse().unwrap();
+    DaemonInfo {
+        host,
+        incarnation,
+        address,
+        server_incarnation: None,
+        attach_seq: attach,
+        memory: 0,
+    }
+}
+
+fn join(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
+    let DaemonInfo { address, .. } = member(host, incarnation, attach);
+    let name = format!("c{host}");
+    let join = JoinRequest {
+        name,
+        incarnation,
+        address,
+        server_incarnation: None,
+        attach_seq: attach,
+        unreachable_parent: None,
+    };
+    ClusterEvent::Received { from: host, message: PeerMessage::Join(join) }
+}
+
+fn child(host: u32, incarnation: u64, attach: u32) -> ClusterEvent {
+    ClusterEvent::Received {
+        from: host,
+        message: PeerMessage::AttachChild(member(host, incarnation, attach)),
+    }
+}
+
+fn session(number: u64) -> SessionId {
+    SessionId { host: SERVER, incarnation: SERVER_INCARNATION, number }
+}
+
+fn user(uid: u32) -> User {
+    User { uid, gid: uid, name: OsBytes(format!("u{uid}").into_bytes()) }
+}
+
+fn request(shape: AllocationRequest, wait: bool) -> JobRequest {
+    JobRequest { shape, pools: Vec::new(), wait, priority: 8, memory: 0, spec_bytes: 100 }
+}
+
+fn submit(number: u64, tag: u64, request: JobRequest) -> ClusterEvent {
+    ClusterEvent::Submit { session: session(number), tag, request }
+}
+
+/// A cluster with all its hosts up and one user logged in as session 1.
+fn cluster(hosts: u32, slots: u32) -> ServerState {
+    let mut cluster = ServerState::new(cluster_config(hosts, slots), at_second(0));
+    for host in 1..=hosts {
+        cluster.on(join(host, u64::from(host) * 100, 0), at_second(0));
+        cluster.on(child(host, u64::from(host) * 100, 1), at_second(0));
+        assert!(cluster.is_up(host));
+    }
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    cluster
+}
+
+fn share(host: u32, procs: u32) -> HostShare {
+    HostShare { host, procs }
+}
+
+fn reason(actions: &[ClusterAction]) -> &str {
+    let text = actions.iter().find_map(|action| match action {
+        ClusterAction::Refused { reason, .. } | ClusterAction::SessionClosed { reason, .. } => {
+            Some(reason)
+        }
+        ClusterAction::Ended { reason, .. } => reason.as_ref(),
+        _ => None,
+    });
+    text.unwrap_or_else(|| panic!("no reason in {actions:?}"))
+}
+
+fn started(actions: &[ClusterAction]) -> Vec<u32> {
+    let job = |action: &ClusterAction| match action {
+        ClusterAction::Start { job, .. } => Some(*job),
+        _ => None,
+    };
+    actions.iter().filter_map(job).collect()
+}
+
+#[test]
+fn a_host_joins_runs_a_job_is_lost_and_comes_back_clean() {
+    let mut cluster = ServerState::new(cluster_config(1, 4), at_second(0));
+    let assignment = ParentAssignment {
+        host: 1,
+        server_incarnation: SERVER_INCARNATION,
+        parent: SERVER,
+        parent_address: None,
+    };
+    let send_assignment =
+        ClusterAction::Send { to: 1, message: PeerMessage::AssignParent(assignment) };
+    assert_eq!(cluster.on(join(1, 100, 0), at_second(0)), std::slice::from_ref(&send_assignment));
+    assert_eq!(
+        cluster.on(child(1, 100, 1), at_second(0)),
+        [ClusterAction::HostUp { host: 1, incarnation: 100 }]
+    );
+    let beat = ClusterAction::Send {
+        to: 1,
+        message: PeerMessage::Heartbeat(Heartbeat {
+            server_incarnation: SERVER_INCARNATION,
+            child_incarnation: 100,
+            attach_seq: 1,
+        }),
+    };
+    assert_eq!(cluster.on(ClusterEvent::Tick, at_second(1)), [beat]);
+    assert_eq!(
+        cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(1)),
+        []
+    );
+    let start = |job, incarnation| ClusterAction::Start {
+        session: session(1),
+        tag: 5,
+        job,
+        shares: vec![share(1, 4)],
+        incarnations: vec![incarnation],
+    };
+    let job_request = request(AllocationRequest::FewestHosts(4), false);
+    assert_eq!(cluster.on(submit(1, 5, job_request.clone()), at_second(1)), [start(1, 100)]);
+    assert_eq!(cluster.on(ClusterEvent::Finished { job: 1, code: 3 }, at_second(2)), []);
+    let ended =
+        ClusterAction::Ended { session: session(1), tag: 5, job: 1, code: Some(3), reason: None };
+    let released = |job| ClusterEvent::Released { job, hosts: NodeSet::one(0) };
+    assert_eq!(cluster.on(released(1), at_second(2)), [ended]);
+    assert_eq!(cluster.on(released(1), at_second(2)), []);
+
+    assert_eq!(cluster.on(submit(1, 5, job_request.clone()), at_second(3)), [start(2, 100)]);
+    let lost =
+        ClusterEvent::LinkLost { host: 1, reason: "nothing was heard from it for 10s".to_owned() };
+    assert!(matches!(&cluster.on(lost, at_second(4))[..], [ClusterAction::Log(_)]));
+    assert_eq!(cluster.deadline(), at_second(1) + Duration::from_secs(10) / 3);
+    assert!(
+        !cluster
+            .on(ClusterEvent::Tick, at_second(5))
+            .iter()
+            .any(|a| matches!(a, ClusterAction::HostDown { .. }))
+    );
+    let text = "host c1: nothing was heard from it for 10s".to_owned();
+    let actions = cluster.on(ClusterEvent::Tick, at_second(6));
+    assert_eq!(
+        actions[0],
+        ClusterAction::HostDown { host: 1, incarnation: 100, reason: text.clone() }
+    );
+    assert_eq!(actions[1], ClusterAction::End { job: 2, reason: text.clone() });
+    let (code, reason) = (None, Some(text));
+    assert_eq!(
+        actions[2],
+        ClusterAction::Ended { session: session(1), tag: 5, job: 2, code, reason }
+    );
+    assert_eq!(actions.len(), 3);
+
+    // As it was it may still run something: it has to clean up first.
+    let actions = cluster.on(join(1, 100, 1), at_second(7));
+    let is_reset = |action: &ClusterAction| {
+        matches!(
+            action,
+            ClusterAction::Send { to: 1, message: PeerMessage::Reset { incarnation: 100, .. } }
+        )
+    };
+    assert!(actions.len() == 1 && is_reset(&actions[0]), "{actions:?}");
+    let actions = cluster.on(child(1, 100, 2), at_second(7));
+    assert!(actions.len() == 1 && is_reset(&actions[0]), "{actions:?}");
+    assert_eq!(cluster.on(join(1, 101, 0), at_second(8)), [send_assignment]);
+    assert_eq!(
+        cluster.on(child(1, 101, 1), at_second(8)),
+        [ClusterAction::HostUp { host: 1, incarnation: 101 }]
+    );
+    assert_eq!(cluster.on(submit(1, 5, job_request), at_second(9)), [start(3, 101)]);
+}
+
+#[test]
+fn a_host_that_dials_again_in_time_keeps_its_jobs() {
+    let mut cluster = cluster(1, 4);
+    cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
+    cluster.on(ClusterEvent::LinkLost { host: 1, reason: "closed".to_owned() }, at_second(1));
+    assert!(!cluster.is_up(1));
+    cluster.on(join(1, 100, 1), at_second(2));
+    cluster.on(child(1, 100, 2), at_second(2));
+    assert!(cluster.is_up(1));
+    let later = cluster.on(ClusterEvent::Tick, at_second(60));
+    assert!(later.iter().all(|action| matches!(action, ClusterAction::Send { .. })), "{later:?}");
+}
+
+#[test]
+fn a_daemon_started_anew_ends_what_its_predecessor_ran() {
+    let mut cluster = cluster(2, 4);
+    cluster.on(
+        submit(1, 1, request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false)),
+        at_second(0),
+    );
+    cluster.on(join(1, 101, 0), at_second(1));
+    assert!(cluster.is_up(1), "a Join alone is not believed");
+    let actions = cluster.on(child(1, 101, 1), at_second(1));
+    assert!(
+        actions.iter().any(|action| matches!(action, ClusterAction::End { job: 1, reason }
+        if reason == "host c1: its scored was started anew")),
+        "{actions:?}"
+    );
+    // What the other host holds is still waited for.
+    let (hosts, job) = (NodeSet::one(1), 1);
+    assert!(
+        reason(&cluster.on(ClusterEvent::Released { job, hosts }, at_second(2))).contains("c1")
+    );
+    // Late words of the predecessor.
+    let actions = cluster.on(child(1, 100, 1), at_second(3));
+    assert!(matches!(
+        actions[..],
+        [ClusterAction::Send { message: PeerMessage::Reset { .. }, .. }]
+    ));
+    assert!(cluster.is_up(1));
+}
+
+#[test]
+fn a_job_without_room_is_refused_or_waits_as_it_asks() {
+    let mut cluster = cluster(2, 4);
+    let large = AllocationRequest::HostsByProcs { hosts: 2, procs: 3 };
+    assert_eq!(started(&cluster.on(submit(1, 1, request(large, false)), at_second(0))), [1]);
+    let refused = cluster.on(submit(1, 2, request(large, false)), at_second(0));
+    assert!(reason(&refused).starts_with("2 hosts with 3 processes each are wanted; now 2 "));
+    let never = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, true);
+    let refused = cluster.on(submit(1, 3, never), at_second(0));
+    assert!(reason(&refused).contains("2 of the cluster have 8 processors"), "{refused:?}");
+    let queued = ClusterAction::Queued { session: session(1), tag: 4, job: 2 };
+    assert_eq!(cluster.on(submit(1, 4, request(large, true)), at_second(0)), [queued]);
+    assert!(
+        started(
+            &cluster
+                .on(submit(1, 5, request(AllocationRequest::FewestHosts(1), true)), at_second(0))
+        )
+        .is_empty()
+    );
+    cluster.on(ClusterEvent::Finished { job: 1, code: 0 }, at_second(1));
+    let actions =
+        cluster.on(ClusterEvent::Released { job: 1, hosts: NodeSet::from(0..2) }, at_second(1));
+    assert_eq!(started(&actions), [2, 3], "{actions:?}");
+}
+
+fn shares(actions: &[ClusterAction]) -> Vec<HostShare> {
+    match actions {
+        [.., ClusterAction::Start { shares, .. }] => shares.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn slots_are_shared_in_time_when_there_is_no_space_left() {
+    let mut config = cluster_config(2, 4);
+    config.rows = 2;
+    let mut cluster = ServerState::new(config, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=2 {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    let mut try_submit =
+        |tag, shape| cluster.on(submit(1, tag, request(shape, false)), at_second(0));
+    assert_eq!(shares(&try_submit(1, AllocationRequest::FewestHosts(3))), [share(2, 3)]);
+    // Space before time, whatever the first host has.
+    assert_eq!(shares(&try_submit(2, AllocationRequest::FewestHosts(2))), [share(1, 2)]);
+    // Time: where least is, with no more than a row of each host.
+    assert_eq!(shares(&try_submit(3, AllocationRequest::FewestHosts(4))), [share(1, 4)]);
+    assert_eq!(
+        shares(&try_submit(4, AllocationRequest::HostsByProcs { hosts: 2, procs: 2 })),
+        [share(1, 2), share(2, 2)]
+    );
+    assert_eq!(shares(&try_submit(5, AllocationRequest::FewestHosts(3))), [share(2, 3)]);
+    let refused = try_submit(6, AllocationRequest::FewestHosts(1));
+    let text =
+        "1 processes are wanted; a processor may have 2 jobs, and 0 of the cluster have room";
+    assert!(reason(&refused).starts_with(text), "{refused:?}");
+    assert!(reason(&refused).contains("with the option wait the job would queue"));
+    cluster.on(
+        submit(
+            1,
+            7,
+            request(AllocationRequest::Exclusive { hosts: 1, min_nodes: 1, max_nodes: 9 }, true),
+        ),
+        at_second(0),
+    );
+    cluster.on(ClusterEvent::Finished { job: 3, code: 0 }, at_second(1));
+    let actions =
+        cluster.on(ClusterEvent::Released { job: 3, hosts: NodeSet::one(0) }, at_second(1));
+    assert_eq!(shares(&actions), [share(1, 4)], "whole hosts take one row of them");
+    assert_eq!((cluster.shared_hosts(6), cluster.wants_whole_hosts(6)), (vec![1], true));
+    assert!(!cluster.wants_whole_hosts(5));
+}
+
+#[test]
+fn a_memorylimit_is_kept_free_for_its_job_and_is_waited_for() {
+    let mut cluster =
+        ServerState::new(ClusterConfig { rows: 8, ..cluster_config(2, 4) }, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=2 {
+        let member = DaemonInfo { memory: u64::from(host) << 30, ..member(host, 100, 1) };
+        cluster.on(
+            ClusterEvent::Received { from: host, message: PeerMessage::AttachChild(member) },
+            at_second(0),
+        );
+    }
+    let limited = |mb: u64, shape, wait| JobRequest { memory: mb << 20, ..request(shape, wait) };
+    let mut try_submit = |tag, request| cluster.on(submit(1, tag, request), at_second(0));
+    assert_eq!(
+        shares(&try_submit(1, limited(1500, AllocationRequest::FewestHosts(1), false))),
+        [share(2, 1)]
+    );
+    let refused = try_submit(2, limited(3000, AllocationRequest::FewestHosts(1), true));
+    assert!(
+        reason(&refused).ends_with(
+            "with 3000 MB (memorylimit) on each host; 0 of the cluster have that, and at most \
+             2048 MB are all that a host has"
+        ),
+        "{refused:?}"
+    );
+    let refused =
+        try_submit(3, limited(600, AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false));
+    assert!(
+        reason(&refused).contains(
+            "1 of the cluster have that, and at most 1024 MB are not promised to other jobs; with"
+        ),
+        "{refused:?}"
+    );
+    assert_eq!(
+        try_submit(
+            4,
+            limited(
+                600,
+                AllocationRequest::EveryHost { procs: 1, min_nodes: 1, max_nodes: 9 },
+                true
+            )
+        )
+        .len(),
+        1
+    );
+    // Who says nothing has no part in it.
+    assert_eq!(
+        try_submit(5, request(AllocationRequest::HostsByProcs { hosts: 2, procs: 4 }, false)).len(),
+        1
+    );
+    cluster.on(ClusterEvent::Finished { job: 1, code: 0 }, at_second(1));
+    let actions =
+        cluster.on(ClusterEvent::Released { job: 1, hosts: NodeSet::one(0) }, at_second(1));
+    assert_eq!(shares(&actions), [share(1, 1), share(2, 1)]);
+}
+
+#[test]
+fn a_job_that_fits_only_while_a_host_is_down_starts_at_once_or_not_at_all() {
+    let mut config = cluster_config(2, 4);
+    config.hosts[2].slots = 1;
+    let mut cluster = ServerState::new(config, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    cluster.on(child(1, 100, 1), at_second(0));
+    let every =
+        || request(AllocationRequest::EveryHost { procs: 2, min_nodes: 1, max_nodes: 9 }, true);
+    assert_eq!(shares(&cluster.on(submit(1, 1, every()), at_second(0))), [share(1, 2)]);
+    // Behind a job that waits for the other host it would wait for ever.
+    let both = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, true);
+    cluster.on(submit(1, 2, both), at_second(0));
+    let refused = cluster.on(submit(1, 3, every()), at_second(0));
+    assert!(reason(&refused).contains("2 of the cluster have 5 processors"), "{refused:?}");
+    assert_eq!(cluster.pending.len(), 1);
+}
+
+#[test]
+fn a_job_that_needs_much_is_passed_a_bounded_number_of_times() {
+    let mut cluster = cluster(1, 4);
+    cluster.on(ClusterEvent::Login { session: session(2), user: user(1001) }, at_second(0));
+    cluster.on(submit(1, 0, request(AllocationRequest::FewestHosts(1), true)), at_second(0));
+    cluster.on(submit(2, 0, request(AllocationRequest::FewestHosts(4), true)), at_second(0));
+    let mut passed = 0;
+    for round in 1..200 {
+        // The first user always has one that runs and one that waits.
+        let actions = cluster.on(
+            submit(1, round, request(AllocationRequest::FewestHosts(1), true)),
+            at_second(round),
+        );
+        passed += started(&actions).len();
+        let oldest = cluster.jobs.keys().copied().find(|job| *job != 2).unwrap();
+        cluster.on(ClusterEvent::Finished { job: oldest, code: 0 }, at_second(round));
+        let hosts = NodeSet::one(0);
+        let actions = cluster.on(ClusterEvent::Released { job: oldest, hosts }, at_second(round));
+        if started(&actions).contains(&2) {
+            assert!((10..=32).contains(&passed), "{passed}");
+            return;
+        }
+        passed += started(&actions).len();
+    }
+    panic!("the job of the second user never started");
+}
+
+#[test]
+fn a_user_with_ten_thousand_jobs_delays_nobody_and_is_bounded() {
+    let mut cluster = cluster(4, 2);
+    cluster.on(ClusterEvent::Login { session: session(2), user: user(1001) }, at_second(0));
+    for tag in 0..10_000 {
+        let actions = cluster
+            .on(submit(1, tag, request(AllocationRequest::FewestHosts(1), true)), at_second(0));
+        assert!(!actions.is_empty());
+    }
+    cluster.on(submit(2, 1, request(AllocationRequest::FewestHosts(1), true)), at_second(0));
+    cluster.on(ClusterEvent::Finished { job: 1, code: 0 }, at_second(1));
+    let actions =
+        cluster.on(ClusterEvent::Released { job: 1, hosts: NodeSet::one(0) }, at_second(1));
+    assert_eq!(started(&actions), [9], "the user's own turn comes first, once");
+    cluster.on(ClusterEvent::Finished { job: 2, code: 0 }, at_second(1));
+    let actions =
+        cluster.on(ClusterEvent::Released { job: 2, hosts: NodeSet::one(0) }, at_second(1));
+    assert_eq!(started(&actions), [10_001]);
+    for tag in 10_000..17_000 {
+        cluster.on(submit(1, tag, request(AllocationRequest::FewestHosts(1), true)), at_second(0));
+    }
+    let refused = cluster
+        .on(submit(1, 20_000, request(AllocationRequest::FewestHosts(1), true)), at_second(0));
+    assert!(reason(&refused).contains("16384 of your jobs wait"), "{refused:?}");
+    let ended = cluster.on(ClusterEvent::Logout { session: session(1) }, at_second(2));
+    let ends = ended.iter().filter(|action| matches!(action, ClusterAction::Ended { .. })).count();
+    assert_eq!(ends, 16_384);
+    assert_eq!(cluster.pending.len(), 0);
+}
+
+#[test]
+fn an_invalid_request_is_refused_with_the_offending_value() {
+    let mut cluster = cluster(2, 4);
+    let mut rejection_of = |edit: fn(&mut JobRequest)| {
+        let mut job_request = request(AllocationRequest::FewestHosts(1), false);
+        edit(&mut job_request);
+        reason(&cluster.on(submit(1, 9, job_request), at_second(0))).to_owned()
+    };
+    assert!(rejection_of(|job_request| job_request.priority = 16).contains("priority 16"));
+    assert!(
+        rejection_of(|job_request| job_request.shape = AllocationRequest::FewestHosts(0))
+            .contains("at least one node")
+    );
+    assert!(
+        rejection_of(|job_request| job_request.pools = vec![NodeSet::one(3)])
+            .contains("not in the cluster")
+    );
+    assert!(
+        rejection_of(|job_request| job_request.pools = vec![NodeSet::one(0)])
+            .contains("of these hosts")
+    );
+    assert!(
+        rejection_of(|job_request| job_request.spec_bytes = 1 << 40).contains("given to one user")
+    );
+    let refused =
+        cluster.on(submit(77, 1, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
+    assert_eq!(reason(&refused), "nobody has logged in here");
+    assert!(cluster.jobs.is_empty() && cluster.spec_bytes == 0);
+}
+
+#[test]
+fn only_its_user_root_and_operators_end_a_job() {
+    let mut cluster = cluster(1, 8);
+    for tag in 0..4 {
+        cluster.on(submit(1, tag, request(AllocationRequest::FewestHosts(1), false)), at_second(0));
+    }
+    let stop = |uid, job| ClusterEvent::KillJob { uid, job };
+    assert!(matches!(&cluster.on(stop(1001, 1), at_second(0))[..], [ClusterAction::Log(line)]
+        if line == "uid 1001 may not end job 1 of uid 1000"));
+    for (uid, job) in [(1000, 1), (0, 2), (50, 3)] {
+        assert!(matches!(
+            cluster.on(stop(uid, job), at_second(0))[..],
+            [ClusterAction::End { .. }]
+        ));
+    }
+    assert_eq!(cluster.on(stop(0, 99), at_second(0)), []);
+}
+
+#[test]
+fn a_host_that_does_not_clean_up_keeps_its_slots_and_no_user_waiting() {
+    let mut cluster = cluster(1, 2);
+    cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(2), false)), at_second(0));
+    assert!(matches!(
+        cluster.on(ClusterEvent::Cancel { session: session(1), tag: 1 }, at_second(1))[..],
+        [ClusterAction::End { job: 1, .. }]
+    ));
+    assert!(
+        !cluster
+            .on(ClusterEvent::Tick, at_second(5))
+            .iter()
+            .any(|a| matches!(a, ClusterAction::Ended { .. }))
+    );
+    assert!(cluster.deadline() <= at_second(6));
+    let actions = cluster.on(ClusterEvent::Tick, at_second(6));
+    assert_eq!(reason(&actions), "its user has ended it");
+    assert!(actions.contains(&ClusterAction::Log("job 1 is over and still held by c1".to_owned())));
+    assert!(
+        !reason(
+            &cluster
+                .on(submit(1, 2, request(AllocationRequest::FewestHosts(1), false)), at_second(7))
+        )
+        .is_empty()
+    );
+    assert_eq!(
+        cluster.on(ClusterEvent::Released { job: 1, hosts: NodeSet::one(0) }, at_second(8)),
+        []
+    );
+    assert_eq!(
+        started(
+            &cluster
+                .on(submit(1, 3, request(AllocationRequest::FewestHosts(2), false)), at_second(9))
+        ),
+        [2]
+    );
+}
+
+#[test]
+fn spares_stand_in_for_missing_hosts_only_and_defect_ones_are_never_used() {
+    let mut config = cluster_config(3, 2);
+    config.hosts[3].spare_for = NodeSet::from(0..3);
+    let mut cluster = ServerState::new(config, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=3 {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    let two = request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
+    let three = request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, false);
+    assert!(!reason(&cluster.on(submit(1, 1, three), at_second(0))).is_empty());
+    cluster.on(ClusterEvent::SetDefective { host: 2, defect: true }, at_second(0));
+    let actions = cluster.on(submit(1, 2, two), at_second(0));
+    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(1, 1), share(3, 1)]);
+}
+
+#[test]
+fn a_spare_stands_in_for_its_own_hosts_only() {
+    let mut config = cluster_config(3, 2);
+    config.hosts[3].spare_for = NodeSet::one(1);
+    let mut cluster = ServerState::new(config, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=3 {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    let two = || request(AllocationRequest::HostsByProcs { hosts: 2, procs: 1 }, false);
+    cluster.on(ClusterEvent::SetDefective { host: 2, defect: true }, at_second(0));
+    assert!(!reason(&cluster.on(submit(1, 1, two()), at_second(0))).is_empty());
+    cluster.on(ClusterEvent::SetDefective { host: 2, defect: false }, at_second(0));
+    cluster.on(ClusterEvent::SetDefective { host: 1, defect: true }, at_second(0));
+    let actions = cluster.on(submit(1, 2, two()), at_second(0));
+    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(2, 1), share(3, 1)]);
+}
+
+#[test]
+fn a_job_has_hosts_of_one_pool_and_waits_for_whichever_has_room() {
+    let mut cluster = ServerState::new(cluster_config(4, 2), at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=4 {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    let pools = vec![NodeSet::from(1..3), NodeSet::from(3..5)];
+    let pooled = |procs| JobRequest {
+        pools: pools.clone(),
+        ..request(AllocationRequest::HostsByProcs { hosts: 2, procs }, true)
+    };
+    let shares = |actions: &[ClusterAction]| match actions {
+        [.., ClusterAction::Start { shares, .. }] => shares.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        shares(&cluster.on(submit(1, 1, pooled(1)), at_second(0))),
+        [share(1, 1), share(2, 1)]
+    );
+    assert_eq!(
+        shares(&cluster.on(submit(1, 2, pooled(2)), at_second(0))),
+        [share(3, 2), share(4, 2)]
+    );
+    let three = JobRequest {
+        pools: pools.clone(),
+        ..request(AllocationRequest::HostsByProcs { hosts: 3, procs: 1 }, true)
+    };
+    assert!(!reason(&cluster.on(submit(1, 3, three), at_second(0))).is_empty());
+    // Both pools are in use: it takes the one that is free first.
+    cluster.on(submit(1, 4, pooled(2)), at_second(0));
+    cluster.on(ClusterEvent::Finished { job: 2, code: 0 }, at_second(1));
+    let actions =
+        cluster.on(ClusterEvent::Released { job: 2, hosts: NodeSet::from(0..2) }, at_second(1));
+    assert_eq!(shares(&actions), [share(3, 2), share(4, 2)]);
+}
+
+#[test]
+fn alone_in_single_user_mode_a_job_may_exceed_the_processors() {
+    let mut config = cluster_config(2, 2);
+    config.oversubscribe = true;
+    let mut cluster = ServerState::new(config, at_second(0));
+    cluster.on(ClusterEvent::Login { session: session(1), user: user(1000) }, at_second(0));
+    for host in 1..=2 {
+        cluster.on(child(host, 100, 1), at_second(0));
+    }
+    let actions =
+        cluster.on(submit(1, 1, request(AllocationRequest::FewestHosts(9), false)), at_second(0));
+    let [ClusterAction::Start { shares, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shares[..], [share(1, 5), share(2, 4)]);
+    assert!(
+        !reason(
+            &cluster
+                .on(submit(1, 2, request(AllocationRequest::FewestHosts(1), false)), at_second(0))
+        )
+        .is_empty()
+    );
+}
+
+#[test]
+fn logins_are_bounded_and_only_hosts_of_the_cluster_vouch() {
+    let mut config = cluster_config(1, 2);
+    (config.limits.sessions, config.limits.sessions_per_user) = (5, 3);
+    let mut cluster = ServerState::new(config, at_second(0));
+    let mut login = |number, uid| {
+        let actions = cluster
+            .on(ClusterEvent::Login { session: session(number), user: user(uid) }, at_second(0));
+        actions.iter().any(|action| matches!(action, ClusterAction::SessionClosed { .. }))
+    };
+    assert_eq!([1, 2, 3, 4].map(|number| login(number, 1000)), [false, false, false, true]);
+    assert!(login(1, 1001), "the same session twice");
+    assert_eq!([5, 6, 7].map(|number| login(number, 1001)), [false, false, true]);
+    let absent = SessionId { host: 1, incarnation: 100, number: 1 };
+    let actions =
+        cluster.on(ClusterEvent::Login { session: absent, user: user(1002) }, at_second(0));
+    assert_eq!(reason(&actions), "host c1 is not in the cluster");
+    cluster.on(ClusterEvent::Logout { session: session(1) }, at_second(0));
+    let actions =
+        cluster.on(ClusterEvent::Login { session: session(9), user: user(1000) }, at_second(0));
+    assert_eq!(actions, []);
+}

@@ -1,0 +1,709 @@
+//! A simulated cluster: real machines, a network that delays, loses, repeats and breaks, hosts
+//! that die, hang and come back, users that submit; and what must hold at every step.
+//!
+//! Jobs are carried out by a small stand-in for the daemons' loop: the server tells each host of a
+//! job to start or to kill its share; a host whose link to the server breaks kills what it runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use score_proto::nodeset::NodeSet;
+use score_proto::peer_message::{HostId, Incarnation, PeerMessage, SERVER};
+
+use crate::cluster::tree_member::{self, Member};
+use crate::cluster::{
+    ClusterConfig, ClusterEvent, ClusterLimits, HostConfig, HostShare, JobId, MonotonicTime,
+    ServerState, SessionId, Timeouts,
+};
+
+mod driver;
+
+pub const TIMEOUTS: Timeouts = Timeouts {
+    silence: Duration::from_secs(10),
+    grace: Duration::from_secs(2),
+    cleanup: Duration::from_secs(5),
+    merge: Duration::from_millis(3),
+};
+/// Within this time a host that went for good is given up, and its jobs are over.
+pub const DETECTION_BOUND: MonotonicTime = MonotonicTime::from_secs(2 * 10 + 2 + 1);
+/// Bytes of each host.
+pub const MEMORY: u64 = 100;
+/// A dial that gets no answer.
+const CONNECT_TIMEOUT: MonotonicTime = MonotonicTime::from_secs(3);
+
+/// Numbers that look random and depend on the seed alone.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % limit.max(1)
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn time(&mut self, from_ms: u64, to_ms: u64) -> MonotonicTime {
+        MonotonicTime::from_millis(from_ms + self.below(to_ms - from_ms + 1))
+    }
+}
+
+#[derive(Debug, Clone)]
+pub enum Message {
+    Peer(PeerMessage),
+    Start {
+        job: JobId,
+        incarnation: Incarnation,
+        share: u32,
+        procs: u32,
+        run_time: MonotonicTime,
+    },
+    Kill {
+        job: JobId,
+        share: u32,
+    },
+    /// The host holds nothing of this share.
+    ShareReleased {
+        job: JobId,
+        share: u32,
+        did_run: bool,
+    },
+}
+
+#[derive(Debug, Clone)]
+pub enum SimEvent {
+    Deliver {
+        from: HostId,
+        to: HostId,
+        link: u64,
+        generation: u64,
+        message: Message,
+    },
+    LinkLost {
+        host: HostId,
+        peer: HostId,
+        generation: u64,
+        reason: &'static str,
+    },
+    LinkSilent {
+        pair: (HostId, HostId),
+        link: u64,
+    },
+    Tick {
+        host: HostId,
+        generation: u64,
+    },
+    ShareEnded {
+        host: HostId,
+        generation: u64,
+        job: JobId,
+    },
+    ResetDone {
+        host: HostId,
+        generation: u64,
+    },
+    RepeatKill {
+        job: JobId,
+        generation: u64,
+    },
+    /// A fault that began `since` then must be known by now.
+    CheckDeclaredDown {
+        host: HostId,
+        incarnation: Incarnation,
+        generation: u64,
+        since: Option<MonotonicTime>,
+    },
+}
+
+struct Link {
+    id: u64,
+    /// Since when one end does not hear the other.
+    silent_since: Option<MonotonicTime>,
+    /// When the last message of each direction arrives.
+    last_arrival_at: [MonotonicTime; 2],
+    /// What waits for a network that is cut.
+    blocked: Vec<SimEvent>,
+}
+
+struct RunningShare {
+    share: u32,
+    procs: u32,
+    killed: bool,
+}
+
+pub struct SimHost {
+    pub is_alive: bool,
+    /// Nothing answers there, not even a refusal.
+    powered_off: bool,
+    pub is_stopped: bool,
+    /// Hosts of one group reach each other.
+    pub group: u8,
+    pub extra_latency: MonotonicTime,
+    /// Counts the daemons that ran here.
+    pub generation: u64,
+    pub member: Option<Member>,
+    running_shares: BTreeMap<JobId, RunningShare>,
+    /// What came while it was stopped.
+    held_events: Vec<SimEvent>,
+    /// When a fault has touched it last; `Time::MAX` while one does.
+    pub last_fault_at: MonotonicTime,
+    /// Since when it is stopped or cut off.
+    unreachable_since: Option<MonotonicTime>,
+    next_tick_at: MonotonicTime,
+}
+
+impl SimHost {
+    /// Whether it runs nothing.
+    pub fn is_empty(&self) -> bool {
+        self.running_shares.is_empty()
+    }
+}
+
+/// What the server's loop keeps of a job.
+struct Master {
+    shares: Vec<HostShare>,
+    released: NodeSet,
+    killing: bool,
+    finished: bool,
+}
+
+/// What a user has seen of a submission.
+#[derive(Debug, Default, PartialEq)]
+pub struct Observed {
+    pub submitted_at: MonotonicTime,
+    pub queued: bool,
+    pub started_at: Option<MonotonicTime>,
+    pub refused: bool,
+    pub ended: bool,
+    /// The server died, or the user went.
+    pub dropped: bool,
+}
+
+/// What has happened, so that a test can see that it tests something.
+#[derive(Debug, Default)]
+pub struct Coverage {
+    pub started: u64,
+    pub completed: u64,
+    pub blamed_hosts: u64,
+    pub refused: u64,
+    pub given_up: u64,
+    pub resets: u64,
+}
+
+pub struct Simulation {
+    pub now: MonotonicTime,
+    pub random: Random,
+    last_id: u64,
+    events: BTreeMap<(MonotonicTime, u64), SimEvent>,
+    links: BTreeMap<(HostId, HostId), Link>,
+    pub hosts: Vec<SimHost>,
+    pub server: Option<ServerState>,
+    masters: BTreeMap<JobId, Master>,
+    config: ClusterConfig,
+    pub submissions: BTreeMap<(SessionId, u64), Observed>,
+    pub sessions: BTreeSet<SessionId>,
+    /// Percent of the messages of membership that come a second time, later.
+    pub duplicate_percent: u64,
+    /// When a fault must be known.
+    pub detection_bound: MonotonicTime,
+    pub server_message_count: u64,
+    pub log_lines: Vec<String>,
+    /// Why hosts were given up.
+    pub given_up: Vec<String>,
+    pub coverage: Coverage,
+    pub verbose: bool,
+}
+
+fn pair(a: HostId, b: HostId) -> (HostId, HostId) {
+    (a.min(b), a.max(b))
+}
+
+impl Simulation {
+    pub fn new(hosts: u32, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let host = |number: u32| HostConfig {
+            name: format!("c{number}"),
+            slots: if number == 0 { 0 } else { 1 + random.below(8) as u32 },
+            spare_for: match number > 2 && random.chance(5) {
+                true => NodeSet::from(0..number),
+                false => NodeSet::new(),
+            },
+            defect: false,
+        };
+        let config = ClusterConfig {
+            server_incarnation: 1,
+            hosts: (0..hosts).map(host).collect(),
+            times: TIMEOUTS,
+            first_job: 1,
+            rows: 1 + random.below(4) as u32,
+            memory: MEMORY,
+            oversubscribe: false,
+            operators: Vec::new(),
+            limits: ClusterLimits { queued_per_user: 40, queued: 100, ..ClusterLimits::default() },
+        };
+        let empty = || SimHost {
+            is_alive: false,
+            powered_off: false,
+            is_stopped: false,
+            group: 0,
+            extra_latency: MonotonicTime::ZERO,
+            generation: 0,
+            member: None,
+            running_shares: BTreeMap::new(),
+            held_events: Vec::new(),
+            last_fault_at: MonotonicTime::ZERO,
+            unreachable_since: None,
+            next_tick_at: MonotonicTime::MAX,
+        };
+        Self {
+            now: MonotonicTime::ZERO,
+            random,
+            last_id: 10,
+            events: BTreeMap::new(),
+            links: BTreeMap::new(),
+            hosts: (0..hosts).map(|_| empty()).collect(),
+            server: None,
+            masters: BTreeMap::new(),
+            config,
+            submissions: BTreeMap::new(),
+            sessions: BTreeSet::new(),
+            duplicate_percent: 0,
+            detection_bound: DETECTION_BOUND,
+            server_message_count: 0,
+            log_lines: Vec::new(),
+            given_up: Vec::new(),
+            coverage: Coverage::default(),
+            verbose: std::env::var_os("SCORE_SIM_TRACE").is_some(),
+        }
+    }
+
+    fn unique_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn trace(&mut self, line: impl FnOnce() -> String) {
+        if self.verbose {
+            eprintln!("{:9.3} {}", self.now.as_secs_f64(), line());
+        }
+    }
+
+    fn schedule(&mut self, when: MonotonicTime, event: SimEvent) {
+        let number = self.unique_id();
+        self.events.insert((when, number), event);
+    }
+
+    // Hosts and faults.
+
+    pub fn start_server(&mut self) {
+        self.config.server_incarnation = self.unique_id();
+        self.config.first_job += 1000;
+        self.hosts[0].is_alive = true;
+        (self.hosts[0].generation, self.hosts[0].powered_off) =
+            (self.hosts[0].generation + 1, false);
+        self.hosts[0].next_tick_at = MonotonicTime::MAX;
+        self.server = Some(ServerState::new(self.config.clone(), self.now));
+        self.trace(|| "server starts".to_owned());
+        self.schedule_tick(SERVER);
+    }
+
+    pub fn start_daemon(&mut self, host: HostId, host_and_parent: Option<(HostId, HostId)>) {
+        let incarnation = self.unique_id();
+        let config = tree_member::MemberConfig {
+            name: format!("c{host}"),
+            incarnation,
+            address: "127.0.0.1:9".parse().unwrap(),
+            memory: MEMORY,
+            host_and_parent,
+            times: TIMEOUTS,
+        };
+        let found = &mut self.hosts[host as usize];
+        (found.is_alive, found.is_stopped, found.generation) = (true, false, found.generation + 1);
+        found.powered_off = false;
+        found.member = Some(Member::new(config, self.now));
+        found.next_tick_at = MonotonicTime::MAX;
+        if found.group == 0 && found.last_fault_at == MonotonicTime::MAX {
+            found.last_fault_at = self.now;
+        }
+        if found.group != 0 {
+            found.unreachable_since = Some(self.now);
+        }
+        self.trace(|| format!("c{host} starts as {incarnation}"));
+        self.step_member(host, tree_member::MemberEvent::Tick);
+    }
+
+    /// The process dies; `power`: the whole host, and nobody is told.
+    pub fn kill(&mut self, host: HostId, power: bool) {
+        self.trace(|| format!("c{host} dies, power {power}"));
+        self.expect_declared_down(host, None);
+        let found = &mut self.hosts[host as usize];
+        (found.is_alive, found.is_stopped, found.last_fault_at) =
+            (false, false, MonotonicTime::MAX);
+        (found.generation, found.unreachable_since, found.powered_off) =
+            (found.generation + 1, None, power);
+        found.member = None;
+        found.running_shares.clear();
+        found.held_events.clear();
+        if host == SERVER {
+            self.server = None;
+            self.masters.clear();
+            self.sessions.clear();
+            self.submissions.values_mut().for_each(|submission| submission.dropped = true);
+        }
+        for pair in self.links_of(host) {
+            let other = if pair.0 == host { pair.1 } else { pair.0 };
+            let is_reachable = self.hosts[other as usize].group == self.hosts[host as usize].group;
+            let link = self.links.remove(&pair).unwrap();
+            let since = link.silent_since.unwrap_or(self.now);
+            let when = if power || !is_reachable {
+                since + TIMEOUTS.silence
+            } else {
+                self.now + MonotonicTime::from_millis(1)
+            };
+            let reason = if power { "nothing was heard from it" } else { "closed" };
+            self.report_link_loss(other, host, when.max(self.now), reason);
+        }
+    }
+
+    /// The incarnation that is there now must be given up in time, unless the fault that begins
+    /// now ends before.
+    fn expect_declared_down(&mut self, host: HostId, since: Option<MonotonicTime>) {
+        if let Some(member) = &self.hosts[host as usize].member {
+            let (incarnation, generation) = (member.incarnation(), self.hosts[0].generation);
+            self.schedule(
+                self.now + self.detection_bound,
+                SimEvent::CheckDeclaredDown { host, incarnation, generation, since },
+            );
+        }
+    }
+
+    pub fn stop(&mut self, host: HostId, stopped: bool) {
+        if !self.hosts[host as usize].is_alive || self.hosts[host as usize].is_stopped == stopped {
+            return;
+        }
+        self.trace(|| format!("c{host} stopped {stopped}"));
+        let last_fault_at = if stopped { MonotonicTime::MAX } else { self.now };
+        let found = &mut self.hosts[host as usize];
+        (found.is_stopped, found.last_fault_at) = (stopped, last_fault_at);
+        self.set_unreachable(host, stopped);
+        let found = &mut self.hosts[host as usize];
+        if !stopped {
+            for event in std::mem::take(&mut found.held_events) {
+                self.schedule(self.now, event);
+            }
+            self.schedule_tick(host);
+        }
+        self.update_link_silence();
+    }
+
+    pub fn cut(&mut self, host: HostId, group: u8) {
+        self.trace(|| format!("c{host} in group {group}"));
+        let found = &mut self.hosts[host as usize];
+        found.group = group;
+        found.last_fault_at = if group == 0 { self.now } else { MonotonicTime::MAX };
+        self.set_unreachable(host, group != 0);
+        self.update_link_silence();
+    }
+
+    fn set_unreachable(&mut self, host: HostId, away: bool) {
+        if host == SERVER {
+            // Then every host is out of reach.
+            let last_fault_at = if away { MonotonicTime::MAX } else { self.now };
+            self.hosts.iter_mut().for_each(|host| host.last_fault_at = last_fault_at);
+            return;
+        }
+        let unreachable_since = away.then_some(self.now);
+        self.hosts[host as usize].unreachable_since = unreachable_since;
+        if unreachable_since.is_some() {
+            self.expect_declared_down(host, unreachable_since);
+        }
+    }
+
+    fn can_communicate(&self, (one, two): (HostId, HostId)) -> bool {
+        let (one, two) = (&self.hosts[one as usize], &self.hosts[two as usize]);
+        one.group == two.group && !one.is_stopped && !two.is_stopped
+    }
+
+    fn update_link_silence(&mut self) {
+        for pair in self.links.keys().copied().collect::<Vec<_>>() {
+            let (can_communicate, now) = (self.can_communicate(pair), self.now);
+            let link = self.links.get_mut(&pair).unwrap();
+            match (can_communicate, link.silent_since) {
+                (false, None) => {
+                    link.silent_since = Some(now);
+                    let link = link.id;
+                    self.schedule(now + TIMEOUTS.silence, SimEvent::LinkSilent { pair, link });
+                }
+                (true, Some(_)) => {
+                    link.silent_since = None;
+                    for event in std::mem::take(&mut link.blocked) {
+                        self.schedule(now, event);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn links_of(&self, host: HostId) -> Vec<(HostId, HostId)> {
+        self.links.keys().copied().filter(|pair| pair.0 == host || pair.1 == host).collect()
+    }
+
+    fn report_link_loss(
+        &mut self,
+        host: HostId,
+        peer: HostId,
+        when: MonotonicTime,
+        reason: &'static str,
+    ) {
+        let generation = self.hosts[host as usize].generation;
+        self.schedule(when, SimEvent::LinkLost { host, peer, generation, reason });
+    }
+
+    // Messages.
+
+    fn send(&mut self, from: HostId, to: HostId, message: Message) {
+        let (one, two) = (&self.hosts[from as usize], &self.hosts[to as usize]);
+        let latency = MonotonicTime::from_micros(100 + self.random.below(900))
+            + one.extra_latency
+            + two.extra_latency;
+        let key = pair(from, to);
+        if !self.links.contains_key(&key) {
+            if !two.is_alive && !two.powered_off && one.group == two.group {
+                return self.report_link_loss(from, to, self.now + latency, "refused");
+            } else if !two.is_alive || !self.can_communicate(key) {
+                return self.report_link_loss(from, to, self.now + CONNECT_TIMEOUT, "no answer");
+            }
+            let id = self.unique_id();
+            let last = [self.now + latency; 2];
+            self.links.insert(
+                key,
+                Link { id, silent_since: None, last_arrival_at: last, blocked: Vec::new() },
+            );
+        }
+        let generation = self.hosts[to as usize].generation;
+        let is_duplicated = self.random.chance(self.duplicate_percent);
+        let duplicate_at = self.now + self.random.time(1, 5000);
+        let link = self.links.get_mut(&key).unwrap();
+        let last_arrival_at = &mut link.last_arrival_at[usize::from(from < to)];
+        *last_arrival_at = (self.now + latency).max(*last_arrival_at);
+        let (arrival_at, link) = (*last_arrival_at, link.id);
+        let event = SimEvent::Deliver { from, to, link, generation, message: message.clone() };
+        self.schedule(arrival_at, event);
+        if is_duplicated && matches!(message, Message::Peer(_)) {
+            // Link 0: it comes whatever has become of its link.
+            self.schedule(
+                duplicate_at,
+                SimEvent::Deliver { from, to, link: 0, generation, message },
+            );
+        }
+    }
+
+    fn deliver(&mut self, from: HostId, to: HostId, message: Message) {
+        self.trace(|| format!("c{from} -> c{to} {message:?}"));
+        match message {
+            Message::Peer(message) if to == SERVER => {
+                self.server_message_count += 1;
+                self.deliver_to_server(ClusterEvent::Received { from, message });
+            }
+            Message::Peer(message) => {
+                self.step_member(to, tree_member::MemberEvent::Received { from, message })
+            }
+            Message::ShareReleased { job, share, did_run } => {
+                self.on_share_released(from, job, share, did_run)
+            }
+            Message::Start { job, incarnation, share, procs, run_time } => {
+                self.start_share(to, (job, share, procs), incarnation, run_time);
+            }
+            Message::Kill { job, share } => match self.hosts[to as usize]
+                .running_shares
+                .get_mut(&job)
+            {
+                Some(run) if !run.killed => {
+                    run.killed = true;
+                    let is_slow = self.random.chance(3);
+                    let delay = MonotonicTime::from_millis(if is_slow { 8000 } else { 20 });
+                    let generation = self.hosts[to as usize].generation;
+                    self.schedule(
+                        self.now + delay,
+                        SimEvent::ShareEnded { host: to, generation, job },
+                    );
+                }
+                Some(_) => {}
+                None => self.send(to, SERVER, Message::ShareReleased { job, share, did_run: true }),
+            },
+        }
+    }
+
+    fn step_member(&mut self, host: HostId, event: tree_member::MemberEvent) {
+        if let tree_member::MemberEvent::LinkLost { host: SERVER, .. } = event {
+            self.kill_all(host);
+        }
+        let now = self.now;
+        let Some(member) = &mut self.hosts[host as usize].member else { return };
+        for action in member.on(event, now) {
+            match action {
+                tree_member::MemberAction::Send { to, message } => {
+                    self.send(host, to, Message::Peer(message))
+                }
+                tree_member::MemberAction::ResetHost { reason } => {
+                    self.trace(|| format!("c{host} cleans up: {reason}"));
+                    self.kill_all(host);
+                    let generation = self.hosts[host as usize].generation;
+                    let delay = self.random.time(21, 500);
+                    self.schedule(now + delay, SimEvent::ResetDone { host, generation });
+                }
+                tree_member::MemberAction::SetAddress { .. } => {}
+                tree_member::MemberAction::Log(line) => self.log_lines.push(line),
+            }
+        }
+        self.schedule_tick(host);
+    }
+
+    fn schedule_tick(&mut self, host: HostId) {
+        let found = &self.hosts[host as usize];
+        let deadline = match (host, &self.server, &found.member) {
+            (SERVER, Some(server), _) => server.deadline(),
+            (_, _, Some(member)) => member.deadline(),
+            _ => return,
+        };
+        if deadline < found.next_tick_at || found.next_tick_at < self.now {
+            let generation = found.generation;
+            self.hosts[host as usize].next_tick_at = deadline.max(self.now);
+            self.schedule(deadline.max(self.now), SimEvent::Tick { host, generation });
+        }
+    }
+
+    // Time.
+
+    pub fn run_until(&mut self, end: MonotonicTime) {
+        let mut steps = 0u64;
+        while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= end) {
+            let ((when, _), event) = entry.remove_entry();
+            self.now = when;
+            self.dispatch(event);
+            steps += 1;
+            assert!(steps < 3_000_000, "the world does not come to rest");
+        }
+        self.now = end;
+    }
+
+    fn dispatch(&mut self, event: SimEvent) {
+        let (host, generation) = match &event {
+            SimEvent::Deliver { to, generation, .. } => (*to, *generation),
+            SimEvent::LinkLost { host, generation, .. } => (*host, *generation),
+            SimEvent::Tick { host, generation }
+            | SimEvent::ShareEnded { host, generation, .. }
+            | SimEvent::ResetDone { host, generation } => (*host, *generation),
+            SimEvent::RepeatKill { generation, .. }
+            | SimEvent::CheckDeclaredDown { generation, .. } => (SERVER, *generation),
+            SimEvent::LinkSilent { pair, link } => return self.on_silence_limit(*pair, *link),
+        };
+        let found = &mut self.hosts[host as usize];
+        if found.generation != generation || !found.is_alive {
+            return;
+        }
+        if found.is_stopped && !matches!(event, SimEvent::CheckDeclaredDown { .. }) {
+            return found.held_events.push(event);
+        }
+        match event {
+            SimEvent::Deliver { from, to, link, ref message, .. } => {
+                let can_communicate = self.can_communicate(pair(from, to));
+                let known = self.links.get_mut(&pair(from, to));
+                match known.filter(|known| known.id == link) {
+                    Some(known) if known.silent_since.is_some() => known.blocked.push(event),
+                    None if link != 0 || !can_communicate => {}
+                    _ => {
+                        let message = message.clone();
+                        self.deliver(from, to, message);
+                    }
+                }
+            }
+            SimEvent::LinkLost { host, peer, reason, .. } => {
+                if self.links.contains_key(&pair(host, peer)) {
+                    return;
+                }
+                self.trace(|| format!("c{host} has lost its link to c{peer}: {reason}"));
+                let reason = reason.to_owned();
+                match host {
+                    SERVER => self.deliver_to_server(ClusterEvent::LinkLost { host: peer, reason }),
+                    _ => self.step_member(
+                        host,
+                        tree_member::MemberEvent::LinkLost { host: peer, reason },
+                    ),
+                }
+            }
+            SimEvent::Tick { host, .. } if self.hosts[host as usize].next_tick_at != self.now => {
+                // An earlier one has been set since, or it was stopped.
+                self.schedule_tick(host);
+            }
+            SimEvent::Tick { host, .. } => {
+                self.hosts[host as usize].next_tick_at = MonotonicTime::MAX;
+                match host {
+                    SERVER => self.deliver_to_server(ClusterEvent::Tick),
+                    _ => self.step_member(host, tree_member::MemberEvent::Tick),
+                }
+            }
+            SimEvent::ShareEnded { host, job, .. } => {
+                if let Some(run) = self.hosts[host as usize].running_shares.remove(&job) {
+                    let free = Message::ShareReleased { job, share: run.share, did_run: true };
+                    self.send(host, SERVER, free);
+                }
+            }
+            SimEvent::ResetDone { host, .. } => {
+                if !self.hosts[host as usize].running_shares.is_empty() {
+                    let generation = self.hosts[host as usize].generation;
+                    return self.schedule(
+                        self.now + MonotonicTime::from_millis(50),
+                        SimEvent::ResetDone { host, generation },
+                    );
+                }
+                let incarnation = self.unique_id();
+                self.coverage.resets += 1;
+                self.step_member(host, tree_member::MemberEvent::ResetDone(incarnation));
+            }
+            SimEvent::RepeatKill { job, .. } => self.kill_shares(job),
+            SimEvent::CheckDeclaredDown { host, incarnation, since, .. } => {
+                let fault_ended =
+                    since.is_some() && self.hosts[host as usize].unreachable_since != since;
+                let server = self.server.as_ref().unwrap();
+                let up = server.is_up(host) && server.incarnation(host) == Some(incarnation);
+                // A server that was away itself has learned of nothing.
+                let excused = fault_ended || self.hosts[0].last_fault_at > MonotonicTime::ZERO;
+                assert!(
+                    !up || excused,
+                    "c{host} is away and still up after {:?}",
+                    self.detection_bound
+                );
+            }
+            SimEvent::LinkSilent { .. } => {}
+        }
+    }
+
+    fn on_silence_limit(&mut self, pair: (HostId, HostId), id: u64) {
+        let now = self.now;
+        let is_dead = |link: &Link| {
+            link.id == id
+                && link
+                    .silent_since
+                    .is_some_and(|silent_since| silent_since + TIMEOUTS.silence <= now)
+        };
+        if self.links.get(&pair).is_some_and(is_dead) {
+            self.links.remove(&pair);
+            self.report_link_loss(pair.0, pair.1, now, "nothing was heard from it");
+            self.report_link_loss(pair.1, pair.0, now, "nothing was heard from it");
+        }
+    }
+
+    /// Messages that are under way or wait somewhere, and memory that grows with them.
+    pub fn in_flight_count(&self) -> usize {
+        self.events.len() + self.links.values().map(|link| link.blocked.len()).sum::<usize>()
+    }
+}

@@ -1,0 +1,326 @@
+//! The stand-in for the loops of server and daemons, and the users.
+
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::message::OsBytes;
+use score_proto::nodeset::NodeSet;
+use score_proto::peer_message::{HostId, Incarnation, SERVER, User};
+
+use super::{
+    DETECTION_BOUND, MEMORY, Master, Message, Observed, Random, RunningShare, SimEvent, Simulation,
+    TIMEOUTS,
+};
+use crate::cluster::{ClusterAction, ClusterEvent, JobId, JobRequest, MonotonicTime, SessionId};
+
+impl Simulation {
+    // The daemon's side of jobs.
+
+    pub(super) fn start_share(
+        &mut self,
+        host: HostId,
+        (job, share, procs): (JobId, u32, u32),
+        incarnation: Incarnation,
+        run_time: MonotonicTime,
+    ) {
+        let slots = self.config.hosts[host as usize].slots * self.config.rows;
+        let found = &mut self.hosts[host as usize];
+        if found.member.as_ref().is_none_or(|member| member.incarnation() != incarnation) {
+            return self.send(host, SERVER, Message::ShareReleased { job, share, did_run: false });
+        }
+        found.running_shares.insert(job, RunningShare { share, procs, killed: false });
+        let busy: u32 = found.running_shares.values().map(|run| run.procs).sum();
+        assert!(busy <= slots, "c{host} runs {busy} processes on {slots} slots of all rows");
+        let generation = found.generation;
+        self.schedule(self.now + run_time, SimEvent::ShareEnded { host, generation, job });
+    }
+
+    pub(super) fn kill_all(&mut self, host: HostId) {
+        // Some processes die hard.
+        let is_slow = self.random.chance(20);
+        let delay =
+            if is_slow { self.random.time(20, 8000) } else { MonotonicTime::from_millis(20) };
+        let found = &mut self.hosts[host as usize];
+        let generation = found.generation;
+        let jobs: Vec<_> = found.running_shares.keys().copied().collect();
+        for job in jobs {
+            self.hosts[host as usize].running_shares.get_mut(&job).unwrap().killed = true;
+            self.schedule(self.now + delay, SimEvent::ShareEnded { host, generation, job });
+        }
+    }
+
+    // The server's side.
+
+    pub fn deliver_to_server(&mut self, event: ClusterEvent) {
+        let now = self.now;
+        if let ClusterEvent::LinkLost { host, .. } = &event {
+            let host = *host;
+            let has_share_there = |master: &Master| {
+                let is_unreleased = |index: &u32| !master.released.contains(*index);
+                let mut unreleased =
+                    (0..).zip(&master.shares).filter(|(index, _)| is_unreleased(index));
+                unreleased.any(|(_, share)| share.host == host)
+            };
+            let jobs = self.masters.iter().filter(|(_, master)| has_share_there(master));
+            for job in jobs.map(|(job, _)| *job).collect::<Vec<_>>() {
+                let reason = "its link was lost".to_owned();
+                self.step_server(ClusterEvent::JobHostFailed { job, host, reason }, now);
+            }
+        }
+        self.step_server(event, now);
+        self.schedule_tick(SERVER);
+    }
+
+    fn step_server(&mut self, event: ClusterEvent, now: MonotonicTime) {
+        let Some(server) = &mut self.server else { return };
+        for action in server.on(event, now) {
+            self.perform(action);
+        }
+    }
+
+    fn perform(&mut self, action: ClusterAction) {
+        if !matches!(action, ClusterAction::Send { .. }) {
+            self.trace(|| format!("server: {action:?}"));
+        }
+        match action {
+            ClusterAction::Send { to, message } => self.send(SERVER, to, Message::Peer(message)),
+            ClusterAction::Start { session, tag, job, shares, incarnations } => {
+                let submission = self.submissions.get_mut(&(session, tag)).unwrap();
+                assert!(
+                    submission.started_at.is_none() && !submission.ended && !submission.refused,
+                    "{submission:?}"
+                );
+                submission.started_at = Some(self.now);
+                self.coverage.started += 1;
+                let run_time = self.random.time(50, 20_000);
+                for (index, share) in (0..).zip(&shares) {
+                    let server = self.server.as_ref().unwrap();
+                    assert!(server.is_up(share.host), "job {job} on c{}", share.host);
+                    let host = &server.hosts[share.host as usize];
+                    assert!(share.procs <= host.config.slots && host.promised_memory <= MEMORY);
+                    let incarnation = incarnations[index as usize];
+                    let procs = share.procs;
+                    let start = Message::Start { job, incarnation, share: index, procs, run_time };
+                    self.send(SERVER, share.host, start);
+                }
+                let released = NodeSet::new();
+                self.masters
+                    .insert(job, Master { shares, released, killing: false, finished: false });
+            }
+            ClusterAction::End { job, .. } => {
+                if let Some(master) = self.masters.get_mut(&job) {
+                    assert!(!std::mem::replace(&mut master.killing, true));
+                    self.kill_shares(job);
+                }
+            }
+            ClusterAction::HostDown { host, reason, .. } => {
+                self.coverage.given_up += 1;
+                self.given_up.push(reason);
+                for master in self.masters.values_mut() {
+                    for (index, share) in (0..).zip(&master.shares) {
+                        if share.host == host {
+                            master.released.insert(index);
+                        }
+                    }
+                }
+                self.masters.retain(|_, master| master.released.len() < master.shares.len() as u32);
+            }
+            ClusterAction::Queued { session, tag, .. } => {
+                let submission = self.submissions.get_mut(&(session, tag)).unwrap();
+                assert!(
+                    !std::mem::replace(&mut submission.queued, true)
+                        && submission.started_at.is_none()
+                );
+            }
+            ClusterAction::Refused { session, tag, .. } => {
+                let submission = self.submissions.get_mut(&(session, tag)).unwrap();
+                assert!(
+                    submission.started_at.is_none() && !submission.queued && !submission.refused,
+                    "{submission:?}"
+                );
+                submission.refused = true;
+                self.coverage.refused += 1;
+            }
+            ClusterAction::Ended { session, tag, code, reason, .. } => {
+                self.check_end(session, tag, code, reason);
+            }
+            ClusterAction::SessionClosed { session, .. } => _ = self.sessions.remove(&session),
+            ClusterAction::HostUp { .. } => {}
+            ClusterAction::Log(line) => self.log_lines.push(line),
+        }
+    }
+
+    /// Exactly one end, and nobody is blamed who had no fault.
+    fn check_end(
+        &mut self,
+        session: SessionId,
+        tag: u64,
+        code: Option<u8>,
+        reason: Option<String>,
+    ) {
+        let submission = self.submissions.get_mut(&(session, tag)).unwrap();
+        assert!(
+            (submission.queued || submission.started_at.is_some()) && !submission.ended,
+            "{submission:?}"
+        );
+        submission.ended = true;
+        let submitted_at = submission.submitted_at;
+        let Some(reason) = reason else {
+            assert!(code.is_some());
+            self.coverage.completed += 1;
+            return;
+        };
+        let Some(blamed_host) = reason.strip_prefix("host c") else {
+            assert!(reason.contains("its user") || reason.contains("its scrun"), "{reason}");
+            return;
+        };
+        self.coverage.blamed_hosts += 1;
+        let number: usize = blamed_host.split(':').next().unwrap().parse().unwrap();
+        let last_fault_at = self.hosts[number].last_fault_at;
+        let blame_window = DETECTION_BOUND + TIMEOUTS.silence;
+        assert!(
+            last_fault_at == MonotonicTime::MAX
+                || (last_fault_at > MonotonicTime::ZERO
+                    && last_fault_at + blame_window >= submitted_at),
+            "{reason}: nothing has happened to it (last at {last_fault_at:?}, job of {submitted_at:?})"
+        );
+    }
+
+    pub(super) fn kill_shares(&mut self, job: JobId) {
+        let Some(master) = self.masters.get(&job) else { return };
+        let is_unreleased = |index: &u32| !master.released.contains(*index);
+        let shares = (0..).zip(&master.shares).map(|(index, share)| (index, share.host));
+        let shares: Vec<_> = shares.filter(|(index, _)| is_unreleased(index)).collect();
+        for (share, host) in shares {
+            self.send(SERVER, host, Message::Kill { job, share });
+        }
+        let generation = self.hosts[0].generation;
+        self.schedule(
+            self.now + MonotonicTime::from_secs(1),
+            SimEvent::RepeatKill { job, generation },
+        );
+    }
+
+    pub(super) fn on_share_released(
+        &mut self,
+        host: HostId,
+        job: JobId,
+        share: u32,
+        did_run: bool,
+    ) {
+        let Some(master) = self.masters.get_mut(&job) else { return };
+        master.released.insert(share);
+        let all_released = master.released.len() == master.shares.len() as u32;
+        let is_finished = all_released
+            && !master.killing
+            && !std::mem::replace(&mut master.finished, all_released);
+        if !did_run && !master.killing {
+            let reason = "it cannot start the job".to_owned();
+            self.deliver_to_server(ClusterEvent::JobHostFailed { job, host, reason });
+        }
+        if is_finished {
+            self.deliver_to_server(ClusterEvent::Finished { job, code: 0 });
+        }
+        if all_released {
+            self.masters.remove(&job);
+        }
+        self.deliver_to_server(ClusterEvent::Released { job, hosts: NodeSet::one(share) });
+    }
+
+    // Users.
+
+    pub fn login(&mut self, uid: u32) {
+        let number = self.unique_id();
+        let session =
+            SessionId { host: SERVER, incarnation: self.config.server_incarnation, number };
+        self.sessions.insert(session);
+        let user = User { uid, gid: uid, name: OsBytes(Vec::new()) };
+        self.deliver_to_server(ClusterEvent::Login { session, user });
+    }
+
+    pub fn submit(&mut self, session: SessionId) {
+        let tag = self.unique_id();
+        let host_count = self.hosts.len() as u64;
+        let shape = match self.random.below(5) {
+            0 => AllocationRequest::HostsByProcs {
+                hosts: 1 + self.random.below(host_count) as u32,
+                procs: 1 + self.random.below(4) as u32,
+            },
+            1 => AllocationRequest::FewestHosts(1 + self.random.below(host_count * 3) as u32),
+            2 => AllocationRequest::AllFreeSlots {
+                min_nodes: 1,
+                max_nodes: 1 + self.random.below(8) as u32,
+            },
+            3 => AllocationRequest::Exclusive {
+                hosts: 1 + self.random.below(3) as u32,
+                min_nodes: 1,
+                max_nodes: 99,
+            },
+            _ => AllocationRequest::EveryHost {
+                procs: 1 + self.random.below(2) as u32,
+                min_nodes: 1,
+                max_nodes: 999,
+            },
+        };
+        let random_pool =
+            |random: &mut Random| (1..host_count as u32).filter(|_| random.chance(60)).collect();
+        let pools = if self.random.chance(20) { 1 + self.random.below(3) } else { 0 };
+        let pools = (0..pools).map(|_| random_pool(&mut self.random)).collect();
+        let wait = self.random.chance(70);
+        let priority = self.random.below(16) as u8;
+        let memory = if self.random.chance(30) { self.random.below(60) } else { 0 };
+        let request = JobRequest { shape, pools, wait, priority, memory, spec_bytes: 10 };
+        let could_run = !wait && self.could_run(&request);
+        let submitted_at = self.now;
+        self.submissions.insert((session, tag), Observed { submitted_at, ..Observed::default() });
+        self.deliver_to_server(ClusterEvent::Submit { session, tag, request });
+        let refused = self.submissions[&(session, tag)].refused;
+        assert!(!(refused && could_run), "submission {tag} was refused and could have run");
+    }
+
+    /// Whether a job can start now, found by counting; false where that is not simple: hosts are
+    /// kept for jobs that wait, or spares count.
+    fn could_run(&self, request: &JobRequest) -> bool {
+        let server = self.server.as_ref().unwrap();
+        if server.pending.len() > 0 || request.shape.invalid_reason().is_some() {
+            return false;
+        }
+        let free_slots = |pool: Option<&NodeSet>| {
+            let allowed = |host: &HostId| pool.is_none_or(|pool| pool.contains(*host));
+            let hosts = (0..).zip(&server.hosts).filter(|(number, _)| allowed(number));
+            let usable = hosts.filter(|(number, host)| {
+                server.is_up(*number) && host.config.spare_for.is_empty() && !host.config.defect
+            });
+            let fits = usable.filter(|(_, host)| host.promised_memory + request.memory <= MEMORY);
+            let free = fits.map(|(_, host)| {
+                let slots = host.config.slots;
+                (slots * self.config.rows - host.used_slots).min(slots)
+            });
+            let mut free: Vec<u32> = free.collect();
+            free.sort_unstable_by(|a, b| b.cmp(a));
+            free
+        };
+        let fits = |free: &[u32]| match request.shape {
+            AllocationRequest::HostsByProcs { hosts, procs } => {
+                free.get(hosts as usize - 1).is_some_and(|smallest| *smallest >= procs)
+            }
+            AllocationRequest::FewestHosts(nodes) => {
+                (1..=free.len().min(nodes as usize)).any(|count| {
+                    let (block, more) = (nodes / count as u32, nodes as usize % count);
+                    free[count - 1] >= block && (more == 0 || free[more - 1] > block)
+                })
+            }
+            AllocationRequest::AllFreeSlots { min_nodes: least, .. } => {
+                free.iter().sum::<u32>() >= least.max(1)
+            }
+            AllocationRequest::Exclusive { .. } | AllocationRequest::EveryHost { .. } => false,
+        };
+        match request.pools.is_empty() {
+            true => fits(&free_slots(None)),
+            false => request.pools.iter().any(|pool| fits(&free_slots(Some(pool)))),
+        }
+    }
+
+    pub fn logout(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+        self.deliver_to_server(ClusterEvent::Logout { session });
+    }
+}

@@ -1,0 +1,495 @@
+//! The daemon of a host that is not the server: finds its parent, keeps its children, passes news
+//! up and the server's beat down, and cleans up when it is told or hears nothing any more.
+//!
+//! | event | actions |
+//! |---|---|
+//! | it starts: `Tick` | `Send(Join)` to the server; or, started by its parent, `Send(Child)` |
+//! | `Heard(Place)` | `Book` of the parent's address, `Send(Child)` |
+//! | a child says `Child`, or `Joined` or `Lost` | a moment later one `Send` of all such news |
+//! | `Heard(Beat)` | `Send(Beat)` to each child, `Send(Present)` to the parent |
+//! | that beat was for a predecessor | `Send(Child)` as well |
+//! | `Unlinked` of the parent, `Heard(Orphaned)` | `Send(Orphaned)` to all children, `Send(Join)` |
+//! | no beat for one and a half times the limit of silence | the same, without that parent |
+//! | `Heard(Reset)`, another server, or no beat for twice that limit and the grace | `Clean` |
+//! | `Cleaned` with a new incarnation | `Send(Join)` |
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use score_proto::nodeset::NodeSet;
+use score_proto::peer_message::{
+    ChildJoined, ChildLost, DaemonInfo as Card, Heartbeat, HostId, Incarnation, JoinRequest,
+    PeerMessage, SERVER,
+};
+
+use super::{MonotonicTime, Timeouts};
+
+/// Pieces of news that may wait for a parent; with more, the children have to join anew.
+const MAX_PENDING_CHANGES: usize = 16 * 1024;
+/// Pieces of news in one message.
+const MAX_CHANGES_PER_MESSAGE: usize = 1024;
+
+/// What a daemon knows at its start.
+#[derive(Debug, Clone)]
+pub struct MemberConfig {
+    /// Its name in the cluster's list.
+    pub name: String,
+    /// Its first incarnation.
+    pub incarnation: Incarnation,
+    /// Where it accepts links.
+    pub address: SocketAddr,
+    /// Bytes of memory of this host; 0 where that is not known.
+    pub memory: u64,
+    /// When it was started by its parent: its own number, and the parent's.
+    pub host_and_parent: Option<(HostId, HostId)>,
+    /// Times.
+    pub times: Timeouts,
+}
+
+/// What has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberEvent {
+    /// A message of membership.
+    Received {
+        /// From this host.
+        from: HostId,
+        /// The message.
+        message: PeerMessage,
+    },
+    /// The last link to a host is gone, or could not be made.
+    LinkLost {
+        /// The host.
+        host: HostId,
+        /// What the link said.
+        reason: String,
+    },
+    /// What [`Action::ResetHost`] asked for is done; the daemon's new incarnation.
+    ResetDone(Incarnation),
+    /// [`Member::deadline`] has come.
+    Tick,
+}
+
+/// What the shell shall do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberAction {
+    /// Send this, over the link there is or by dialling. When it cannot be sent: `Unlinked`.
+    Send {
+        /// To whom.
+        to: HostId,
+        /// What.
+        message: PeerMessage,
+    },
+    /// From now on that host is reached there.
+    SetAddress {
+        /// The host.
+        host: HostId,
+        /// Where it accepts links.
+        address: SocketAddr,
+    },
+    /// End every job here, close every session, and report [`Event::ResetDone`].
+    ResetHost {
+        /// Why.
+        reason: String,
+    },
+    /// A line for the log.
+    Log(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Asks the server for a place at this time (again).
+    Joining { retry_at: MonotonicTime },
+    /// Has a parent. `sure` once something was heard from it.
+    Attached { parent: HostId, confirmed: bool },
+    /// Waits for the shell to have cleaned up.
+    Resetting,
+}
+
+/// A daemon.
+#[derive(Debug)]
+pub struct Member {
+    config: MemberConfig,
+    state: State,
+    host: Option<HostId>,
+    server: Option<Incarnation>,
+    attach: u32,
+    /// A parent that it was told and could not reach.
+    unreachable_parent: Option<HostId>,
+    /// Incarnation and attachment of each child.
+    children: BTreeMap<HostId, (Incarnation, u32)>,
+    /// Hosts that the children have reported since the last beat.
+    present_hosts: NodeSet,
+    pending_joined: Vec<ChildJoined>,
+    pending_lost: Vec<ChildLost>,
+    /// When the news goes up.
+    flush_at: Option<MonotonicTime>,
+    /// When the server was heard last.
+    last_beat_at: MonotonicTime,
+    actions: Vec<MemberAction>,
+}
+
+impl Member {
+    /// A daemon that has just started and runs nothing; call [`Member::on`] with `Tick` at once.
+    pub fn new(config: MemberConfig, now: MonotonicTime) -> Self {
+        Self {
+            state: State::Joining { retry_at: now },
+            host: config.host_and_parent.map(|(host, _)| host),
+            server: None,
+            attach: 0,
+            unreachable_parent: None,
+            children: BTreeMap::new(),
+            present_hosts: NodeSet::new(),
+            pending_joined: Vec::new(),
+            pending_lost: Vec::new(),
+            flush_at: None,
+            last_beat_at: now,
+            actions: Vec::new(),
+            config,
+        }
+    }
+
+    /// This daemon's incarnation.
+    pub fn incarnation(&self) -> Incarnation {
+        self.config.incarnation
+    }
+
+    /// Its number, once it knows.
+    pub fn host(&self) -> Option<HostId> {
+        self.host
+    }
+
+    /// Its parent, if it has one.
+    pub fn parent(&self) -> Option<HostId> {
+        match self.state {
+            State::Attached { parent, .. } => Some(parent),
+            _ => None,
+        }
+    }
+
+    /// One step.
+    pub fn on(&mut self, event: MemberEvent, now: MonotonicTime) -> Vec<MemberAction> {
+        match event {
+            MemberEvent::Received { from, message } => self.on_message(from, message, now),
+            MemberEvent::LinkLost { host, reason } => self.on_link_lost(host, reason, now),
+            MemberEvent::ResetDone(incarnation) => self.on_reset_done(incarnation, now),
+            MemberEvent::Tick => {}
+        }
+        self.tick(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Event::Tick`] is due.
+    pub fn deadline(&self) -> MonotonicTime {
+        let next = match self.state {
+            State::Joining { retry_at } => retry_at,
+            State::Attached { .. } => self.flush_at.unwrap_or(MonotonicTime::MAX),
+            State::Resetting => MonotonicTime::MAX,
+        };
+        next.min(self.fence_deadline()).min(self.reparent_deadline())
+    }
+
+    /// When it looks for another parent, because no beat comes from this one.
+    fn reparent_deadline(&self) -> MonotonicTime {
+        match self.state {
+            State::Attached { .. } => self.last_beat_at + self.config.times.silence * 3 / 2,
+            _ => MonotonicTime::MAX,
+        }
+    }
+
+    /// When it ends what it runs because the server is not heard.
+    fn fence_deadline(&self) -> MonotonicTime {
+        match (self.server, self.state) {
+            (None, _) | (_, State::Resetting) => MonotonicTime::MAX,
+            _ => self.last_beat_at + self.config.times.silence * 2 + self.config.times.grace,
+        }
+    }
+
+    fn on_message(&mut self, from: HostId, message: PeerMessage, now: MonotonicTime) {
+        if let State::Attached { parent, confirmed } = &mut self.state
+            && *parent == from
+        {
+            *confirmed = true;
+        }
+        match message {
+            PeerMessage::AssignParent(_)
+            | PeerMessage::Reset { .. }
+            | PeerMessage::Refused { .. }
+                if from != SERVER =>
+            {
+                self.log(format!("host {from} speaks as if it were the server"));
+            }
+            PeerMessage::Reset { incarnation, reason }
+                if incarnation == self.config.incarnation =>
+            {
+                self.start_reset(&reason, now);
+            }
+            PeerMessage::Reset { .. } => {}
+            // Who comes now has to look elsewhere; all else concerns what is being ended.
+            PeerMessage::AttachChild(_) if self.state == State::Resetting => {
+                self.send(from, PeerMessage::ParentLost)
+            }
+            _ if self.state == State::Resetting => {}
+            PeerMessage::AssignParent(place) => {
+                if !self.belongs_to(place.server_incarnation, now) {
+                    return;
+                }
+                // What it told a parent that has never answered is lost with that.
+                let parent_unconfirmed = matches!(self.state, State::Attached { parent, confirmed: false }
+                    if parent != place.parent);
+                if parent_unconfirmed {
+                    self.lose_parent(now);
+                }
+                self.host = Some(place.host);
+                self.last_beat_at = now;
+                if let Some(address) = place.parent_address {
+                    self.actions.push(MemberAction::SetAddress { host: place.parent, address });
+                }
+                self.attach_to(place.parent);
+            }
+            // It may have hung while the server was started anew: it is not asked which one it is.
+            PeerMessage::Heartbeat(_) if self.parent() != Some(from) => {
+                self.send(from, PeerMessage::DetachChild)
+            }
+            PeerMessage::Heartbeat(beat) => {
+                // The same, of a parent that knows a predecessor only.
+                let names_old_server = beat.child_incarnation != self.config.incarnation
+                    && self.server.is_some_and(|server| server != beat.server_incarnation);
+                if !names_old_server && self.belongs_to(beat.server_incarnation, now) {
+                    self.on_beat(from, beat, now);
+                }
+            }
+            PeerMessage::PresenceReport(hosts) => {
+                if self.children.contains_key(&from) && self.present_hosts.union_fits(&hosts) {
+                    self.present_hosts.union(&hosts);
+                }
+            }
+            PeerMessage::AttachChild(member) if member.host == from => self.adopt(member, now),
+            PeerMessage::ChildrenJoined(all) => {
+                self.pending_joined.extend(all);
+                self.schedule_flush(now);
+            }
+            PeerMessage::ChildrenLost(all) => {
+                self.pending_lost.extend(all);
+                self.schedule_flush(now);
+            }
+            PeerMessage::DetachChild => _ = self.children.remove(&from),
+            PeerMessage::ParentLost if self.parent() == Some(from) => self.lose_parent(now),
+            PeerMessage::ParentLost => {}
+            PeerMessage::Refused { reason } => {
+                self.log(format!("the server refuses this host: {reason}"))
+            }
+            _ => self.log(format!("host {from}: a message that is not for a daemon")),
+        }
+    }
+
+    fn on_beat(&mut self, parent: HostId, beat: Heartbeat, now: MonotonicTime) {
+        self.last_beat_at = now;
+        for child in self.children.keys().copied().collect::<Vec<_>>() {
+            self.beat_for(child, beat.server_incarnation)
+                .into_iter()
+                .for_each(|beat| self.send(child, beat));
+        }
+        let is_known =
+            (beat.child_incarnation, beat.attach_seq) == (self.config.incarnation, self.attach);
+        let mut present_hosts = std::mem::take(&mut self.present_hosts);
+        if let Some(host) = self.host {
+            present_hosts.insert(host);
+        }
+        self.send(parent, PeerMessage::PresenceReport(present_hosts));
+        if !is_known {
+            self.send(parent, PeerMessage::AttachChild(self.membership_record()));
+        }
+    }
+
+    fn beat_for(&self, child: HostId, server: Incarnation) -> Option<PeerMessage> {
+        let (child, attach) = *self.children.get(&child)?;
+        Some(PeerMessage::Heartbeat(Heartbeat {
+            server_incarnation: server,
+            child_incarnation: child,
+            attach_seq: attach,
+        }))
+    }
+
+    fn membership_record(&self) -> Card {
+        Card {
+            host: self.host.unwrap_or(SERVER),
+            incarnation: self.config.incarnation,
+            address: self.config.address,
+            server_incarnation: self.server,
+            attach_seq: self.attach,
+            memory: self.config.memory,
+        }
+    }
+
+    fn adopt(&mut self, member: Card, now: MonotonicTime) {
+        let Some(parent) = self.host else {
+            return self.send(member.host, PeerMessage::ParentLost);
+        };
+        let child = member.host;
+        let known = self.children.get(&child).copied();
+        if known.is_some_and(|(known_incarnation, known_attach)| {
+            known_incarnation == member.incarnation && known_attach >= member.attach_seq
+        }) {
+            return;
+        }
+        self.children.insert(child, (member.incarnation, member.attach_seq));
+        self.pending_joined.push(ChildJoined { daemon: member, parent });
+        self.schedule_flush(now);
+        let beat = self.server.and_then(|server| self.beat_for(child, server));
+        beat.into_iter().for_each(|beat| self.send(child, beat));
+    }
+
+    /// Whether this is the server whose jobs run here; another one finds this host empty.
+    fn belongs_to(&mut self, server: Incarnation, now: MonotonicTime) -> bool {
+        match self.server {
+            Some(known) if known != server => {
+                self.start_reset("the server was started anew", now);
+                false
+            }
+            _ => {
+                self.server = Some(server);
+                true
+            }
+        }
+    }
+
+    fn attach_to(&mut self, parent: HostId) {
+        if let Some(old_parent) = self.parent().filter(|before| *before != parent) {
+            self.send(old_parent, PeerMessage::DetachChild);
+        }
+        self.attach += 1;
+        self.unreachable_parent = None;
+        self.state = State::Attached { parent, confirmed: false };
+        self.send(parent, PeerMessage::AttachChild(self.membership_record()));
+    }
+
+    fn on_link_lost(&mut self, host: HostId, reason: String, now: MonotonicTime) {
+        if let Some((incarnation, attach)) = self.children.remove(&host) {
+            self.pending_lost.push(ChildLost { host, incarnation, attach_seq: attach, reason });
+            self.schedule_flush(now);
+        }
+        match self.state {
+            State::Attached { parent, confirmed } if parent == host => {
+                self.lose_parent(now);
+                self.unreachable_parent = (!confirmed).then_some(parent);
+            }
+            State::Joining { .. } if host == SERVER => {
+                let retry_delay = self.config.times.silence / 20;
+                self.state = State::Joining { retry_at: now + retry_delay };
+            }
+            _ => {}
+        }
+    }
+
+    /// No parent any more: each child looks for one too, and its news finds its own way.
+    fn lose_parent(&mut self, now: MonotonicTime) {
+        for child in std::mem::take(&mut self.children).into_keys() {
+            self.send(child, PeerMessage::ParentLost);
+        }
+        self.pending_joined.clear();
+        self.pending_lost.clear();
+        self.present_hosts = NodeSet::new();
+        self.flush_at = None;
+        self.state = State::Joining { retry_at: now };
+    }
+
+    /// Leaves its parent without having another one.
+    fn leave_parent(&mut self, reason: &str, now: MonotonicTime) {
+        if let (Some(parent), Some(host)) = (self.parent(), self.host) {
+            let (incarnation, attach) = (self.config.incarnation, self.attach);
+            let reason = reason.to_owned();
+            self.send(
+                parent,
+                PeerMessage::ChildrenLost(vec![ChildLost {
+                    host,
+                    incarnation,
+                    attach_seq: attach,
+                    reason,
+                }]),
+            );
+            self.send(parent, PeerMessage::DetachChild);
+        }
+        self.lose_parent(now);
+    }
+
+    fn start_reset(&mut self, reason: &str, now: MonotonicTime) {
+        if self.state != State::Resetting {
+            // Nobody shall count on what was here, however long cleaning up takes.
+            self.leave_parent(reason, now);
+            self.state = State::Resetting;
+            self.actions.push(MemberAction::ResetHost { reason: reason.to_owned() });
+        }
+    }
+
+    fn on_reset_done(&mut self, incarnation: Incarnation, now: MonotonicTime) {
+        if self.state == State::Resetting {
+            self.config.incarnation = incarnation;
+            (self.server, self.attach, self.unreachable_parent) = (None, 0, None);
+            self.config.host_and_parent = None;
+            self.state = State::Joining { retry_at: now };
+        }
+    }
+
+    fn schedule_flush(&mut self, now: MonotonicTime) {
+        if self.pending_joined.len() + self.pending_lost.len() > MAX_PENDING_CHANGES {
+            return self.lose_parent(now);
+        }
+        self.flush_at.get_or_insert(now + self.config.times.merge);
+    }
+
+    fn tick(&mut self, now: MonotonicTime) {
+        if now >= self.fence_deadline() {
+            self.start_reset("the server was not heard for too long", now);
+        }
+        if now >= self.reparent_deadline()
+            && let Some(parent) = self.parent()
+        {
+            self.leave_parent("it has heard no beat from its parent", now);
+            self.unreachable_parent = Some(parent);
+        }
+        if let State::Joining { retry_at } = self.state
+            && now >= retry_at
+        {
+            // It is asked again when no answer comes.
+            self.state = State::Joining { retry_at: now + self.config.times.silence };
+            if let Some((_, parent)) = self.config.host_and_parent.take() {
+                self.attach_to(parent);
+            } else {
+                self.send_join();
+            }
+        }
+        if let State::Attached { parent, .. } = self.state
+            && self.flush_at.is_some_and(|flush| now >= flush)
+        {
+            self.flush_at = None;
+            let (joined_hosts, lost_hosts) =
+                (std::mem::take(&mut self.pending_joined), std::mem::take(&mut self.pending_lost));
+            for chunk in joined_hosts.chunks(MAX_CHANGES_PER_MESSAGE) {
+                self.send(parent, PeerMessage::ChildrenJoined(chunk.to_vec()));
+            }
+            for chunk in lost_hosts.chunks(MAX_CHANGES_PER_MESSAGE) {
+                self.send(parent, PeerMessage::ChildrenLost(chunk.to_vec()));
+            }
+        }
+    }
+
+    fn send_join(&mut self) {
+        let join = JoinRequest {
+            name: self.config.name.clone(),
+            incarnation: self.config.incarnation,
+            address: self.config.address,
+            server_incarnation: self.server,
+            attach_seq: self.attach,
+            unreachable_parent: self.unreachable_parent,
+        };
+        self.send(SERVER, PeerMessage::Join(join));
+    }
+
+    fn send(&mut self, to: HostId, message: PeerMessage) {
+        self.actions.push(MemberAction::Send { to, message });
+    }
+
+    fn log(&mut self, line: String) {
+        self.actions.push(MemberAction::Log(line));
+    }
+}

@@ -1,0 +1,247 @@
+//! Bringing up the hosts of a job in single-user mode: their daemons are started, dial in, and the
+//! job begins when the last one is there.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use score_proto::job_control::Status;
+use score_proto::message::{HostKind, HostSpec, JobSpec};
+use score_proto::peer_message::Incarnation;
+use score_tree::key::Key;
+
+use super::CommonOptions;
+use super::peers::Peers;
+use super::session::ClientJob;
+use crate::launch::{
+    Failure, HOST_PLACEHOLDER, LaunchTargets, Launcher, SECRET_PLACEHOLDER, position_of,
+};
+
+/// Where a daemon listens, and which one it is.
+pub type DaemonEndpoint = (SocketAddr, Incarnation);
+
+/// The hosts of one job on their way up. It lives as long as the job: with it go the daemons.
+pub struct DaemonBringup {
+    /// Who has wanted them.
+    pub client_job: ClientJob,
+    /// The job, until it begins.
+    pub spec: Option<JobSpec>,
+    /// Whether the job's programs have been looked for.
+    pub has_preloaded_programs: bool,
+    /// All hosts of the job, in order.
+    names: Vec<String>,
+    kinds: Vec<HostKind>,
+    /// The daemons that are there.
+    endpoints: Vec<Option<DaemonEndpoint>>,
+    launcher: Launcher,
+}
+
+/// What came of a muster's last steps.
+#[derive(Debug, Default)]
+pub struct BringupProgress {
+    /// Hosts that will have no daemon: a line each.
+    pub failures: Vec<String>,
+    /// What daemons and launchers have said.
+    pub lines: Vec<String>,
+}
+
+impl DaemonBringup {
+    /// Prepares to start a daemon on every host but this one; returns the links to them, too.
+    /// Virtual hosts move this process onto the first of them.
+    ///
+    /// # Errors
+    /// One line: nothing has been started.
+    pub fn new(
+        client_job: ClientJob,
+        spec: JobSpec,
+        common: &CommonOptions,
+        registry: &Registry,
+        [listener, launcher_output]: [Token; 2],
+    ) -> Result<(Self, Peers, Option<String>), String> {
+        let names: Vec<String> = spec.hosts.iter().map(|host| host.name.clone()).collect();
+        let kinds = spec.hosts.iter().map(|host| host.kind).collect();
+        let targets = LaunchTargets::new(&spec.hosts, &common.launch_options)?;
+        let is_remote =
+            |position: &usize| targets.hosts().iter().any(|target| target.position == *position);
+        let local_index = (0..names.len()).find(|position| !is_remote(position));
+        let notice = targets.notice().map(str::to_owned);
+        let (key, secret) = new_key().map_err(|error| format!("no key can be made: {error}"))?;
+        let local_name = local_index
+            .map_or_else(super::system_host_name, |local_index| names[local_index].clone());
+        let peers = Peers::new(key, local_name, registry, listener)
+            .and_then(|peers| Ok((peers.port()?, peers)))
+            .map_err(|error| format!("no port for the daemons of other hosts: {error}"));
+        let (port, peers) = peers?;
+        let addresses = targets.local_addresses();
+        let starter = targets
+            .into_launcher(daemon_command(&addresses, port, common.no_namespace)?, secret)?;
+        let fd = starter.stderr_fd().as_raw_fd();
+        registry
+            .register(&mut SourceFd(&fd), launcher_output, Interest::READABLE)
+            .map_err(|error| error.to_string())?;
+        let mut endpoints = vec![None; names.len()];
+        if let (Some(local_index), Some(first)) = (local_index, addresses.first()) {
+            endpoints[local_index] = Some((SocketAddr::new(*first, port), peers.incarnation()));
+        }
+        let spec = Some(spec);
+        let bringup = Self {
+            client_job,
+            spec,
+            has_preloaded_programs: false,
+            names,
+            kinds,
+            endpoints,
+            launcher: starter,
+        };
+        Ok((bringup, peers, notice))
+    }
+
+    /// Starts what may be started, and hears what there is to hear.
+    pub fn advance(&mut self, now: Instant) -> BringupProgress {
+        let failures = self.launcher.advance(now);
+        BringupProgress { failures: failure_texts(failures), lines: self.launcher.read_stderr() }
+    }
+
+    /// When [`DaemonBringup::advance`] is to be called next.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.launcher.deadline()
+    }
+
+    /// A daemon has joined: which host of the job it is on, if on any.
+    pub fn on_join(&mut self, host_name: &str, daemon: DaemonEndpoint) -> Option<usize> {
+        let host = position_of(host_name, &self.names)?;
+        self.endpoints[host].get_or_insert(daemon);
+        self.launcher.on_arrived(host);
+        Some(host)
+    }
+
+    /// Every host's daemon, once all are there.
+    pub fn daemons(&self) -> Option<Vec<DaemonEndpoint>> {
+        self.endpoints.iter().copied().collect()
+    }
+
+    /// Where the daemons of these hosts listen, if they are hosts of the muster in its order.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn endpoints_of(&self, hosts: &[HostSpec]) -> Result<Vec<DaemonEndpoint>, String> {
+        let mut remaining = self.names.iter().zip(&self.endpoints);
+        let find = |host: &HostSpec| match remaining.find(|(name, _)| **name == host.name) {
+            Some((_, Some(address))) => Ok(*address),
+            Some((name, None)) => Err(format!("host {name} is not up yet: submit the job again")),
+            None => Err(format!(
+                "host {}: not among those of this login's first job, or not in their order; a \
+                 login of its own, or a scout session, can have it",
+                host.name
+            )),
+        };
+        hosts.iter().map(find).collect()
+    }
+
+    /// Whether the hosts' directories are on this machine's disk.
+    pub fn is_virtual(&self) -> bool {
+        self.kinds.first() == Some(&HostKind::Virtual)
+    }
+
+    /// Ends a daemon that does not answer any more.
+    pub fn kill_daemon(&mut self, host: &str) {
+        if let Some(index) = self.names.iter().position(|name| name == host) {
+            self.launcher.kill(index);
+        }
+    }
+
+    /// A child of this process has ended. None: it is none of ours.
+    pub fn on_child_exit(&mut self, pid: i32, status: Status) -> Option<BringupProgress> {
+        let failures = failure_texts(self.launcher.on_child_ended(pid, status)?);
+        Some(BringupProgress { failures, lines: Vec::new() })
+    }
+
+    /// Whether somebody talks without end.
+    pub fn may_have_more(&self) -> bool {
+        self.launcher.may_have_more()
+    }
+
+    /// Nobody is needed any more.
+    pub fn close(&mut self) {
+        self.launcher.close();
+    }
+
+    /// The processes that brought the daemons up, or are daemons.
+    pub fn processes(&self) -> Vec<i32> {
+        self.launcher.processes().collect()
+    }
+}
+
+fn failure_texts(failures: Vec<Failure>) -> Vec<String> {
+    failures.into_iter().map(|failure| failure.text).collect()
+}
+
+fn new_key() -> io::Result<(Key, Vec<u8>)> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok((Key::from_bytes(bytes), bytes.to_vec()))
+}
+
+/// What is started on every other host.
+fn daemon_command(
+    addresses: &[IpAddr],
+    port: u16,
+    no_namespace: bool,
+) -> Result<Vec<OsString>, String> {
+    let ipv4 = addresses.iter().filter(|address| address.is_ipv4());
+    let ipv4_list: Vec<String> = ipv4.map(IpAddr::to_string).collect();
+    if ipv4_list.is_empty() {
+        return Err("this host has no address that others could dial".to_owned());
+    }
+    let path = std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"))?;
+    let connect = format!("{}:{port}", ipv4_list.join(","));
+    let mut command = vec![path.into_os_string()];
+    let arguments =
+        ["-daemon", "-connect", &connect, "-host", HOST_PLACEHOLDER, "-key", SECRET_PLACEHOLDER];
+    command.extend(arguments.map(OsString::from));
+    command.extend(no_namespace.then(|| OsString::from("-nonamespace")));
+    Ok(command)
+}
+
+/// How long a step of connecting to the server may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connects to the server at the first of its addresses that answers: `ADDRESS[,ADDRESS...]:PORT`.
+///
+/// # Errors
+/// One line with the word or address at fault.
+pub fn connect(list: &str) -> Result<std::net::TcpStream, String> {
+    let syntax_error = || format!("-connect {list}: not ADDRESS[,ADDRESS...]:PORT");
+    let (addresses, port) = list.rsplit_once(':').ok_or_else(syntax_error)?;
+    let port: u16 = port.parse().map_err(|_| syntax_error())?;
+    let mut last_error = "no address".to_owned();
+    for address_text in addresses.split(',') {
+        let address: IpAddr = address_text.parse().map_err(|_| syntax_error())?;
+        match std::net::TcpStream::connect_timeout(&SocketAddr::new(address, port), CONNECT_TIMEOUT)
+        {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last_error = format!("{address}: {error}"),
+        }
+    }
+    Err(format!("-connect {list}: {last_error}"))
+}
+
+/// Reads the key of the cluster: from standard input (`-`), or a file.
+///
+/// # Errors
+/// One line with the file at fault.
+pub fn read_key(path: &std::ffi::OsStr) -> Result<Key, String> {
+    let mut bytes = [0; 32];
+    let result = if path == crate::launch::SECRET_ON_STDIN {
+        io::stdin().read_exact(&mut bytes)
+    } else {
+        File::open(path).and_then(|mut file| file.read_exact(&mut bytes))
+    };
+    result.map_err(|error| format!("-key {}: {error}", path.to_string_lossy()))?;
+    Ok(Key::from_bytes(bytes))
+}

@@ -1,0 +1,60 @@
+//! What this machine allows a job: read when the job is checked, but not for each of many short
+//! ones.
+
+use std::cell::Cell;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::unistd::geteuid;
+
+use crate::job::validate::HostLimits;
+use crate::sys::process;
+
+/// How long what was read holds.
+const CACHE_TTL: Duration = Duration::from_secs(1);
+
+thread_local! {
+    static CACHE: Cell<Option<(Instant, HostLimits)>> = const { Cell::new(None) };
+}
+
+fn read_number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+fn meminfo(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// All memory of this machine in bytes; 0 where that cannot be found out.
+pub fn memory() -> u64 {
+    meminfo("MemTotal").unwrap_or(0)
+}
+
+/// What it allows, as of a second ago at most.
+pub fn cached_limits() -> HostLimits {
+    let now = Instant::now();
+    let cached = CACHE.get().filter(|(read_at, _)| now.duration_since(*read_at) < CACHE_TTL);
+    let (read_at, machine) = cached.unwrap_or_else(|| (now, read_limits()));
+    CACHE.set(Some((read_at, machine)));
+    machine
+}
+
+/// Asks the system.
+fn read_limits() -> HostLimits {
+    let nproc = match process::resource_limit(libc::RLIMIT_NPROC).rlim_cur {
+        // The kernel exempts root.
+        _ if geteuid().is_root() => u64::MAX,
+        limit => limit,
+    };
+    let pids =
+        [read_number("/proc/sys/kernel/pid_max"), read_number("/proc/sys/kernel/threads-max")];
+    let pids = pids.into_iter().flatten().min().unwrap_or(u64::MAX);
+    HostLimits {
+        processes: nproc.min(pids),
+        descriptors: process::resource_limit(libc::RLIMIT_NOFILE).rlim_max,
+        memory: meminfo("MemAvailable").unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,130 @@
+//! A local socket at which scruns log in, of a session or of a service: who calls is what the
+//! kernel says, never what is claimed.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use mio::net::UnixListener;
+use mio::{Interest, Registry, Token};
+
+use crate::sys::credentials;
+
+/// A caller.
+#[derive(Debug)]
+pub struct AcceptedClient {
+    /// Its socket.
+    pub socket: OwnedFd,
+    /// Its user and group.
+    pub credentials: (u32, u32),
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct LocalListener {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Somebody may wait: mio reports each arrival once only.
+    pub may_accept: bool,
+    /// Descriptors have run out.
+    fds_exhausted: bool,
+}
+
+impl LocalListener {
+    /// Listens at `path`, where nobody else listens; `mode` is who may connect at all.
+    ///
+    /// # Errors
+    /// One line with the path.
+    pub fn open(path: &Path, mode: u32, registry: &Registry, token: Token) -> Result<Self, String> {
+        let with_path = |error: io::Error| format!("{}: {error}", path.display());
+        // What a daemon has left that was killed.
+        if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+            if UnixStream::connect(path).is_ok() {
+                return Err(format!(
+                    "{}: another scored listens there; end it first",
+                    path.display()
+                ));
+            }
+            fs::remove_file(path).map_err(with_path)?;
+        }
+        let listener = UnixListener::bind(path).map_err(with_path)?;
+        let mut local_listener =
+            Self { listener, path: path.to_owned(), may_accept: true, fds_exhausted: false };
+        fs::set_permissions(path, Permissions::from_mode(mode)).map_err(with_path)?;
+        registry
+            .register(&mut local_listener.listener, token, Interest::READABLE)
+            .map_err(with_path)?;
+        Ok(local_listener)
+    }
+
+    /// The next caller, if there is one; one whose user the kernel does not tell is sent away.
+    pub fn accept(&mut self) -> Option<AcceptedClient> {
+        while self.may_accept {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    self.fds_exhausted = false;
+                    let socket = OwnedFd::from(stream);
+                    if let Ok(peer) = credentials::peer_ids(&socket) {
+                        return Some(AcceptedClient { socket, credentials: peer });
+                    }
+                }
+                Err(error) if is_connection_error(&error) => {}
+                Err(error) => {
+                    // When descriptors have run out, those who wait are taken later.
+                    self.may_accept = error.kind() != io::ErrorKind::WouldBlock;
+                    self.fds_exhausted = self.may_accept;
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether somebody may wait who can be taken at once.
+    pub fn can_accept_now(&self) -> bool {
+        self.may_accept && !self.fds_exhausted
+    }
+}
+
+impl Drop for LocalListener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The fault of one caller, which has gone again; the next may be there.
+fn is_connection_error(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_known_by_its_uid_and_the_socket_is_removed_with_the_listener() {
+        let directory = std::env::temp_dir().join(format!("score-door-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("socket");
+        let poll = mio::Poll::new().unwrap();
+        // As a daemon leaves it that was killed.
+        drop(UnixListener::bind(&path).unwrap());
+        let mut local_listener =
+            LocalListener::open(&path, 0o600, poll.registry(), Token(0)).unwrap();
+        assert!(local_listener.accept().is_none());
+        let _stream = UnixStream::connect(&path).unwrap();
+        local_listener.may_accept = true;
+        assert_eq!(local_listener.accept().unwrap().credentials.0, nix::unistd::geteuid().as_raw());
+        let error = LocalListener::open(&path, 0o600, poll.registry(), Token(1)).unwrap_err();
+        assert!(error.contains("another scored"), "{error}");
+        let metadata = fs::metadata(&path).unwrap();
+        assert!(metadata.file_type().is_socket());
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        drop(local_listener);
+        assert!(!path.exists());
+        fs::remove_dir(&directory).unwrap();
+    }
+}

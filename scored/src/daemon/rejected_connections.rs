@@ -1,0 +1,29 @@
+//! Connections that came to nothing: whoever holds no key, speaks another version, says nothing.
+
+use std::io::Write;
+
+use score_proto::message::Level;
+
+use super::Daemon;
+
+impl Daemon {
+    /// A connection was dropped before anybody had proved to be a daemon of this cluster. The
+    /// first, second, fourth … is told: who floods the port fills no log.
+    pub fn report_rejected_connection(&mut self, reason: &str) {
+        self.rejected_count += 1;
+        if !self.rejected_count.is_power_of_two() {
+            return;
+        }
+        let text = match self.rejected_count {
+            1 => reason.to_owned(),
+            count => format!("{reason} ({count} such connections so far)"),
+        };
+        match self.bringup.as_ref().map(|bringup| bringup.client_job) {
+            Some(client_job) => self.notice(client_job, Level::Warning, text),
+            // Of a daemon that was started by another this comes home; of a service, to its log.
+            None => {
+                let _ = writeln!(std::io::stderr(), "scored on {}: {text}", self.name());
+            }
+        }
+    }
+}

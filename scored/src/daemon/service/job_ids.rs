@@ -1,0 +1,51 @@
+//! Job numbers: a server that was started again does not begin with those of its predecessor, whose
+//! jobs somebody may still speak of.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// What outlives a daemon.
+const STATE_DIR: &str = "/var/lib/scored";
+const NEXT_JOB_FILE: &str = "/var/lib/scored/next-job";
+/// Numbers that are set aside at once.
+const RESERVED_IDS: u32 = 1000;
+
+/// Which numbers may be given.
+#[derive(Debug)]
+pub struct JobIdAllocator {
+    first: u32,
+    /// The file says that everything below may have been given.
+    reserved_end: u32,
+}
+
+impl JobIdAllocator {
+    /// As the last server left it.
+    pub fn load() -> Self {
+        let text = fs::read_to_string(NEXT_JOB_FILE).unwrap_or_default();
+        let first = text.trim().parse().ok().filter(|next| (1..i32::MAX as u32).contains(next));
+        let first = first.unwrap_or(1);
+        let mut numbers = Self { first, reserved_end: first };
+        numbers.reserve_past(first);
+        numbers
+    }
+
+    /// The first number.
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+
+    /// This number is used.
+    pub fn reserve_past(&mut self, job_id: u32) {
+        if job_id >= self.reserved_end || self.reserved_end - job_id > 2 * RESERVED_IDS {
+            self.reserved_end = job_id.saturating_add(RESERVED_IDS);
+            let new_path = PathBuf::from(format!("{NEXT_JOB_FILE}.new"));
+            let result = fs::create_dir_all(STATE_DIR)
+                .and_then(|()| fs::write(&new_path, format!("{}\n", self.reserved_end)));
+            if let Err(error) = result.and_then(|()| fs::rename(&new_path, NEXT_JOB_FILE)) {
+                super::warn(&format!(
+                    "{NEXT_JOB_FILE}: {error}: a restarted server repeats job numbers"
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Jobs of multi-user mode: from what a user asks for to the hosts that the cluster gives.
+
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::message::{HostKind, HostSpec, JobSpec, Level};
+use score_proto::network;
+use score_proto::nodeset::NodeSet;
+use score_proto::peer_message::{Incarnation, SERVER};
+
+use super::super::session::ClientJob;
+use super::super::{Daemon, EXIT_REFUSED};
+use super::{Role, info};
+use crate::cluster::{self, HostShare, JobRequest, SessionId};
+use crate::job::limits::JobLimits;
+use crate::job::validate;
+
+impl Daemon {
+    /// A user wants a job.
+    pub fn request_job(
+        &mut self,
+        client_job: ClientJob,
+        shape: AllocationRequest,
+        mut spec: JobSpec,
+    ) {
+        let Some(session) = self.sessions.get_mut(&client_job.session_key) else { return };
+        let Some(id) = session.id else {
+            return self.refuse(
+                ClientJob::session_itself(client_job.session_key),
+                "log in first".to_owned(),
+                EXIT_REFUSED,
+            );
+        };
+        // Which hosts it gets is not yet known; what else there is must be right.
+        spec.hosts = vec![HostSpec::local(1)];
+        let checked = validate::check(&spec).and_then(|()| self.check_networks(&spec.networks));
+        if let Err(reason) = checked {
+            return self.refuse(client_job, reason, EXIT_REFUSED);
+        }
+        let option = |name: &str| spec.options.iter().find(|(key, _)| key == name);
+        let Some(service) = &self.service else { return };
+        let pools = match service.config.pools(&spec.options) {
+            Ok(pools) => pools,
+            Err(reason) => return self.refuse(client_job, reason, EXIT_REFUSED),
+        };
+        let limits = match JobLimits::from_options(&spec.options, true) {
+            Ok(limits) => limits,
+            Err(reason) => return self.refuse(client_job, reason, EXIT_REFUSED),
+        };
+        let memory = limits.memory.unwrap_or(0);
+        let request = JobRequest {
+            shape,
+            pools,
+            wait: option("wait").is_some(),
+            priority: validate::priority(&spec),
+            memory,
+            spec_bytes: spec_size(&spec),
+        };
+        let Some(session) = self.sessions.get_mut(&client_job.session_key) else { return };
+        session.add_job(client_job.job, Some(Box::new(spec)));
+        let tag = client_job.job.into();
+        self.step_server(cluster::ClusterEvent::Submit { session: id, tag, request });
+    }
+
+    /// A user does not wait for room any longer.
+    pub fn cancel_request(&mut self, session: SessionId, job: u32) {
+        self.step_server(cluster::ClusterEvent::Cancel { session, tag: job.into() });
+    }
+
+    /// Whether some host is on each of these networks: a job is not to wait for what there is not.
+    fn check_networks(&self, names: &[String]) -> Result<(), String> {
+        let Some(service) = &self.service else { return Ok(()) };
+        let host_networks = service.config.networks.iter();
+        let hosts: Vec<HostSpec> = host_networks
+            .map(|networks| HostSpec { networks: networks.clone(), ..HostSpec::local(1) })
+            .collect();
+        let is_configured = |name: &&String| {
+            *name == network::SHMEM || hosts.iter().any(|host| host.network(name).is_some())
+        };
+        match names.iter().find(|name| !is_configured(name)) {
+            // Says what there is.
+            Some(unknown) => network::choose(&hosts, std::slice::from_ref(unknown), 1).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The cluster has found room.
+    pub fn start_job(
+        &mut self,
+        client_job: Option<ClientJob>,
+        job: u32,
+        allocations: &[HostShare],
+        incarnations: &[Incarnation],
+    ) {
+        let pending = client_job.and_then(|client_job| {
+            let session = self.sessions.get_mut(&client_job.session_key)?;
+            Some((client_job, session.take_pending_spec(client_job.job)?, session.owner.clone()?))
+        });
+        let (Some(service), Some((client_job, mut spec, owner))) = (&mut self.service, pending)
+        else {
+            return self.release_hosts(job, 1, allocations.len() as u32);
+        };
+        let Role::Server(cluster) = &service.role else { return };
+        let server_address = service.config.address;
+        let address =
+            |host| if host == SERVER { Some(server_address) } else { cluster.address(host) };
+        // Which daemons are meant was decided with the hosts: who has begun anew since is not.
+        let daemon = |(allocation, incarnation): (&HostShare, &Incarnation)| {
+            Some((address(allocation.host)?, *incarnation))
+        };
+        let daemons = allocations.iter().zip(incarnations).filter_map(daemon).collect();
+        spec.hosts = allocations
+            .iter()
+            .filter_map(|allocation| {
+                let host = service.config.hosts.get(allocation.host as usize)?;
+                Some(HostSpec {
+                    name: host.name.clone(),
+                    address: String::new(),
+                    kind: HostKind::Remote,
+                    processors: host.slots,
+                    procs: allocation.procs,
+                    networks: service.config.networks.get(allocation.host as usize)?.clone(),
+                })
+            })
+            .collect();
+        match network::choose(&spec.hosts, &spec.networks, spec.network_sets) {
+            Ok(networks) => spec.networks = networks,
+            Err(reason) => {
+                self.refuse(client_job, reason, EXIT_REFUSED);
+                return self.release_hosts(job, EXIT_REFUSED, allocations.len() as u32);
+            }
+        }
+        service.placed_host_counts.insert(job, allocations.len() as u32);
+        service.job_id_allocator.iter_mut().for_each(|allocator| allocator.reserve_past(job));
+        if service.verbose {
+            let hosts: Vec<_> = spec.hosts.iter().map(|host| host.name.as_str()).collect();
+            info(&format!("job {job} of uid {} on {}", owner.uid, hosts.join(", ")));
+        }
+        self.begin_with_id(client_job, job, *spec, Some(daemons), Some(owner));
+        self.notify_shared_hosts(client_job, job);
+    }
+
+    /// Who wants hosts of its own is told where it is not alone.
+    fn notify_shared_hosts(&mut self, client_job: ClientJob, job: u32) {
+        let Some(service) = &self.service else { return };
+        let Role::Server(cluster) = &service.role else { return };
+        let shared = cluster.shared_hosts(job);
+        let Some(first) = shared.first().filter(|_| cluster.wants_whole_hosts(job)) else { return };
+        let text = format!(
+            "{} of the hosts of job {job} ({} first) run other jobs, too: they take turns",
+            shared.len(),
+            cluster.name(*first)
+        );
+        self.notice(client_job, Level::Info, text);
+    }
+
+    /// The cluster has no room yet.
+    pub fn on_job_queued(&mut self, client_job: Option<ClientJob>, job: u32) {
+        let Some(client_job) = client_job else { return };
+        let Some(Role::Server(cluster)) = self.service.as_ref().map(|service| &service.role) else {
+            return;
+        };
+        let (ahead, waiting_count) =
+            (cluster.jobs_ahead(job).unwrap_or(0), cluster.pending_count());
+        let text =
+            format!("job {job} waits for room: {ahead} go before it, {waiting_count} wait in all");
+        self.notice(client_job, Level::Info, text);
+    }
+
+    /// The last word about a job; one that has run has its own.
+    pub fn on_job_ended(
+        &mut self,
+        client_job: Option<ClientJob>,
+        job: u32,
+        reason: Option<String>,
+    ) {
+        let Some(client_job) = client_job else { return };
+        let session = self.sessions.get(&client_job.session_key);
+        if session.is_some_and(|session| session.is_pending(client_job.job)) {
+            let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
+            self.refuse(
+                client_job,
+                format!("job {job} has not been started: {reason}"),
+                EXIT_REFUSED,
+            );
+        }
+    }
+
+    /// A job's master has come to its end, and its hosts have reclaimed everything.
+    pub fn on_master_done(&mut self, job: u32, code: u8) {
+        let host_count =
+            self.service.as_mut().and_then(|service| service.placed_host_counts.remove(&job));
+        if let Some(host_count) = host_count {
+            self.release_hosts(job, code, host_count);
+        }
+    }
+
+    fn release_hosts(&mut self, job: u32, code: u8, host_count: u32) {
+        self.step_server(cluster::ClusterEvent::Finished { job, code });
+        self.step_server(cluster::ClusterEvent::Released {
+            job,
+            hosts: NodeSet::from(0..host_count),
+        });
+    }
+}
+
+/// What the server keeps for a job that waits.
+fn spec_size(spec: &JobSpec) -> u64 {
+    let environment_len = spec.environment.iter().map(|one| one.0.len() + 24).sum::<usize>();
+    let elements = spec.stages.iter().flat_map(|stage| &stage.elements);
+    let args_len: usize = elements.flat_map(|one| &one.args).map(|arg| arg.0.len() + 24).sum();
+    (environment_len + args_len + 4096) as u64
+}

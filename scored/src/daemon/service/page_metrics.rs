@@ -1,0 +1,208 @@
+//! Figures of jobs for those who have the page open: only of the jobs that they may see, and only
+//! as long as they ask.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use score_monitor::{JobView, Metric, Process};
+use score_proto::observation::Metrics;
+
+use super::super::Daemon;
+use super::Role;
+use crate::cluster::{JobId, MonotonicTime};
+use crate::http::status_json::Shares;
+use crate::job::master::MasterEvent;
+use crate::job::metrics_subscribers::Subscriber;
+
+/// How often figures come.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Means that are kept: of a minute.
+const HISTORY_SAMPLES: usize = 60;
+
+/// A job that somebody watches by the page.
+#[derive(Debug, Default)]
+pub struct JobMetrics {
+    /// Its processes.
+    pub view: JobView,
+    /// Their means, the oldest first.
+    pub trend: VecDeque<Shares>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct PageMetrics {
+    jobs: BTreeMap<JobId, JobMetrics>,
+    /// Until when whom figures are kept for.
+    readers: BTreeMap<u32, MonotonicTime>,
+    /// When it is looked again whose jobs are there.
+    next_tick: MonotonicTime,
+}
+
+impl PageMetrics {
+    /// A user has asked, and asks again within so long.
+    pub fn on_page_request(&mut self, uid: u32, now: MonotonicTime, ttl: Duration) {
+        let until = now + ttl;
+        let previous_until = self.readers.insert(uid, until);
+        match previous_until {
+            Some(later_until) if later_until > until => _ = self.readers.insert(uid, later_until),
+            Some(_) => {}
+            // Whoever comes sees something soon.
+            None => self.next_tick = now,
+        }
+    }
+
+    /// What is known of a job.
+    pub fn job(&self, job: JobId) -> Option<&JobMetrics> {
+        self.jobs.get(&job)
+    }
+
+    /// How long nothing has to be done.
+    pub fn deadline(&self, now: MonotonicTime) -> Option<Duration> {
+        let is_idle = self.readers.is_empty() && self.jobs.is_empty();
+        (!is_idle).then(|| self.next_tick.saturating_sub(now))
+    }
+
+    /// Figures have come.
+    pub fn update(&mut self, job: JobId, figures: &Metrics, now: MonotonicTime) {
+        self.jobs
+            .get_mut(&job)
+            .into_iter()
+            .for_each(|metrics| metrics.view.apply_report(figures, now));
+    }
+
+    /// Forgets readers that have gone, and notes the last period.
+    fn tick(&mut self, now: MonotonicTime) {
+        self.next_tick = now + SAMPLE_INTERVAL;
+        self.readers.retain(|_, until| *until > now);
+        for metrics in self.jobs.values_mut() {
+            metrics.view.drop_stale(now, SAMPLE_INTERVAL);
+            metrics.record_means();
+        }
+    }
+
+    /// These are to be watched: those that are not yet, and those that are no longer to be.
+    fn set_watched_jobs(&mut self, wanted: &BTreeSet<JobId>) -> (Vec<JobId>, Vec<JobId>) {
+        let added: Vec<_> =
+            wanted.iter().copied().filter(|job| !self.jobs.contains_key(job)).collect();
+        let removed: Vec<_> =
+            self.jobs.keys().copied().filter(|job| !wanted.contains(job)).collect();
+        removed.iter().for_each(|job| _ = self.jobs.remove(job));
+        added.iter().for_each(|job| _ = self.jobs.insert(*job, JobMetrics::default()));
+        (added, removed)
+    }
+}
+
+impl JobMetrics {
+    /// The bars of a process.
+    pub fn shares(&self, process: &Process) -> Shares {
+        Metric::ALL.map(|kind| permille(self.view.share(process, kind)))
+    }
+
+    fn record_means(&mut self) {
+        let processes = self.view.processes();
+        let count = u32::try_from(processes.len()).unwrap_or(u32::MAX);
+        if count == 0 {
+            return;
+        }
+        let mut sums = [0u32; Metric::ALL.len()];
+        for process in &processes {
+            let shares = self.shares(process);
+            sums.iter_mut().zip(shares).for_each(|(sum, share)| *sum += u32::from(share));
+        }
+        if self.trend.len() == HISTORY_SAMPLES {
+            self.trend.pop_front();
+        }
+        self.trend.push_back(sums.map(|sum| u16::try_from(sum / count).unwrap_or(1000)));
+    }
+}
+
+fn permille(share: f32) -> u16 {
+    (share.clamp(0.0, 1.0) * 1000.0).round() as u16
+}
+
+impl Daemon {
+    /// Has the figures told of the jobs that readers of the page may see, and of no others.
+    pub fn update_page_subscriptions(&mut self) {
+        let Some(service) = &mut self.service else { return };
+        let now = service.now();
+        let Role::Server(cluster) = &service.role else { return };
+        let Some(page) = &mut service.page else { return };
+        if page.metrics.deadline(now) != Some(Duration::ZERO) {
+            return;
+        }
+        page.metrics.tick(now);
+        let readers = &page.metrics.readers;
+        let reads_all_jobs = readers.keys().any(|uid| cluster.is_operator(*uid));
+        let led_jobs = cluster.list().filter(|job| self.led_jobs.contains_key(&job.job));
+        let visible_jobs = led_jobs.filter(|job| reads_all_jobs || readers.contains_key(&job.uid));
+        let wanted: BTreeSet<JobId> = visible_jobs.map(|job| job.job).collect();
+        let (added, removed) = page.metrics.set_watched_jobs(&wanted);
+        let period_ms = u32::try_from(SAMPLE_INTERVAL.as_millis()).unwrap_or(u32::MAX);
+        for (jobs, period_ms) in [(added, period_ms), (removed, 0)] {
+            for job in jobs {
+                self.step_master(Some(job), MasterEvent::Watch(Subscriber::Page, period_ms));
+            }
+        }
+    }
+
+    /// Figures for readers of the page.
+    pub fn update_page_metrics(&mut self, job: JobId, figures: &Metrics) {
+        let Some(service) = &mut self.service else { return };
+        let now = service.now();
+        service.page.iter_mut().for_each(|page| page.metrics.update(job, figures, now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::observation::NodeMetrics;
+
+    fn at(seconds: u64) -> MonotonicTime {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn jobs_are_watched_as_long_as_somebody_reads() {
+        let mut page_metrics = PageMetrics::default();
+        assert_eq!(page_metrics.deadline(at(5)), None);
+        page_metrics.on_page_request(1000, at(5), at(5));
+        assert_eq!(page_metrics.deadline(at(5)), Some(Duration::ZERO));
+        page_metrics.tick(at(5));
+        assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::from([3, 4])), (vec![3, 4], vec![]));
+        assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::from([4, 5])), (vec![5], vec![3]));
+        assert_eq!(page_metrics.deadline(at(5)), Some(SAMPLE_INTERVAL));
+        // A scraper asks rarely, the page often: the longer time counts.
+        page_metrics.on_page_request(1000, at(6), at(60));
+        page_metrics.on_page_request(1000, at(7), at(5));
+        page_metrics.tick(at(65));
+        assert_eq!(page_metrics.readers.len(), 1);
+        page_metrics.tick(at(66));
+        assert!(page_metrics.readers.is_empty() && page_metrics.deadline(at(66)).is_some());
+        assert_eq!(page_metrics.set_watched_jobs(&BTreeSet::new()), (vec![], vec![4, 5]));
+        assert_eq!(page_metrics.deadline(at(67)), None);
+    }
+
+    #[test]
+    fn the_trend_is_the_mean_of_all_processes_of_a_minute() {
+        let mut page_metrics = PageMetrics::default();
+        page_metrics.set_watched_jobs(&BTreeSet::from([3]));
+        let second_ns = 1_000_000_000;
+        for now in 1..=70 {
+            let node = |node: u32, busy_ns| NodeMetrics {
+                node,
+                sampled_at_ns: now * second_ns,
+                observed_ns: now * second_ns,
+                busy_ns,
+                ..NodeMetrics::default()
+            };
+            let nodes = vec![node(0, 0), node(1, now * second_ns)];
+            page_metrics.update(3, &Metrics { hosts: Vec::new(), nodes }, at(now));
+            page_metrics.update(4, &Metrics::default(), at(now));
+            page_metrics.tick(at(now));
+        }
+        let metrics = page_metrics.job(3).unwrap();
+        assert_eq!((metrics.trend.len(), metrics.trend[59][0]), (HISTORY_SAMPLES, 500));
+        assert!(page_metrics.job(4).is_none());
+    }
+}

@@ -1,0 +1,258 @@
+//! The page of the cluster, in its server: who gets which token, and what is answered to whom
+//! ([`crate::http`]).
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::{Registry, Token};
+use score_proto::job_list::JobEntry;
+use score_proto::message::ServerMessage;
+use score_proto::peer_message::SERVER;
+
+use super::super::gang_driver::GangDriver;
+use super::super::{Daemon, HTTP_LISTENER, TokenOwner, random_u64};
+use super::http_connections::HttpConnections;
+use super::page_metrics::{JobMetrics, PageMetrics};
+use super::{Role, Service};
+use crate::cluster::{JobId, MonotonicTime};
+use crate::http::response::{self, ContentType, Status};
+use crate::http::status_json::{HostView, JobView, ProcessView, StatusView};
+use crate::http::{History, HttpRequest, Tokens};
+
+/// The page, as a browser gets it.
+const HTML: &str = include_str!("../../http/files/index.html");
+const SCRIPT: &str = include_str!("../../http/files/page.js");
+const STYLE: &str = include_str!("../../http/files/page.css");
+
+/// What a user is told is as old as that at most: asking more often costs little.
+const RESPONSE_TTL: Duration = Duration::from_millis(250);
+
+/// A page that is open asks again within so long, and figures are kept for it until then.
+const PAGE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(5);
+/// Prometheus likewise.
+const SCRAPE_SUBSCRIPTION_TTL: Duration = Duration::from_secs(150);
+
+/// The page.
+#[derive(Debug)]
+pub struct Page {
+    connections: HttpConnections,
+    tokens: Tokens,
+    /// What the gang has done.
+    pub history: History,
+    /// Figures of jobs, for those who ask.
+    pub metrics: PageMetrics,
+    /// How long a slice is.
+    slice: Duration,
+    /// What users were told last.
+    responses: HashMap<(u32, &'static str), (MonotonicTime, Vec<u8>)>,
+}
+
+impl Page {
+    /// Listens.
+    ///
+    /// # Errors
+    /// One line with the address.
+    pub fn open(
+        address: SocketAddr,
+        name: &str,
+        slice: Duration,
+        registry: &Registry,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            connections: HttpConnections::open(address, name, registry, HTTP_LISTENER)?,
+            slice,
+            tokens: Tokens::default(),
+            history: History::default(),
+            metrics: PageMetrics::default(),
+            responses: HashMap::new(),
+        })
+    }
+
+    /// What the log says of it.
+    pub fn announcement(&self) -> String {
+        let address = self.connections.address;
+        let warning = match address.ip().is_loopback() {
+            true => "",
+            false => "; others can read along on the network: it is not encrypted",
+        };
+        format!("page at http://{address}/, to each user by scps -page{warning}")
+    }
+
+    /// Somebody connects.
+    pub fn on_listener_ready(&mut self) {
+        self.connections.on_listener_ready();
+    }
+
+    /// mio has reported something of a connection.
+    pub fn mark_readable(&mut self, connection_id: usize) {
+        self.connections.mark_readable(connection_id);
+    }
+
+    /// How long nothing has to be done.
+    pub fn deadline(&self, now: MonotonicTime) -> Option<Duration> {
+        let deadlines = [self.connections.deadline(now), self.metrics.deadline(now)];
+        deadlines.into_iter().flatten().min()
+    }
+}
+
+impl Service {
+    /// Where a user finds the page: only there its token stands.
+    pub(super) fn page_address(&mut self, uid: u32) -> Result<ServerMessage, String> {
+        let host = self.name(SERVER).unwrap_or_default().to_owned();
+        let page = self.page.as_mut().ok_or("this cluster has no page (scored -page off)")?;
+        let random_bytes = || {
+            let halves = [random_u64().ok()?, random_u64().ok()?];
+            Some((u128::from(halves[0]) << 64 | u128::from(halves[1])).to_be_bytes())
+        };
+        let token = page.tokens.token_of(uid, random_bytes).ok_or("there are no tokens left")?;
+        let address = page.connections.address;
+        let authority = match address.ip().is_unspecified() {
+            true => format!("{host}:{}", address.port()),
+            false => address.to_string(),
+        };
+        Ok(ServerMessage::Page { host, url: format!("http://{authority}/{token}/") })
+    }
+}
+
+impl Service {
+    /// What a user asks for.
+    fn respond(
+        &mut self,
+        uid: u32,
+        request: &HttpRequest,
+        slices: &GangDriver,
+    ) -> Result<Vec<u8>, Status> {
+        let (name, kind, subscription_ttl) = match request.path.as_str() {
+            "" => return Ok(response::ok(ContentType::Html, HTML.as_bytes(), request.close)),
+            "page.js" => {
+                return Ok(response::ok(ContentType::Script, SCRIPT.as_bytes(), request.close));
+            }
+            "page.css" => {
+                return Ok(response::ok(ContentType::Style, STYLE.as_bytes(), request.close));
+            }
+            "data" => ("data", ContentType::Json, PAGE_SUBSCRIPTION_TTL),
+            "metrics" => ("metrics", ContentType::Metrics, SCRAPE_SUBSCRIPTION_TTL),
+            _ => return Err(Status::NotFound),
+        };
+        let now = self.now();
+        let page = self.page.as_mut().ok_or(Status::NotFound)?;
+        page.metrics.on_page_request(uid, now, subscription_ttl);
+        page.responses.retain(|_, (cached_at, _)| *cached_at + RESPONSE_TTL > now);
+        if !page.responses.contains_key(&(uid, name)) {
+            let view = self.view(uid, slices).ok_or(Status::NotFound)?;
+            let text = if name == "data" { view.json() } else { view.metrics() };
+            let page = self.page.as_mut().ok_or(Status::NotFound)?;
+            page.responses.insert((uid, name), (now, text.into_bytes()));
+        }
+        let cached = self.page.as_ref().and_then(|page| page.responses.get(&(uid, name)));
+        let (_, body) = cached.ok_or(Status::NotFound)?;
+        Ok(response::ok(kind, body, request.close))
+    }
+
+    /// The cluster, as this user may see it.
+    fn view(&self, uid: u32, slices: &GangDriver) -> Option<StatusView<'_>> {
+        let (Role::Server(cluster), Some(page)) = (&self.role, &self.page) else { return None };
+        let hosts = (0..).zip(&self.config.hosts).map(|(host_id, host)| HostView {
+            name: &host.name,
+            slots: host.slots,
+            up: cluster.is_up(host_id),
+        });
+        let allocations: HashMap<JobId, Vec<(u32, u32)>> = cluster
+            .list()
+            .map(|job| {
+                let job_allocations =
+                    job.shares.iter().map(|allocation| (allocation.host, allocation.procs));
+                (job.job, job_allocations.collect())
+            })
+            .collect();
+        let job = |line: JobEntry| {
+            let job_allocations = allocations.get(&line.job).cloned().unwrap_or_default();
+            // Of what others watch this user sees nothing.
+            let metrics = line.detail.and_then(|_| page.metrics.job(line.job));
+            let processes =
+                metrics.map(|metrics| processes(metrics, &job_allocations)).unwrap_or_default();
+            let trend =
+                metrics.map(|metrics| metrics.trend.iter().copied().collect()).unwrap_or_default();
+            JobView { line, shares: job_allocations, processes, trend }
+        };
+        Some(StatusView {
+            now: self.now(),
+            server: cluster.name(SERVER),
+            uid,
+            operator: cluster.is_operator(uid),
+            slice: page.slice,
+            hosts: hosts.collect(),
+            jobs: self.job_lines(uid, slices).into_iter().map(job).collect(),
+            history: &page.history,
+        })
+    }
+}
+
+impl Daemon {
+    /// The gang scheduler has decided something.
+    pub fn record_row(&mut self) {
+        let Some(service) = &mut self.service else { return };
+        let now = service.now();
+        let page = service.page.as_mut();
+        page.into_iter().for_each(|page| page.history.record(self.gang_driver.running(), now));
+    }
+
+    /// So many turns of these jobs have been since then, of which the first was noted.
+    pub fn record_rotation(&mut self, jobs: &[JobId], turns: u32, start: Instant) {
+        let Some(service) = &mut self.service else { return };
+        let (now, elapsed) = (service.now(), start.elapsed());
+        let Some(page) = &mut service.page else { return };
+        for (turn, job) in (0..turns).zip(jobs.iter().cycle()).skip(1) {
+            let turn_time = now.saturating_sub(elapsed * (turns - turn) / turns);
+            page.history.record([*job].into_iter(), turn_time);
+        }
+    }
+
+    /// Takes in who connects to the page, and answers what is asked.
+    pub fn serve_http(&mut self) {
+        let Some(service) = &mut self.service else { return };
+        let now = service.now();
+        let Some(page) = &mut service.page else { return };
+        let (token_owners, next_token) = (&mut self.token_owners, &mut self.next_token);
+        let new_token = || {
+            let token = Token(*next_token);
+            *next_token += 1;
+            token_owners.insert(token, TokenOwner::HttpConnection);
+            token
+        };
+        let mut closed = page.connections.accept_new(self.poll.registry(), now, new_token);
+        for (connection_id, parsed) in page.connections.next_requests(now) {
+            let result = parsed.and_then(|request| {
+                let page = service.page.as_ref().ok_or(Status::NotFound)?;
+                let token = request.token.as_deref().ok_or(Status::Forbidden)?;
+                let uid = page.tokens.user_of(token).ok_or(Status::Forbidden)?;
+                Ok((service.respond(uid, &request, &self.gang_driver)?, request.close, uid))
+            });
+            let Some(page) = &mut service.page else { return };
+            match result {
+                Ok((response, should_close, uid)) => {
+                    page.connections.answer(connection_id, response, should_close, uid, now)
+                }
+                Err(status) => page.connections.refuse(connection_id, status, now),
+            }
+        }
+        let page = service.page.as_mut();
+        closed.extend(page.map(|page| page.connections.flush(now)).unwrap_or_default());
+        closed
+            .into_iter()
+            .for_each(|connection_id| _ = self.token_owners.remove(&Token(connection_id)));
+    }
+}
+
+/// The processes of a job that has these hosts.
+fn processes(metrics: &JobMetrics, allocations: &[(u32, u32)]) -> Vec<ProcessView> {
+    let process = |one: &score_monitor::Process| ProcessView {
+        host: allocations.get(one.totals.host as usize).map_or(u32::MAX, |(host, _)| *host),
+        total: one.totals,
+        shares: metrics.shares(one),
+        messages: one.messages() as u64,
+        bytes: one.bytes() as u64,
+    };
+    metrics.view.processes().into_iter().map(process).collect()
+}

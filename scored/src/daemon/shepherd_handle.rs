@@ -1,0 +1,264 @@
+//! A job's shepherd, seen from its daemon: starting it, its last words, and what it leaves.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use mio::Registry;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use score_proto::frame::FrameError;
+use score_proto::job_control::{Order, Owner, Report, Status};
+
+use super::host_job::StartContext;
+use crate::framed_socket::FramedSocket;
+use crate::shepherd::{CgroupCounters, ShepherdOptions};
+use crate::sys::cgroup::Group;
+use crate::sys::namespace::{self, Containment};
+use crate::sys::process;
+use crate::sys::{descriptor, realtime};
+use crate::{owner_arg, raw_socket};
+
+/// How long the processes of a dead shepherd without namespace may take to go.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Children of this process that are still wanted: shepherds, and what brought daemons up.
+pub type KnownChildren = Rc<RefCell<HashSet<i32>>>;
+
+/// What a shepherd is told.
+#[derive(Debug)]
+pub struct ShepherdArgs<'a> {
+    /// The job's directory.
+    pub directory: &'a str,
+    /// Whom it is to become.
+    pub owner: Option<&'a Owner>,
+    /// The job's group, where the kernel counts.
+    pub group: Option<&'a Group>,
+    /// The raw sockets that it may have opened.
+    pub raw_plan: Option<raw_socket::RawSocketGrant>,
+}
+
+impl ShepherdArgs<'_> {
+    fn to_args(&self) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec!["-directory".into(), self.directory.into()];
+        let cpu = self.group.and_then(|group| group.cpu_file.as_ref());
+        let oom = self.group.and_then(|group| group.oom_file.as_ref());
+        let pairs = [
+            ("-owner", self.owner.map(owner_arg::write)),
+            ("-cpufile", cpu.map(|path| path.clone().into_os_string())),
+            ("-oomfile", oom.map(|path| path.clone().into_os_string())),
+        ];
+        for (option, value) in pairs {
+            args.extend(value.into_iter().flat_map(|value| [option.into(), value]));
+        }
+        args
+    }
+}
+
+/// A shepherd that has been started.
+#[derive(Debug)]
+pub struct ShepherdHandle {
+    pid: i32,
+    known_children: KnownChildren,
+    containment: Containment,
+    /// Its socket.
+    pub control_link: FramedSocket,
+    /// That of its thread that switches.
+    pub switch_link: FramedSocket,
+    /// What its last report said.
+    pub elapsed_ns: Option<u64>,
+}
+
+impl ShepherdHandle {
+    /// Starts one on the first rung of the ladder that this machine allows.
+    ///
+    /// # Errors
+    /// What the last rung was refused for.
+    pub fn start(shepherd_args: &ShepherdArgs<'_>, context: StartContext<'_>) -> io::Result<Self> {
+        let pair =
+            || socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC);
+        let ((local, child), (local_switch, child_switch)) = (pair()?, pair()?);
+        let sockets = [&child, &child_switch];
+        let outer_proc = OwnedFd::from(File::open("/proc")?);
+        // Without one the job goes by UDP, and a line says so.
+        let opener = shepherd_args.raw_plan.as_ref().and_then(|plan| raw_socket::start(plan).ok());
+        context.known_children.borrow_mut().extend(opener.as_ref().map(|(pid, _)| *pid));
+        let opener = opener.as_ref().map(|(_, socket)| socket);
+        let mut last_error = io::Error::from_raw_os_error(libc::EPERM);
+        for containment in Containment::candidates() {
+            if context.no_namespace && containment.is_namespace() {
+                continue;
+            }
+            let outer_proc = containment.is_namespace().then_some(&outer_proc);
+            let result = realtime::run_unpinned(|| match shepherd_args.owner {
+                // A program of its own: this process's memory is not for the user.
+                Some(_) => {
+                    start_program(*containment, shepherd_args, sockets, [outer_proc, opener])
+                }
+                // What this process knows is the user's own, and a fork costs a fifth.
+                None => namespace::start_fork(*containment, || {
+                    run_forked(shepherd_args, sockets, outer_proc)
+                }),
+            });
+            match result {
+                Ok(pid) => {
+                    let (mut control_link, mut switch_link) =
+                        (FramedSocket::new(local)?, FramedSocket::new(local_switch)?);
+                    control_link.register(context.registry, context.token)?;
+                    switch_link.register(context.registry, context.switch_token)?;
+                    let known_children = context.known_children;
+                    known_children.borrow_mut().insert(pid);
+                    return Ok(Self {
+                        pid,
+                        known_children,
+                        containment: *containment,
+                        control_link,
+                        switch_link,
+                        elapsed_ns: None,
+                    });
+                }
+                Err(error) => last_error = error,
+            }
+        }
+        Err(last_error)
+    }
+
+    /// Queues an order, on the socket that it is for.
+    pub fn queue_order(&mut self, order: &Order) {
+        match order {
+            Order::Stop { .. } | Order::Run { .. } => self.switch_link.queue(order),
+            _ => self.control_link.queue(order),
+        }
+    }
+
+    /// There may be something on either socket.
+    pub fn mark_readable(&mut self) {
+        self.control_link.mark_readable();
+        self.switch_link.mark_readable();
+    }
+
+    /// Whether [`Shepherd::hear`] may find more without a further report of mio's.
+    pub fn may_have_more(&self) -> bool {
+        self.control_link.may_have_more() || self.switch_link.may_have_more()
+    }
+
+    /// The next report.
+    ///
+    /// # Errors
+    /// It does not speak our protocol.
+    pub fn next_report(&mut self) -> Result<Option<Report>, FrameError> {
+        match self.switch_link.receive()? {
+            Some(report) => Ok(Some(report)),
+            None => self.control_link.receive(),
+        }
+    }
+
+    /// Writes as much of the queues as the sockets take.
+    pub fn flush(&mut self, registry: &Registry) {
+        for link in [&mut self.control_link, &mut self.switch_link] {
+            link.flush();
+            link.update_interest(registry);
+        }
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it has ended; it stays to be waited for.
+    pub fn has_ended(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let status = waitid(Id::Pid(nix::unistd::Pid::from_raw(self.pid)), flags);
+        !matches!(status, Ok(WaitStatus::StillAlive))
+    }
+
+    /// Kills it and everything below it, if it has not ended of itself; how it ended.
+    pub fn kill_and_reap(self) -> Option<Status> {
+        if self.elapsed_ns.is_none() {
+            // A namespace's init that has lost its socket can do nothing useful any more.
+            process::kill(self.pid, libc::SIGKILL);
+        }
+        let reaped = realtime::run_as_normal(|| process::wait_for(self.pid));
+        let status = reaped.map(|reaped| reaped.status);
+        self.known_children.borrow_mut().remove(&self.pid);
+        if !self.containment.is_namespace() {
+            kill_orphans(&self.known_children.borrow());
+        }
+        status
+    }
+}
+
+fn start_program(
+    containment: Containment,
+    shepherd_args: &ShepherdArgs<'_>,
+    sockets: [&OwnedFd; 2],
+    optional_sockets: [Option<&OwnedFd>; 2],
+) -> io::Result<i32> {
+    let [control, switch_fd] = sockets.map(|socket| socket.as_raw_fd().to_string());
+    let fixed = ["scored", "-shepherd", "-control", &control, "-switch", &switch_fd];
+    let fixed = fixed.map(OsString::from).into_iter();
+    let mut args: Vec<OsString> = fixed.chain(shepherd_args.to_args()).collect();
+    let mut inherited_sockets = sockets.to_vec();
+    for (option, socket) in ["-proc", "-raw"].into_iter().zip(optional_sockets) {
+        let Some(socket) = socket else { continue };
+        args.extend([option.into(), socket.as_raw_fd().to_string().into()]);
+        inherited_sockets.push(socket);
+    }
+    let arguments: Result<Vec<CString>, _> =
+        args.into_iter().map(|arg| CString::new(arg.into_vec())).collect();
+    namespace::start_self(containment, &arguments?, &inherited_sockets)
+}
+
+/// What a forked shepherd does; its exit code.
+fn run_forked(
+    shepherd_args: &ShepherdArgs<'_>,
+    sockets: [&OwnedFd; 2],
+    outer_proc: Option<&OwnedFd>,
+) -> i32 {
+    let run = || {
+        let (control, switch_fd) = (sockets[0].try_clone()?, sockets[1].try_clone()?);
+        let outer_proc = outer_proc.map(OwnedFd::try_clone).transpose()?;
+        let kept_fds = [&control, &switch_fd].into_iter().chain(&outer_proc);
+        descriptor::close_all_but(&kept_fds.collect::<Vec<_>>());
+        crate::shepherd::run(ShepherdOptions {
+            control,
+            switch_socket: switch_fd,
+            directory: shepherd_args.directory.into(),
+            raw_socket_helper: None,
+            outer_proc,
+            owner: None,
+            cgroup_counters: CgroupCounters::default(),
+        })
+    };
+    match run() {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("scored: {error}");
+            1
+        }
+    }
+}
+
+/// Ends what a dead shepherd has left. A namespace has ended with it; on the last rung the orphans
+/// have become our children.
+fn kill_orphans(known_children: &HashSet<i32>) {
+    let deadline = Instant::now() + KILL_TIMEOUT;
+    while Instant::now() < deadline {
+        let orphans = process::descendants_except(known_children);
+        if orphans.is_empty() {
+            return;
+        }
+        for pid in orphans {
+            process::kill(pid, libc::SIGKILL);
+            process::reap_one(pid);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,480 @@
+//! One host's place in a job's tree: orders go on to the own shepherd and to the hosts below,
+//! reports come from there and go up. No sockets here.
+//!
+//! Output keeps its order behind every source and moves only as far as the next hop has taken
+//! what went before. Everything else does not wait for output; see docs/ARCHITECTURE.md, "A job on
+//! many hosts".
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use score_proto::job_control::{
+    HOP_WINDOW, LocalRotation, Order, Placement, Report, StopCondition,
+};
+use score_proto::observation::{ActivitySample, IdleSummary};
+use score_tree::range_tree::Subtree;
+use score_tree::report_queue::CoalescingQueue;
+
+/// Reports that wait for the end of a turn at most.
+const MAX_PENDING_REPORTS: usize = 4096;
+
+/// The source that is the host's own shepherd; the others are the hosts below, in order.
+pub const SHEPHERD_CHILD: usize = 0;
+
+/// Something to be sent on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outgoing {
+    /// To whoever is above.
+    ToParent(Report),
+    /// To a source.
+    ToChild(usize, Order),
+}
+
+#[derive(Debug)]
+struct Child {
+    /// The hosts that report through it.
+    hosts: std::ops::Range<u32>,
+    /// Output, and what keeps its place behind it.
+    queue: VecDeque<Report>,
+    /// Output that has gone on and has not been granted anew.
+    credit_to_grant: u64,
+    ready: bool,
+    drained: bool,
+    elapsed_ns: Option<u64>,
+    /// The last order to stop that it has carried out.
+    stopped_switch_seq: u64,
+    /// Nothing more comes from there.
+    is_closed: bool,
+    /// What it has said of each element of the running stage.
+    idle_summaries: BTreeMap<u32, IdleSummary>,
+    /// Elements that were idle when the job was stopped, of which it has not said so again.
+    stale: BTreeSet<u32>,
+}
+
+impl Child {
+    fn new(hosts: std::ops::Range<u32>) -> Self {
+        Self {
+            hosts,
+            queue: VecDeque::new(),
+            credit_to_grant: 0,
+            ready: false,
+            drained: false,
+            elapsed_ns: None,
+            stopped_switch_seq: 0,
+            is_closed: false,
+            idle_summaries: BTreeMap::new(),
+            stale: BTreeSet::new(),
+        }
+    }
+
+    /// What is idle will be looked at anew when the job goes on.
+    fn on_stopped(&mut self) {
+        let idle = self.idle_summaries.iter().filter(|(_, summary)| summary.idle);
+        self.stale = idle.map(|(element, _)| *element).collect();
+    }
+
+    fn on_idle_summary(&mut self, element: u32, summary: IdleSummary) {
+        self.stale.remove(&element);
+        self.idle_summaries.insert(element, summary);
+    }
+}
+
+/// A look at an element, as far as sources have answered.
+#[derive(Debug)]
+struct SampleReduction {
+    round: u64,
+    sample: ActivitySample,
+    answered: Vec<bool>,
+}
+
+fn has_stopped(child: &Child, switch_seq: u64) -> bool {
+    child.stopped_switch_seq >= switch_seq || child.is_closed || child.elapsed_ns.is_some()
+}
+
+/// The place of one host in the tree of one job.
+#[derive(Debug)]
+pub struct TreeNode {
+    placement: Placement,
+    children: Vec<Child>,
+    /// Bytes of output that may go up.
+    credit: u64,
+    /// The source whose last output ended in the middle of a line.
+    mid_line_child: Option<usize>,
+    /// Whose turn it is.
+    last_served: usize,
+    is_ready: bool,
+    draining: bool,
+    killed: bool,
+    finishing: bool,
+    finished: bool,
+    /// The order to stop that is being carried out.
+    stopping_switch_seq: Option<u64>,
+    /// What has gone up of each element of the running stage.
+    idle_summaries: BTreeMap<u32, IdleSummary>,
+    /// Elements that were idle when the job was stopped: that they still are has to be said.
+    unconfirmed_idle: BTreeSet<u32>,
+    /// The last look at each.
+    reductions: BTreeMap<u32, SampleReduction>,
+    pending_reports: CoalescingQueue<Report>,
+    outgoing: Vec<Outgoing>,
+}
+
+impl TreeNode {
+    /// The place of the host that `placement` says is the receiver, in the tree over all hosts.
+    pub fn new(placement: Placement) -> Self {
+        let mut branch = Subtree::whole(placement.hosts.len() as u32);
+        while branch.root() != placement.self_host
+            && let Some(next) = branch.child_containing(placement.self_host)
+        {
+            branch = next;
+        }
+        let own_range = placement.self_host..placement.self_host.saturating_add(1);
+        let child_ranges = branch.children().map(|child| child.positions());
+        Self {
+            children: std::iter::once(own_range).chain(child_ranges).map(Child::new).collect(),
+            placement,
+            credit: HOP_WINDOW,
+            mid_line_child: None,
+            last_served: 0,
+            is_ready: false,
+            draining: false,
+            killed: false,
+            finishing: false,
+            finished: false,
+            stopping_switch_seq: None,
+            idle_summaries: BTreeMap::new(),
+            unconfirmed_idle: BTreeSet::new(),
+            reductions: BTreeMap::new(),
+            pending_reports: CoalescingQueue::new(MAX_PENDING_REPORTS),
+            outgoing: Vec::new(),
+        }
+    }
+
+    /// The place above the first host, which runs nothing itself.
+    pub fn at_master(placement: Placement) -> Self {
+        let all_hosts = 0..placement.hosts.len() as u32;
+        let mut no_shepherd = Child::new(0..0);
+        (no_shepherd.ready, no_shepherd.is_closed) = (true, true);
+        let children = vec![no_shepherd, Child::new(all_hosts)];
+        Self { children, ..Self::new(placement) }
+    }
+
+    /// The hosts that report through a source.
+    pub fn hosts(&self, child_index: usize) -> std::ops::Range<u32> {
+        self.children.get(child_index).map_or(0..0, |child| child.hosts.clone())
+    }
+
+    /// The hosts right below, by source.
+    pub fn child_hosts(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        self.children
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(child_index, child)| (child_index, child.hosts.start))
+    }
+
+    /// Where the job's hosts are.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The hosts behind sources that have not stopped yet, though they were ordered to.
+    pub fn unstopped_hosts(&self) -> impl Iterator<Item = std::ops::Range<u32>> + '_ {
+        let is_unstopped = |switch_seq| move |child: &&Child| !has_stopped(child, switch_seq);
+        let unstopped = self
+            .stopping_switch_seq
+            .map(|switch_seq| self.children.iter().filter(is_unstopped(switch_seq)));
+        unstopped.into_iter().flatten().map(|child| child.hosts.clone())
+    }
+
+    /// Whether output waits for whoever is above to take what went before.
+    pub fn is_blocked(&self) -> bool {
+        let exceeds_credit = |child: &Child| match child.queue.front() {
+            Some(Report::Output { bytes, .. }) => bytes.len() as u64 > self.credit,
+            _ => false,
+        };
+        self.children.iter().any(exceeds_credit)
+    }
+
+    /// Whether the shepherd has said of a parallel process that all of it here is idle.
+    pub fn is_idle(&self) -> bool {
+        self.children
+            .first()
+            .is_some_and(|child| child.idle_summaries.values().any(|summary| summary.idle))
+    }
+
+    /// Whether the last report has gone up.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// An order has come from above.
+    pub fn on_order(&mut self, order: Order) {
+        match order {
+            Order::OutputAck(bytes) => {
+                self.credit = self.credit.saturating_add(bytes);
+                return self.forward_output();
+            }
+            Order::Drain => {
+                self.draining = true;
+                self.children.iter_mut().for_each(|child| child.drained = false);
+            }
+            Order::Kill => self.killed = true,
+            Order::StartStage(_) => {
+                self.idle_summaries.clear();
+                self.reductions.clear();
+                self.unconfirmed_idle.clear();
+                self.children.iter_mut().for_each(|child| {
+                    child.idle_summaries.clear();
+                    child.stale.clear();
+                });
+            }
+            Order::Finish => self.finishing = true,
+            Order::Stop { switch_seq, .. } => {
+                self.stopping_switch_seq = Some(switch_seq);
+                self.children.iter_mut().for_each(Child::on_stopped);
+                self.require_idle_confirmation();
+            }
+            Order::Run { stop_condition: StopCondition::OnOrder, .. } => {
+                self.stopping_switch_seq = None
+            }
+            // It will stop without a further order.
+            Order::Run { stop_condition: StopCondition::After { switch_seq, .. }, .. }
+            | Order::Run {
+                stop_condition:
+                    StopCondition::LocalRotation(LocalRotation { first_switch_seq: switch_seq, .. }),
+                ..
+            } => {
+                self.stopping_switch_seq = Some(switch_seq);
+            }
+            _ => {}
+        }
+        let target_host = order.host();
+        for (child_index, child) in
+            self.children.iter().enumerate().filter(|(_, child)| !child.is_closed)
+        {
+            if target_host.is_some_and(|host| !child.hosts.contains(&host)) {
+                continue;
+            }
+            let order = match &order {
+                Order::SetPlacement(placement) => Order::SetPlacement(Placement {
+                    self_host: child.hosts.start,
+                    job_incarnation: placement.job_incarnation,
+                    hosts: placement.hosts.clone(),
+                }),
+                other => other.clone(),
+            };
+            self.outgoing.push(Outgoing::ToChild(child_index, order));
+        }
+        self.forward_output();
+    }
+
+    /// A report has come from a source.
+    pub fn on_report(&mut self, child_index: usize, report: Report) {
+        let Some(child) = self.children.get_mut(child_index) else { return };
+        match report {
+            Report::Hello { .. } => {}
+            Report::Ready => child.ready = true,
+            Report::Drained if self.killed => child.drained = true,
+            Report::Output { .. } | Report::Flush { .. } | Report::Drained => {
+                child.queue.push_back(report);
+            }
+            Report::Finished { elapsed_ns } => child.elapsed_ns = Some(elapsed_ns),
+            Report::IdleSummary { element, summary } => child.on_idle_summary(element, summary),
+            Report::SampleResult { element, round, sample } => {
+                self.on_sample(child_index, element, round, sample)
+            }
+            Report::Stopped { switch_seq } => {
+                child.stopped_switch_seq = child.stopped_switch_seq.max(switch_seq);
+                child.on_stopped();
+            }
+            other => self.queue_report(other),
+        }
+        self.forward_output();
+    }
+
+    /// Nothing more comes from a source, against its will: it is told above.
+    pub fn on_child_lost(&mut self, child_index: usize, code: u8, reason: String) {
+        if let Some(child) = self.children.get_mut(child_index)
+            && !child.is_closed
+            && child.elapsed_ns.is_none()
+        {
+            let hosts = child.hosts.clone();
+            // Before anything that its end completes.
+            self.flush_pending_reports();
+            self.outgoing.push(Outgoing::ToParent(Report::HostsLost { code, hosts, reason }));
+        }
+        self.close_child(child_index);
+    }
+
+    /// Nothing more comes from a source.
+    pub fn close_child(&mut self, child_index: usize) {
+        if let Some(child) = self.children.get_mut(child_index) {
+            child.is_closed = true;
+        }
+        self.forward_output();
+    }
+
+    /// A source has looked at an element. The answers of all go up as one, behind whatever each of
+    /// them has said before; who is gone never answers, since its job ends.
+    fn on_sample(&mut self, child_index: usize, element: u32, round: u64, sample: ActivitySample) {
+        let child_count = self.children.len();
+        let new_reduction = || SampleReduction {
+            round,
+            sample: ActivitySample::EMPTY,
+            answered: vec![false; child_count],
+        };
+        let reduction = self.reductions.entry(element).or_insert_with(new_reduction);
+        if reduction.round < round {
+            *reduction = new_reduction();
+        }
+        if reduction.round > round || std::mem::replace(&mut reduction.answered[child_index], true)
+        {
+            return;
+        }
+        reduction.sample = reduction.sample.combine(sample);
+        let has_no_hosts = |index: usize| self.children[index].hosts.is_empty();
+        if (0..child_count).all(|index| reduction.answered[index] || has_no_hosts(index)) {
+            let sample = reduction.sample;
+            self.queue_report(Report::SampleResult { element, round, sample });
+        }
+    }
+
+    /// What is idle has to be said again when the job goes on.
+    fn require_idle_confirmation(&mut self) {
+        let idle = self.idle_summaries.iter().filter(|(_, summary)| summary.idle);
+        self.unconfirmed_idle = idle.map(|(element, _)| *element).collect();
+    }
+
+    /// Whether all are idle, when that has changed, and once after each stop: a host that has said
+    /// nothing is busy.
+    fn report_idle(&mut self) {
+        let elements: BTreeSet<u32> =
+            self.children.iter().flat_map(|child| child.idle_summaries.keys().copied()).collect();
+        for element in elements {
+            let busy = IdleSummary { idle: false, ..IdleSummary::EMPTY };
+            let children_with_hosts =
+                || self.children.iter().filter(|child| !child.hosts.is_empty());
+            let combined = children_with_hosts()
+                .map(|child| child.idle_summaries.get(&element).copied().unwrap_or(busy))
+                .fold(IdleSummary::EMPTY, IdleSummary::combine);
+            if combined.idle && children_with_hosts().any(|child| child.stale.contains(&element)) {
+                continue;
+            }
+            let summary = if combined.idle { combined } else { busy };
+            let reannounce = self.unconfirmed_idle.remove(&element) && combined.idle;
+            if self.idle_summaries.insert(element, summary) != Some(summary) || reannounce {
+                self.queue_report(Report::IdleSummary { element, summary });
+            }
+        }
+    }
+
+    /// What is to be sent, at the end of a turn.
+    pub fn take_outgoing(&mut self) -> Vec<Outgoing> {
+        self.report_idle();
+        self.flush_pending_reports();
+        for (child_index, child) in self.children.iter_mut().enumerate() {
+            let credit = std::mem::take(&mut child.credit_to_grant);
+            if credit > 0 && !child.is_closed {
+                self.outgoing.push(Outgoing::ToChild(child_index, Order::OutputAck(credit)));
+            }
+        }
+        if self.finishing
+            && !self.finished
+            && self.children.iter().all(|child| self.is_child_done(child))
+        {
+            self.finished = true;
+            let elapsed_ns =
+                self.children.iter().filter_map(|child| child.elapsed_ns).max().unwrap_or(0);
+            self.outgoing.push(Outgoing::ToParent(Report::Finished { elapsed_ns }));
+        }
+        std::mem::take(&mut self.outgoing)
+    }
+
+    fn queue_report(&mut self, report: Report) {
+        if let Err(report) = self.pending_reports.push(report) {
+            self.flush_pending_reports();
+            self.outgoing.push(Outgoing::ToParent(report));
+        }
+    }
+
+    fn flush_pending_reports(&mut self) {
+        while let Some(report) = self.pending_reports.pop() {
+            self.outgoing.push(Outgoing::ToParent(report));
+        }
+    }
+
+    fn is_child_done(&self, child: &Child) -> bool {
+        (child.elapsed_ns.is_some() || child.is_closed) && (child.queue.is_empty() || self.killed)
+    }
+
+    /// Sends on what may go.
+    fn forward_output(&mut self) {
+        while let Some(child_index) = self.next_output_child() {
+            let child = &mut self.children[child_index];
+            match child.queue.front() {
+                Some(Report::Output { bytes, is_partial_line: unfinished, .. }) => {
+                    let (len, unfinished) = (bytes.len() as u64, *unfinished);
+                    if len > self.credit {
+                        break;
+                    }
+                    self.credit -= len;
+                    child.credit_to_grant += len;
+                    self.mid_line_child = unfinished.then_some(child_index);
+                }
+                Some(Report::Drained) => {
+                    child.queue.pop_front();
+                    child.drained = true;
+                    continue;
+                }
+                _ => {}
+            }
+            self.outgoing.extend(child.queue.pop_front().map(Outgoing::ToParent));
+        }
+        let is_drained = |child: &Child| {
+            child.drained || (child.is_closed && (child.queue.is_empty() || self.killed))
+        };
+        if self.draining && self.children.iter().all(is_drained) {
+            self.draining = false;
+            self.outgoing.push(Outgoing::ToParent(Report::Drained));
+        }
+        if let Some(switch_seq) = self.stopping_switch_seq
+            && self.children.iter().all(|child| has_stopped(child, switch_seq))
+        {
+            self.stopping_switch_seq = None;
+            self.require_idle_confirmation();
+            // Of several turns the last one counts.
+            let last =
+                self.children.iter().map(|child| child.stopped_switch_seq).max().unwrap_or(0);
+            self.queue_report(Report::Stopped { switch_seq: switch_seq.max(last) });
+        }
+        if !self.is_ready && self.children.iter().all(|child| child.ready) {
+            self.is_ready = true;
+            self.queue_report(Report::Ready);
+        }
+    }
+
+    /// The source whose output goes next, if there is one.
+    fn next_output_child(&mut self) -> Option<usize> {
+        if let Some(holder) = self.mid_line_child {
+            let child = &self.children[holder];
+            if !child.queue.is_empty() {
+                return Some(holder);
+            }
+            if !child.is_closed {
+                return None;
+            }
+            // The rest of its line will never come.
+            self.mid_line_child = None;
+        }
+        let count = self.children.len();
+        let next = (1..=count)
+            .map(|step| (self.last_served + step) % count)
+            .find(|index| !self.children[*index].queue.is_empty())?;
+        self.last_served = next;
+        Some(next)
+    }
+}
+
+#[cfg(test)]
+#[path = "tree_node_tests.rs"]
+mod tests;

@@ -1,0 +1,334 @@
+use super::*;
+use score_proto::job_control::Status;
+use score_proto::message::{MAX_IO_CHUNK, Stream};
+use score_proto::nodeset::NodeSet;
+
+/// Host 0 of three: two hosts below.
+fn root_node() -> TreeNode {
+    let hosts = (0..3).map(|host| (format!("h{host}"), None, 2));
+    let tree_node = TreeNode::new(Placement::new(0, hosts));
+    assert_eq!(tree_node.child_hosts().collect::<Vec<_>>(), [(1, 1), (2, 2)]);
+    tree_node
+}
+
+fn output(text: &str, unfinished: bool) -> Report {
+    let bytes = text.as_bytes().to_vec();
+    Report::Output { host: 0, stream: Stream::Stdout, bytes, is_partial_line: unfinished }
+}
+
+fn reports_to_parent(tree_node: &mut TreeNode) -> Vec<Report> {
+    let to_parent =
+        |message| if let Outgoing::ToParent(report) = message { Some(report) } else { None };
+    tree_node.take_outgoing().into_iter().filter_map(to_parent).collect()
+}
+
+#[test]
+fn every_host_receives_its_own_index() {
+    let mut tree_node = root_node();
+    let placement = tree_node.placement().clone();
+    tree_node.on_order(Order::SetPlacement(placement));
+    let host_indices: Vec<_> = tree_node
+        .take_outgoing()
+        .into_iter()
+        .map(|message| match message {
+            Outgoing::ToChild(child_index, Order::SetPlacement(placement)) => {
+                (child_index, placement.self_host)
+            }
+            unexpected => panic!("{unexpected:?}"),
+        })
+        .collect();
+    assert_eq!(host_indices, [(0, 0), (1, 1), (2, 2)]);
+}
+
+#[test]
+fn an_order_for_one_host_goes_to_that_host_only() {
+    let mut tree_node = root_node();
+    tree_node.on_order(Order::Flushed { host: 2, token: 5 });
+    tree_node.on_order(Order::StdinEof);
+    let first = Outgoing::ToChild(2, Order::Flushed { host: 2, token: 5 });
+    assert_eq!(
+        tree_node.take_outgoing(),
+        [first, Outgoing::ToChild(SHEPHERD_CHILD, Order::StdinEof)]
+    );
+}
+
+#[test]
+fn a_job_has_stopped_when_every_remaining_host_has() {
+    let mut tree_node = root_node();
+    let order_stop = |tree_node: &mut TreeNode, switch_seq| {
+        tree_node.on_order(Order::Stop { switch_seq, is_lasting: false })
+    };
+    order_stop(&mut tree_node, 4);
+    tree_node.on_report(0, Report::Stopped { switch_seq: 4 });
+    tree_node.on_report(2, Report::Stopped { switch_seq: 4 });
+    assert_eq!(reports_to_parent(&mut tree_node), []);
+    assert_eq!(tree_node.unstopped_hosts().map(|hosts| hosts.start).collect::<Vec<_>>(), [1]);
+    tree_node.close_child(1);
+    assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 4 }]);
+    // Late, and of an order that another has followed.
+    order_stop(&mut tree_node, 6);
+    tree_node.on_report(0, Report::Stopped { switch_seq: 6 });
+    tree_node.on_order(Order::Run {
+        switch_seq: 7,
+        idle_check_interval_us: 0,
+        stop_condition: StopCondition::OnOrder,
+    });
+    tree_node.on_report(2, Report::Stopped { switch_seq: 6 });
+    assert_eq!(reports_to_parent(&mut tree_node), []);
+    assert_eq!(tree_node.unstopped_hosts().count(), 0);
+    order_stop(&mut tree_node, 8);
+    tree_node.on_report(2, Report::Stopped { switch_seq: 6 });
+    assert_eq!(tree_node.unstopped_hosts().collect::<Vec<_>>(), [0..1, 2..3]);
+    for host in [0, 2] {
+        tree_node.on_report(host, Report::Stopped { switch_seq: 8 });
+    }
+    assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 8 }]);
+}
+
+#[test]
+fn hosts_that_stop_by_themselves_are_waited_for_without_an_order() {
+    let mut tree_node = root_node();
+    let run = |switch_seq, until| Order::Run {
+        switch_seq,
+        idle_check_interval_us: 0,
+        stop_condition: until,
+    };
+    tree_node.on_order(run(3, StopCondition::After { run_us: 500, switch_seq: 4 }));
+    [0, 2]
+        .into_iter()
+        .for_each(|host| tree_node.on_report(host, Report::Stopped { switch_seq: 4 }));
+    // A new pace changes nothing.
+    tree_node.on_order(run(5, StopCondition::Unchanged));
+    assert_eq!(reports_to_parent(&mut tree_node), []);
+    tree_node.on_report(1, Report::Stopped { switch_seq: 4 });
+    assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 4 }]);
+    // It was about to stop when that was called off.
+    tree_node.on_order(run(6, StopCondition::After { run_us: 500, switch_seq: 7 }));
+    tree_node.on_order(run(8, StopCondition::OnOrder));
+    (0..3).for_each(|host| tree_node.on_report(host, Report::Stopped { switch_seq: 7 }));
+    assert_eq!(reports_to_parent(&mut tree_node), []);
+}
+
+#[test]
+fn blocked_output_is_detected() {
+    let mut tree_node = root_node();
+    let chunks = HOP_WINDOW as usize / MAX_IO_CHUNK;
+    for _ in 0..chunks {
+        tree_node.on_report(1, output(&"x".repeat(MAX_IO_CHUNK), false));
+    }
+    assert!(!tree_node.is_blocked());
+    tree_node.on_report(1, output("x", false));
+    assert!(tree_node.is_blocked());
+    tree_node.on_order(Order::OutputAck(1));
+    assert!(!tree_node.is_blocked());
+}
+
+#[test]
+fn equal_reports_of_all_hosts_go_up_as_one() {
+    let mut tree_node = root_node();
+    for child_index in 0..3 {
+        let first = child_index as u32 * 2;
+        let nodes = NodeSet::from(first..first + 2);
+        tree_node
+            .on_report(child_index, Report::Ended { element: 0, nodes, status: Status::Exited(0) });
+    }
+    let nodes = NodeSet::from(0..6);
+    assert_eq!(
+        reports_to_parent(&mut tree_node),
+        [Report::Ended { element: 0, nodes, status: Status::Exited(0) }]
+    );
+}
+
+#[test]
+fn after_a_stop_every_host_must_report_idle_again() {
+    let mut tree_node = root_node();
+    let run = |switch_seq, until| Order::Run {
+        switch_seq,
+        idle_check_interval_us: 1500,
+        stop_condition: until,
+    };
+    (0..3).for_each(|child_index| tree_node.on_report(child_index, idle_summary(true, 1)));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)]);
+    tree_node.on_order(run(1, StopCondition::Unchanged));
+    tree_node.on_report(1, idle_summary(true, 1));
+    assert_eq!(reports_to_parent(&mut tree_node), [], "that is known");
+    // By an order, then by themselves.
+    tree_node.on_order(Order::Stop { switch_seq: 2, is_lasting: false });
+    tree_node.on_order(run(3, StopCondition::After { run_us: 500, switch_seq: 4 }));
+    tree_node.on_report(0, idle_summary(true, 1));
+    tree_node.on_report(1, idle_summary(true, 1));
+    assert_eq!(reports_to_parent(&mut tree_node), []);
+    tree_node.on_report(2, idle_summary(true, 1));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)], "once more");
+    (0..3).for_each(|host| tree_node.on_report(host, Report::Stopped { switch_seq: 4 }));
+    assert_eq!(reports_to_parent(&mut tree_node), [Report::Stopped { switch_seq: 4 }]);
+    tree_node.on_order(run(5, StopCondition::OnOrder));
+    (0..3).for_each(|child_index| tree_node.on_report(child_index, idle_summary(true, 1)));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 3)], "once more");
+    tree_node.on_order(Order::Stop { switch_seq: 6, is_lasting: false });
+    tree_node.on_order(run(7, StopCondition::OnOrder));
+    tree_node.on_report(2, idle_summary(false, 0));
+    assert_eq!(
+        reports_to_parent(&mut tree_node),
+        [idle_summary(false, 0)],
+        "who works need not wait for the others"
+    );
+}
+
+fn idle_summary(idle: bool, sent: u64) -> Report {
+    Report::IdleSummary {
+        element: 0,
+        summary: IdleSummary { idle, sent, received: sent, outstanding_rma: 0 },
+    }
+}
+
+#[test]
+fn an_element_is_idle_when_every_host_has_reported_it() {
+    let mut tree_node = root_node();
+    tree_node.on_report(0, idle_summary(true, 1));
+    tree_node.on_report(1, idle_summary(true, 2));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(false, 0)]);
+    tree_node.on_report(2, idle_summary(true, 3));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 6)]);
+    tree_node.on_report(2, idle_summary(true, 3));
+    assert_eq!(reports_to_parent(&mut tree_node), [], "nothing has changed");
+    tree_node.on_report(1, idle_summary(true, 4));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(true, 8)]);
+    tree_node.on_report(0, idle_summary(false, 0));
+    tree_node.on_report(1, idle_summary(false, 0));
+    assert_eq!(reports_to_parent(&mut tree_node), [idle_summary(false, 0)]);
+    tree_node.on_order(Order::StartStage(1));
+    tree_node.take_outgoing();
+    tree_node.on_report(0, idle_summary(true, 0));
+    assert_eq!(
+        reports_to_parent(&mut tree_node),
+        [idle_summary(false, 0)],
+        "the others have said nothing in this stage"
+    );
+}
+
+#[test]
+fn a_sample_is_answered_when_all_hosts_have_and_after_their_earlier_reports() {
+    let sample_result = |round, nodes| {
+        let sample =
+            ActivitySample { node_count: nodes, sent: nodes.into(), ..ActivitySample::EMPTY };
+        Report::SampleResult { element: 0, round, sample }
+    };
+    let mut tree_node = root_node();
+    let nodes = NodeSet::one(3);
+    tree_node.on_report(0, sample_result(1, 2));
+    tree_node.on_report(1, sample_result(1, 2));
+    tree_node.on_report(1, sample_result(1, 2));
+    assert_eq!(reports_to_parent(&mut tree_node), []);
+    tree_node.on_report(2, Report::InBarrier { element: 0, nodes: nodes.clone() });
+    tree_node.on_report(2, sample_result(1, 2));
+    assert_eq!(
+        reports_to_parent(&mut tree_node),
+        [Report::InBarrier { element: 0, nodes }, sample_result(1, 6)]
+    );
+    for child_index in [0, 2] {
+        tree_node.on_report(child_index, sample_result(2, 2));
+    }
+    tree_node.on_report(1, sample_result(3, 2));
+    tree_node.on_report(0, sample_result(2, 2));
+    assert_eq!(reports_to_parent(&mut tree_node), [], "an old look is never answered");
+    tree_node.on_report(0, sample_result(3, 2));
+    tree_node.on_report(2, sample_result(3, 2));
+    assert_eq!(reports_to_parent(&mut tree_node), [sample_result(3, 6)]);
+}
+
+#[test]
+fn ready_and_drained_and_finished_wait_for_the_last_host() {
+    let mut tree_node = root_node();
+    for (report, order) in [
+        (Report::Ready, None),
+        (Report::Drained, Some(Order::Drain)),
+        (Report::Drained, Some(Order::Drain)),
+        (Report::Finished { elapsed_ns: 4 }, Some(Order::Finish)),
+    ] {
+        order.into_iter().for_each(|order| tree_node.on_order(order));
+        for child_index in [1, 0, 2] {
+            assert_eq!(reports_to_parent(&mut tree_node), []);
+            tree_node.on_report(child_index, report.clone());
+        }
+        assert_eq!(reports_to_parent(&mut tree_node), [report]);
+    }
+    assert!(tree_node.is_finished());
+}
+
+#[test]
+fn a_line_that_goes_on_is_not_cut_by_another_host() {
+    let mut tree_node = root_node();
+    tree_node.on_report(1, output("a long", true));
+    tree_node.on_report(2, output("other\n", false));
+    tree_node.on_report(1, output(" line\n", false));
+    let all = [output("a long", true), output(" line\n", false), output("other\n", false)];
+    assert_eq!(reports_to_parent(&mut tree_node), all);
+    tree_node.on_report(1, output("cut", true));
+    tree_node.on_report(2, output("next\n", false));
+    assert_eq!(reports_to_parent(&mut tree_node), [output("cut", true)]);
+    tree_node.on_child_lost(1, 1, "gone".to_owned());
+    let lost_report = Report::HostsLost { code: 1, hosts: 1..2, reason: "gone".to_owned() };
+    assert_eq!(reports_to_parent(&mut tree_node), [lost_report, output("next\n", false)]);
+}
+
+#[test]
+fn output_moves_as_far_as_the_next_hop_has_taken_it_and_other_reports_do_not_wait() {
+    let mut tree_node = root_node();
+    let chunk = || Report::Output {
+        host: 0,
+        stream: Stream::Stdout,
+        bytes: vec![b'\n'; MAX_IO_CHUNK],
+        is_partial_line: false,
+    };
+    let window = HOP_WINDOW as usize / MAX_IO_CHUNK;
+    for _ in 0..window + 2 {
+        tree_node.on_report(1, chunk());
+    }
+    tree_node.on_report(1, Report::Flush { host: 1, token: 9 });
+    tree_node.on_report(1, Report::Exit { element: 0, code: 1 });
+    let outgoing = tree_node.take_outgoing();
+    assert_eq!(
+        outgoing.iter().filter(|message| **message == Outgoing::ToParent(chunk())).count(),
+        window
+    );
+    assert!(outgoing.contains(&Outgoing::ToParent(Report::Exit { element: 0, code: 1 })));
+    assert!(outgoing.contains(&Outgoing::ToChild(1, Order::OutputAck(HOP_WINDOW))));
+    assert_eq!(outgoing.len(), window + 2);
+    tree_node.on_order(Order::OutputAck(2 * MAX_IO_CHUNK as u64));
+    let flush = Report::Flush { host: 1, token: 9 };
+    assert_eq!(reports_to_parent(&mut tree_node), [chunk(), chunk(), flush]);
+}
+
+#[test]
+fn a_killed_job_does_not_wait_for_its_reader() {
+    let mut tree_node = root_node();
+    tree_node.credit = 0;
+    tree_node.on_report(0, output("never read\n", false));
+    tree_node.on_order(Order::Kill);
+    tree_node.on_order(Order::Drain);
+    (0..3).for_each(|child_index| tree_node.on_report(child_index, Report::Drained));
+    assert_eq!(reports_to_parent(&mut tree_node), [Report::Drained]);
+    tree_node.on_order(Order::Finish);
+    (0..3).for_each(|child_index| {
+        tree_node.on_report(child_index, Report::Finished { elapsed_ns: 1 })
+    });
+    assert_eq!(reports_to_parent(&mut tree_node), [Report::Finished { elapsed_ns: 1 }]);
+}
+
+#[test]
+fn a_job_ends_even_when_hosts_are_lost() {
+    let mut tree_node = root_node();
+    tree_node.on_order(Order::Drain);
+    tree_node.on_report(0, Report::Drained);
+    tree_node.on_report(1, Report::Drained);
+    tree_node.take_outgoing();
+    tree_node.on_child_lost(2, 1, "silent".to_owned());
+    let reason = "silent".to_owned();
+    let lost_report = Report::HostsLost { code: 1, hosts: 2..3, reason };
+    assert_eq!(reports_to_parent(&mut tree_node), [lost_report, Report::Drained]);
+    tree_node.on_order(Order::Finish);
+    tree_node.on_report(0, Report::Finished { elapsed_ns: 1 });
+    tree_node.close_child(1);
+    assert_eq!(reports_to_parent(&mut tree_node), [Report::Finished { elapsed_ns: 1 }]);
+}

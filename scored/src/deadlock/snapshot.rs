@@ -1,0 +1,92 @@
+//! What a host sees of its processes.
+
+use score_proto::observation::ActivitySample;
+
+/// One process, looked at once. [`ProcessSnapshot::turns`] is read first, then every idle slot, then
+/// [`ProcessSnapshot::threads`], then the rest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct ProcessSnapshot {
+    /// How often one of its threads became busy.
+    pub turns: u64,
+    /// All of its threads have set idle, or are in sc_barrier, and no answer is on its way to it.
+    pub idle: bool,
+    /// Empty polls.
+    pub polls: u64,
+    /// It does not sleep: it polls.
+    pub is_spinning: bool,
+    /// Messages that it sent.
+    pub sent: u64,
+    /// Messages that it received and released.
+    pub received: u64,
+    /// Remote reads and writes that are outstanding.
+    pub remote_in_flight: u64,
+    /// Where its threads stand, and how often those that sleep have run; none where that was not
+    /// looked at.
+    pub threads: Option<u64>,
+}
+
+/// A host's memory of the last round.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct LastRound {
+    round: u64,
+    snapshots: Vec<ProcessSnapshot>,
+    /// Empty polls of each, when the second round in a row saw it.
+    baseline_polls: Vec<u64>,
+}
+
+impl LastRound {
+    /// Whether this round comes right after the last.
+    pub fn follows(&self, round: u64) -> bool {
+        round == self.round + 1 && !self.snapshots.is_empty()
+    }
+
+    /// Whether the round right before this one has looked at threads, too.
+    pub fn has_thread_states(&self, round: u64) -> bool {
+        self.follows(round) && self.snapshots.iter().any(|sample| sample.threads.is_some())
+    }
+
+    /// Round `round` has looked at these, always the same processes in the same order. Only the
+    /// round right before counts: a host that missed one says that everything has changed.
+    /// `stopped`: none of them can have done anything while it was looked at.
+    pub fn compare_round(
+        &mut self,
+        round: u64,
+        samples: &[ProcessSnapshot],
+        stopped: bool,
+    ) -> ActivitySample {
+        let follows = self.follows(round) && self.snapshots.len() == samples.len();
+        let activity =
+            samples.iter().enumerate().fold(ActivitySample::EMPTY, |seen, (index, sample)| {
+                let previous = self.snapshots.get(index).filter(|_| follows);
+                let baseline_polls = self.baseline_polls.get(index).filter(|_| follows);
+                // What the round before saw of an idle process was true from then to now, so also at
+                // the instant between the rounds, which is the same for all.
+                let baseline = previous.filter(|_| !stopped).copied().unwrap_or(*sample);
+                seen.combine(ActivitySample {
+                    node_count: 1,
+                    idle: sample.idle,
+                    unchanged: previous.is_some_and(|previous| {
+                        // A stop counts as a run.
+                        let threads_compared = previous.threads.is_some() && !stopped;
+                        let threads_unchanged =
+                            !threads_compared || previous.threads == sample.threads;
+                        previous.turns == sample.turns && threads_unchanged
+                    }),
+                    all_spinners_polled: !sample.is_spinning
+                        || baseline_polls
+                            .is_some_and(|polls| sample.polls.wrapping_sub(*polls) >= 2),
+                    sent: baseline.sent,
+                    received: baseline.received,
+                    outstanding_rma: baseline.remote_in_flight,
+                })
+            });
+        if !follows {
+            self.baseline_polls.clear();
+        } else if self.baseline_polls.is_empty() {
+            self.baseline_polls.extend(samples.iter().map(|sample| sample.polls));
+        }
+        self.round = round;
+        self.snapshots = samples.to_vec();
+        activity
+    }
+}

@@ -1,0 +1,171 @@
+//! A connection to the next process of the chain: frames over a stream socket, never blocking.
+
+use std::cell::RefCell;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+
+use mio::net::UnixStream;
+use mio::{Interest, Registry, Token};
+use score_proto::frame::{self, Decoder, FrameError};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Bytes taken from a socket or a pipe at once.
+pub const READ_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    /// One for all links: a daemon may have thousands. And for all that a shepherd reads, whose
+    /// pages it has from its daemon then.
+    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// Room to read into, of `READ_BYTES`. Not from within itself.
+pub fn with_read_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
+    READ_BUFFER.with_borrow_mut(|scratch| read(scratch))
+}
+
+/// One end of a connection, with what has not been decoded or sent yet.
+#[derive(Debug)]
+pub struct FramedSocket {
+    stream: UnixStream,
+    decoder: Decoder,
+    out: Vec<u8>,
+    sent_len: usize,
+    /// The socket may hold more: mio reports each arrival once only.
+    readable: bool,
+    /// The peer has gone, and everything it has sent has been read.
+    closed: bool,
+    /// Nobody reads what we write. What the peer has sent before may still lie in the socket.
+    write_failed: bool,
+    /// As what it is registered.
+    token: Token,
+    /// mio reports when the socket takes more. Only while something waits: otherwise each message
+    /// would wake its sender once more, when it is read.
+    writable_registered: bool,
+}
+
+impl FramedSocket {
+    /// Takes over a connected stream socket.
+    ///
+    /// # Errors
+    /// As fcntl(2).
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let stream = StdStream::from(fd);
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream: UnixStream::from_std(stream),
+            decoder: Decoder::default(),
+            out: Vec::new(),
+            sent_len: 0,
+            readable: true,
+            closed: false,
+            write_failed: false,
+            token: Token(0),
+            writable_registered: false,
+        })
+    }
+
+    /// Has `registry` report on it.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.token = token;
+        registry.register(&mut self.stream, token, Interest::READABLE)
+    }
+
+    /// Has `registry` report when the socket takes what it has not taken, if there is anything:
+    /// to be called before each wait.
+    pub fn update_interest(&mut self, registry: &Registry) {
+        let has_backlog = self.backlog() > 0;
+        let interest = match has_backlog {
+            true => Interest::READABLE | Interest::WRITABLE,
+            false => Interest::READABLE,
+        };
+        if has_backlog != self.writable_registered
+            && registry.reregister(&mut self.stream, self.token, interest).is_ok()
+        {
+            self.writable_registered = has_backlog;
+        }
+    }
+
+    /// mio has reported that there is something to read.
+    pub fn mark_readable(&mut self) {
+        self.readable = true;
+    }
+
+    /// Whether [`FramedSocket::receive`] may find more without a further report.
+    pub fn may_have_more(&self) -> bool {
+        self.readable && !self.closed
+    }
+
+    /// Whether the peer has gone. Messages that came before can still be received.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Bytes queued and not yet taken by the socket.
+    pub fn backlog(&self) -> usize {
+        self.out.len() - self.sent_len
+    }
+
+    /// Queues one message. One that does not fit a frame (a peer cannot cause that) is dropped.
+    pub fn queue<M: Serialize>(&mut self, message: &M) {
+        if self.sent_len > 0 && self.sent_len == self.out.len() {
+            self.out.clear();
+            self.sent_len = 0;
+        } else if self.sent_len >= 1 << 20 {
+            self.out.drain(..self.sent_len);
+            self.sent_len = 0;
+        }
+        let queued = frame::encode(message, &mut self.out);
+        debug_assert!(queued.is_ok(), "message too long for a frame");
+    }
+
+    /// Writes as much of the queue as the socket takes.
+    pub fn flush(&mut self) {
+        while self.sent_len < self.out.len() && !self.write_failed {
+            match self.stream.write(&self.out[self.sent_len..]) {
+                Ok(written) => self.sent_len += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    self.write_failed = true;
+                    self.readable = true;
+                }
+            }
+        }
+        if self.write_failed {
+            self.out.clear();
+            self.sent_len = 0;
+        }
+    }
+
+    /// The next message that has come whole.
+    ///
+    /// # Errors
+    /// The peer does not speak our protocol; the connection is useless.
+    pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, FrameError> {
+        loop {
+            if let Some(message) = self.decoder.next()? {
+                return Ok(Some(message));
+            }
+            if !self.may_have_more() {
+                return Ok(None);
+            }
+            let (stream, decoder) = (&mut self.stream, &mut self.decoder);
+            let read = with_read_buffer(|scratch| {
+                let count = stream.read(scratch)?;
+                decoder.push(&scratch[..count]);
+                Ok::<usize, io::Error>(count)
+            });
+            match read {
+                Ok(0) => self.closed = true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+                Err(_) => self.closed = true,
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Which jobs run side by side.
+
+use std::collections::BTreeMap;
+
+use score_proto::peer_message::HostId;
+
+use crate::cluster::HostShare;
+
+/// What is taken of each host.
+#[derive(Debug, Default)]
+pub struct SlotUsage<'a> {
+    slots: Option<&'a BTreeMap<HostId, u32>>,
+    used: BTreeMap<HostId, u32>,
+}
+
+impl<'a> SlotUsage<'a> {
+    /// All of it is free. Hosts that are not in `slots` have one slot.
+    pub fn empty(slots: &'a BTreeMap<HostId, u32>) -> Self {
+        Self { slots: Some(slots), used: BTreeMap::new() }
+    }
+
+    /// Whether a job fits beside those that were put there. One that has more processes than a
+    /// host has slots fits where it is alone.
+    pub fn fits(&self, shares: &[HostShare]) -> bool {
+        shares.iter().all(|share| {
+            let used = self.used.get(&share.host).copied().unwrap_or(0);
+            let slots = self.slots.and_then(|slots| slots.get(&share.host)).copied().unwrap_or(1);
+            used == 0 || used.saturating_add(share.procs.max(1)) <= slots
+        })
+    }
+
+    /// Puts a job there, whether it fits or not.
+    pub fn add(&mut self, shares: &[HostShare]) {
+        for share in shares {
+            let used = self.used.entry(share.host).or_default();
+            *used = used.saturating_add(share.procs.max(1));
+        }
+    }
+}

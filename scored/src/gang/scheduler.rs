@@ -1,0 +1,524 @@
+//! The machine.
+
+mod fair_share;
+mod planned_stops;
+mod rotation;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use score_proto::peer_message::HostId;
+
+use super::row_capacity::SlotUsage;
+use super::{GangAction, GangConfig, GangEvent, HoldReason, LOWEST_PRIORITY};
+use crate::cluster::{HostShare, JobId, MonotonicTime};
+use planned_stops::TIMED_STOP_GRACE;
+use rotation::Rotation;
+
+/// `1024 * 2^(p/2)`: what a nanosecond costs a job of priority p.
+const PRIORITY_WEIGHTS: [u128; LOWEST_PRIORITY as usize + 1] = [
+    1024, 1448, 2048, 2896, 4096, 5793, 8192, 11585, 16384, 23170, 32768, 46341, 65536, 92682,
+    131_072, 185_364,
+];
+
+/// See the [module](super).
+#[derive(Debug)]
+pub struct GangScheduler {
+    config: GangConfig,
+    slots: BTreeMap<HostId, u32>,
+    jobs: BTreeMap<JobId, GangJob>,
+    /// Those that have the slice, whether they run already or not.
+    row: BTreeSet<JobId>,
+    /// When the slice began.
+    slice_began_at: MonotonicTime,
+    /// Its length, while somebody waits for its end.
+    slice_length: Option<Duration>,
+    /// Its jobs do not all run yet.
+    switching: bool,
+    /// What each newcomer gets of the slice that they share.
+    newcomer_slice: Option<Duration>,
+    /// Jobs that take turns; they are the row.
+    rotation: Option<Rotation>,
+    /// How many slices have ended as planned since something happened.
+    stable_slices: u32,
+    last_switch_seq: u64,
+    actions: Vec<GangAction>,
+}
+
+#[derive(Debug)]
+struct GangJob {
+    shares: Vec<HostShare>,
+    cost: u128,
+    /// Time that it had, in cost.
+    weighted_usage: u128,
+    state: JobState,
+    /// It has not had a slice yet.
+    is_newcomer: bool,
+    /// It has its first slice now.
+    in_first_slice: bool,
+    hold_bits: u8,
+    asleep_until: Option<MonotonicTime>,
+    /// It has nothing to do, since it runs.
+    is_idle: bool,
+    /// Its last turn ended because it was idle.
+    was_idle: bool,
+    /// It has given up this slice.
+    yielded: bool,
+    /// When what it has used was last counted.
+    counted_at: MonotonicTime,
+    /// It stops by itself, by this number, then.
+    planned_stop: Option<(u64, MonotonicTime)>,
+    /// It took turns, and may be at rest or not: it is not had to run on if it does not stop.
+    rotation_aborted: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JobState {
+    /// Nothing of it runs anywhere.
+    Stopped,
+    Running,
+    /// It takes turns with others.
+    InRotation,
+    Stopping {
+        switch_seq: u64,
+        deadline: MonotonicTime,
+    },
+}
+
+impl GangJob {
+    fn holds_slots(&self) -> bool {
+        self.state != JobState::Stopped
+    }
+
+    /// Whether a row may have it.
+    fn may_run(&self) -> bool {
+        self.hold_bits == 0 && self.asleep_until.is_none()
+    }
+
+    /// Whether it has nothing to do with its processors.
+    fn can_yield(&self) -> bool {
+        self.is_idle && !self.yielded && self.state == JobState::Running
+    }
+
+    fn charge_usage(&mut self, now: MonotonicTime) {
+        // Not while it stops: a slow host is not the job's fault.
+        if self.state == JobState::Running {
+            self.weighted_usage += now.saturating_sub(self.counted_at).as_nanos() * self.cost;
+        }
+        self.counted_at = now;
+    }
+}
+
+impl GangScheduler {
+    /// With the number of slots of each host.
+    pub fn new(config: GangConfig, slots: BTreeMap<HostId, u32>) -> Self {
+        Self {
+            config,
+            slots,
+            jobs: BTreeMap::new(),
+            row: BTreeSet::new(),
+            slice_began_at: MonotonicTime::ZERO,
+            slice_length: None,
+            switching: false,
+            newcomer_slice: None,
+            rotation: None,
+            stable_slices: 0,
+            last_switch_seq: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Something happens. `now` never goes back.
+    pub fn on(&mut self, event: GangEvent, now: MonotonicTime) -> Vec<GangAction> {
+        let rotation_aborted = self.interrupt(&event, now);
+        match event {
+            GangEvent::Enter { job, shares, priority } => self.on_enter(job, shares, priority, now),
+            GangEvent::Leave(job) => self.on_leave(job, now),
+            GangEvent::Stopped { job, switch_seq } => self.on_stopped(job, switch_seq, now),
+            GangEvent::Idle(job) => self.on_idle(job, now),
+            GangEvent::Busy(job) => self.update_job(job, |job| job.is_idle = false),
+            GangEvent::Yield(job) => self.yield_slice(job, now),
+            GangEvent::Sleep(job, until) => self.on_sleep(job, until, now),
+            GangEvent::Hold(job, why) => self.on_hold(job, why, now),
+            GangEvent::Release(job, why) => self.on_release(job, why, now),
+            GangEvent::Tick => self.on_tick(now),
+        }
+        if rotation_aborted {
+            self.refill_row(now);
+        }
+        self.start_rotation(now);
+        self.plan_stops(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When `Tick` is wanted at the latest; asked for after each event.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        let rotation_end = self.rotation.as_ref().map(Rotation::deadline);
+        let is_planned = self.jobs.values().any(|job| job.planned_stop.is_some());
+        let grace = if is_planned { TIMED_STOP_GRACE } else { Duration::ZERO };
+        let slice_end = self.slice_length.map(|length| self.slice_began_at + length + grace);
+        let next_slice_end = rotation_end.or(slice_end);
+        let idle_grace = self.idle_grace();
+        let of_jobs = self.jobs.values().flat_map(|job| {
+            let stop_deadline = match job.state {
+                JobState::Stopping { deadline, .. } => Some(deadline),
+                _ => None,
+            };
+            let idle_deadline = idle_grace
+                .filter(|_| job.can_yield())
+                .map(|idle_grace| self.slice_began_at + idle_grace);
+            [stop_deadline, job.asleep_until, idle_deadline].into_iter().flatten()
+        });
+        next_slice_end.into_iter().chain(of_jobs).min()
+    }
+
+    /// Whether somebody waits for processors.
+    pub fn is_contended(&self) -> bool {
+        self.slice_length.is_some()
+    }
+
+    /// The jobs that have their processors, in ascending order; of those that take turns the first.
+    pub fn running(&self) -> impl Iterator<Item = JobId> + '_ {
+        let first = self.rotation.as_ref().map(Rotation::first);
+        let runs = move |(id, job): &(&JobId, &GangJob)| match job.state {
+            JobState::InRotation => Some(**id) == first,
+            _ => job.holds_slots(),
+        };
+        self.jobs.iter().filter(runs).map(|(id, _)| *id)
+    }
+
+    /// Whether a job is suspended: by its user, or because nobody takes its output.
+    pub fn is_suspended(&self, id: JobId) -> bool {
+        let suspended_bits = hold_bit(HoldReason::User) | hold_bit(HoldReason::OutputBlocked);
+        self.jobs.get(&id).is_some_and(|job| job.hold_bits & suspended_bits != 0)
+    }
+
+    /// A number for an order of the shell's own to a job that runs.
+    pub fn next_switch_seq(&mut self) -> u64 {
+        self.last_switch_seq += 1;
+        self.last_switch_seq
+    }
+
+    fn update_job(&mut self, job: JobId, change: impl FnOnce(&mut GangJob)) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            change(job);
+        }
+    }
+
+    fn on_enter(&mut self, id: JobId, shares: Vec<HostShare>, priority: u8, now: MonotonicTime) {
+        if self.jobs.contains_key(&id) {
+            return;
+        }
+        self.charge_all(now);
+        self.rebase_usage(&shares);
+        let job = GangJob {
+            shares,
+            cost: PRIORITY_WEIGHTS[usize::from(priority.min(LOWEST_PRIORITY))],
+            weighted_usage: 0,
+            state: JobState::Stopped,
+            is_newcomer: true,
+            in_first_slice: false,
+            hold_bits: 0,
+            asleep_until: None,
+            is_idle: false,
+            was_idle: false,
+            yielded: false,
+            counted_at: now,
+            planned_stop: None,
+            rotation_aborted: false,
+        };
+        self.jobs.insert(id, job);
+        self.refill_row(now);
+        if !self.row.contains(&id) && self.slice_length.is_some() {
+            // It gets the next slice, and that comes as soon as this one has had the least. Those
+            // that are in their first one share it.
+            (self.slice_length, self.newcomer_slice) = (Some(self.config.min_slice), None);
+            for id in self.row.clone() {
+                self.update_job(id, |job| job.is_newcomer |= job.in_first_slice);
+            }
+        }
+        self.end_slice_if_over(now);
+    }
+
+    fn on_leave(&mut self, job: JobId, now: MonotonicTime) {
+        self.charge_all(now);
+        if self.jobs.remove(&job).is_some() {
+            self.row.remove(&job);
+            self.refill_row(now);
+        }
+    }
+
+    fn on_stopped(&mut self, id: JobId, switch_seq: u64, now: MonotonicTime) {
+        if self.rotation.as_ref().is_some_and(|rotation| rotation.ends_with(id, switch_seq)) {
+            return self.on_rotation_end(switch_seq, now);
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        match job.state {
+            JobState::Stopping { switch_seq: expected_seq, .. } if expected_seq == switch_seq => {}
+            JobState::Running
+                if job.planned_stop.is_some_and(|(expected_seq, _)| expected_seq == switch_seq) =>
+            {
+                return self.on_timed_stop(id, now);
+            }
+            _ => return,
+        }
+        job.charge_usage(now);
+        (job.state, job.is_idle, job.rotation_aborted) = (JobState::Stopped, false, false);
+        if job.hold_bits != 0 {
+            self.actions.push(GangAction::Held(id));
+        }
+        self.refill_row(now);
+    }
+
+    /// A job has stopped by itself: what it had was a slice, whatever other clocks say.
+    fn on_timed_stop(&mut self, id: JobId, now: MonotonicTime) {
+        self.charge_all(now);
+        self.stable_slices += 1;
+        self.update_job(id, |job| (job.state, job.planned_stop) = (JobState::Stopped, None));
+        self.slice_length =
+            self.slice_length.map(|length| length.min(now.saturating_sub(self.slice_began_at)));
+        self.end_slice_if_over(now);
+        // Not before the slice is over, which notes it.
+        self.update_job(id, |job| job.is_idle = false);
+    }
+
+    fn on_idle(&mut self, id: JobId, now: MonotonicTime) {
+        self.update_job(id, |job| job.is_idle = job.state == JobState::Running);
+        self.on_tick(now);
+    }
+
+    /// How long a job that is idle keeps its processors; for ever if nobody waits for any.
+    fn idle_grace(&self) -> Option<Duration> {
+        self.slice_length?;
+        let mut waiting =
+            self.jobs.iter().filter(|(id, job)| job.may_run() && !self.row.contains(id));
+        let others_busy = waiting.any(|(_, job)| !job.was_idle);
+        Some(if others_busy { Duration::ZERO } else { self.config.idle_grace })
+    }
+
+    fn yield_slice(&mut self, id: JobId, now: MonotonicTime) {
+        let slice = self.slice_length;
+        let remaining = slice
+            .map_or(Duration::ZERO, |length| (self.slice_began_at + length).saturating_sub(now));
+        self.charge_all(now);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.state == JobState::Running && !job.yielded && slice.is_some() {
+            job.weighted_usage += remaining.as_nanos() * job.cost;
+            job.yielded = true;
+            self.refill_row(now);
+        }
+    }
+
+    fn on_sleep(&mut self, id: JobId, until: MonotonicTime, now: MonotonicTime) {
+        self.charge_all(now);
+        self.update_job(id, |job| job.asleep_until = job.asleep_until.max(Some(until)));
+        self.refill_row(now);
+    }
+
+    fn on_hold(&mut self, id: JobId, reason: HoldReason, now: MonotonicTime) {
+        self.charge_all(now);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.hold_bits |= hold_bit(reason);
+        if job.state == JobState::Stopped {
+            self.actions.push(GangAction::Held(id));
+        }
+        self.refill_row(now);
+    }
+
+    fn on_release(&mut self, id: JobId, reason: HoldReason, now: MonotonicTime) {
+        self.charge_all(now);
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.hold_bits & hold_bit(reason) != 0)
+        else {
+            return;
+        };
+        job.hold_bits &= !hold_bit(reason);
+        if job.hold_bits == 0 {
+            self.clamp_credit(id);
+            self.refill_row(now);
+        }
+    }
+
+    fn on_tick(&mut self, now: MonotonicTime) {
+        self.charge_all(now);
+        let late_jobs = self.jobs_where(|job| is_late(job, now));
+        let woken_jobs = self.jobs_where(|job| job.asleep_until.is_some_and(|end| end <= now));
+        for &id in &woken_jobs {
+            self.update_job(id, |job| job.asleep_until = None);
+            self.clamp_credit(id);
+        }
+        if !late_jobs.is_empty() {
+            self.resume_late(&late_jobs, now);
+        } else if !woken_jobs.is_empty() {
+            self.refill_row(now);
+        }
+        if self.idle_grace().is_some_and(|idle_grace| self.slice_began_at + idle_grace <= now) {
+            for id in self.jobs_where(GangJob::can_yield) {
+                self.update_job(id, |job| job.was_idle = true);
+                self.yield_slice(id, now);
+            }
+        }
+        self.end_slice_if_over(now);
+    }
+
+    fn jobs_where(&self, predicate: impl Fn(&GangJob) -> bool) -> Vec<JobId> {
+        self.jobs.iter().filter(|(_, job)| predicate(job)).map(|(id, _)| *id).collect()
+    }
+
+    /// Some host has not stopped its part of these: whoever runs has another slice. What is held
+    /// has to stop sooner or later, and so has one of several of which one runs.
+    fn resume_late(&mut self, late_jobs: &[JobId], now: MonotonicTime) {
+        self.stable_slices = 0;
+        let deadline = now + self.config.stop_timeout;
+        for &id in late_jobs {
+            self.actions.push(GangAction::StopTimedOut(id));
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            if job.may_run() && !job.rotation_aborted {
+                self.last_switch_seq += 1;
+                job.state = JobState::Running;
+                self.actions.push(GangAction::Run {
+                    job: id,
+                    switch_seq: self.last_switch_seq,
+                    stop: None,
+                });
+            } else if let JobState::Stopping { switch_seq, .. } = job.state {
+                job.state = JobState::Stopping { switch_seq, deadline };
+            }
+        }
+        self.row = self.jobs_where(|job| job.state == JobState::Running).into_iter().collect();
+        (self.slice_began_at, self.slice_length) = (now, Some(self.config.slice));
+        self.apply_row(now);
+    }
+
+    fn end_slice_if_over(&mut self, now: MonotonicTime) {
+        if self.rotation.is_none()
+            && self.slice_length.is_some_and(|length| self.slice_began_at + length <= now)
+        {
+            for job in self.jobs.values_mut() {
+                job.yielded = false;
+            }
+            for id in std::mem::take(&mut self.row) {
+                self.update_job(id, |job| {
+                    (job.was_idle, job.in_first_slice) = (job.is_idle, false)
+                });
+            }
+            self.cap_debt();
+            self.complete_row(now);
+        }
+    }
+
+    /// The row keeps whoever may stay; others get what room there is.
+    fn refill_row(&mut self, now: MonotonicTime) {
+        let jobs = &self.jobs;
+        self.row.retain(|id| jobs.get(id).is_some_and(|job| job.may_run() && !job.yielded));
+        self.complete_row(now);
+    }
+
+    fn charge_all(&mut self, now: MonotonicTime) {
+        for job in self.jobs.values_mut() {
+            job.charge_usage(now);
+        }
+    }
+
+    /// Completes the row, and begins to make it true.
+    fn complete_row(&mut self, now: MonotonicTime) {
+        let had_jobs = !self.row.is_empty();
+        let mut slot_usage = SlotUsage::empty(&self.slots);
+        for id in &self.row {
+            slot_usage.add(&self.jobs[id].shares);
+        }
+        let waiting = self.jobs.iter().filter(|(id, job)| job.may_run() && !self.row.contains(id));
+        let mut waiting: Vec<_> = waiting
+            .map(|(id, job)| (job.yielded, !job.is_newcomer, job.weighted_usage, *id))
+            .collect();
+        waiting.sort_unstable();
+        let newcomers = waiting.iter().filter(|(_, old, ..)| !old).count() as u32;
+        self.newcomer_slice = match newcomers {
+            0 => None,
+            count => self.newcomer_slice.or(Some(self.config.slice / count)),
+        };
+        let (mut left_out, mut first_slice) = (false, false);
+        for (_, old, _, id) in waiting {
+            let shares = &self.jobs[&id].shares;
+            if slot_usage.fits(shares) {
+                slot_usage.add(shares);
+                self.row.insert(id);
+                first_slice |= !old;
+            } else {
+                left_out = true;
+            }
+        }
+        if !left_out {
+            self.slice_length = None;
+        } else if !had_jobs || self.slice_length.is_none() {
+            let length = self.newcomer_slice.filter(|_| first_slice).unwrap_or(self.config.slice);
+            self.slice_length = Some(length.max(self.config.min_slice));
+            (self.slice_began_at, self.switching) = (now, true);
+        } else {
+            return self.apply_row(now);
+        }
+        // Who runs on has this slice as well.
+        for id in self.row.clone() {
+            self.update_job(id, |job| {
+                if job.state == JobState::Running {
+                    (job.in_first_slice, job.is_newcomer) = (job.is_newcomer && left_out, false);
+                }
+            });
+        }
+        self.apply_row(now);
+    }
+
+    /// Stops what is not in the row, and runs what is, as far as its processors are free.
+    fn apply_row(&mut self, now: MonotonicTime) {
+        let deadline = now + self.config.stop_timeout;
+        for (id, job) in &mut self.jobs {
+            if job.state == JobState::Running && !self.row.contains(id) {
+                let planned_stop = job.planned_stop.take();
+                let switch_seq =
+                    planned_stop.map_or(self.last_switch_seq + 1, |(switch, _)| switch);
+                self.last_switch_seq = self.last_switch_seq.max(switch_seq);
+                job.state = JobState::Stopping { switch_seq, deadline };
+                // Its time is over: it is about to stop, if it has not already.
+                if planned_stop.is_none_or(|(_, end)| now < end || end + TIMED_STOP_GRACE <= now) {
+                    let lasting = !job.may_run();
+                    self.actions.push(GangAction::Stop { job: *id, switch_seq, lasting });
+                }
+            }
+        }
+        let mut slot_usage = SlotUsage::empty(&self.slots);
+        for job in self.jobs.values().filter(|job| job.holds_slots()) {
+            slot_usage.add(&job.shares);
+        }
+        let mut any_started = false;
+        for id in &self.row {
+            let Some(job) = self.jobs.get_mut(id) else { continue };
+            if job.state == JobState::Stopped && slot_usage.fits(&job.shares) {
+                slot_usage.add(&job.shares);
+                self.last_switch_seq += 1;
+                (job.state, job.is_idle, job.counted_at) = (JobState::Running, false, now);
+                (job.in_first_slice, job.is_newcomer) =
+                    (job.is_newcomer && self.slice_length.is_some(), false);
+                self.actions.push(GangAction::Run {
+                    job: *id,
+                    switch_seq: self.last_switch_seq,
+                    stop: None,
+                });
+                any_started = true;
+            }
+        }
+        if any_started {
+            self.actions.push(GangAction::RowStarted(self.row.iter().copied().collect()));
+        }
+        if self.switching && self.row.iter().all(|id| self.jobs[id].state == JobState::Running) {
+            // A slice counts from the moment when its last job runs.
+            (self.slice_began_at, self.switching) = (now, false);
+        }
+    }
+}
+
+fn is_late(job: &GangJob, now: MonotonicTime) -> bool {
+    matches!(job.state, JobState::Stopping { deadline, .. } if deadline <= now)
+}
+
+fn hold_bit(reason: HoldReason) -> u8 {
+    1 << reason as u8
+}

@@ -1,0 +1,81 @@
+//! What each job has used, so that whoever has used least is next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use score_proto::peer_message::HostId;
+
+use super::GangScheduler;
+use crate::cluster::{HostShare, JobId};
+
+impl GangScheduler {
+    /// Jobs that compete with a newcomer, directly or by way of others, may never have competed
+    /// before: what they have used is counted from different beginnings. Each group that has
+    /// competed so far begins at 0, like the newcomer.
+    pub(super) fn rebase_usage(&mut self, shares: &[HostShare]) {
+        let mut groups: BTreeMap<HostId, Vec<JobId>> = BTreeMap::new();
+        for (id, job) in &self.jobs {
+            for share in &job.shares {
+                groups.entry(share.host).or_default().push(*id);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for share in shares {
+            let mut group = BTreeSet::new();
+            let mut hosts = vec![share.host];
+            while let Some(host) = hosts.pop() {
+                // Taken out, so that no host is looked at twice.
+                for id in groups.remove(&host).unwrap_or_default() {
+                    if seen.insert(id) {
+                        group.insert(id);
+                        hosts.extend(self.jobs[&id].shares.iter().map(|share| share.host));
+                    }
+                }
+            }
+            let min_usage = group.iter().map(|id| self.jobs[id].weighted_usage).min().unwrap_or(0);
+            for id in group {
+                self.update_job(id, |job| job.weighted_usage -= min_usage);
+            }
+        }
+    }
+
+    /// Whoever was away has not saved anything up.
+    pub(super) fn clamp_credit(&mut self, id: JobId) {
+        let Some(this_job) = self.jobs.get(&id) else { return };
+        let hosts: BTreeSet<HostId> = this_job.shares.iter().map(|share| share.host).collect();
+        let others = self.jobs.iter().filter(|(other, job)| {
+            **other != id
+                && job.may_run()
+                && job.shares.iter().any(|share| hosts.contains(&share.host))
+        });
+        let min_usage = others.map(|(_, job)| job.weighted_usage).min().unwrap_or(0);
+        self.update_job(id, |job| job.weighted_usage = job.weighted_usage.max(min_usage));
+    }
+
+    /// Who has run because nobody else fitted there has taken nothing from anybody: no job owes
+    /// those that it competes with more than two slices, which is more than a slice ever takes.
+    pub(super) fn cap_debt(&mut self) {
+        // Of each host: who has used least, and who comes next.
+        let mut least_used: BTreeMap<HostId, [(u128, JobId); 2]> = BTreeMap::new();
+        for (id, job) in self.jobs.iter().filter(|(_, job)| job.may_run()) {
+            for share in &job.shares {
+                let [first, second] = least_used.entry(share.host).or_insert([(u128::MAX, 0); 2]);
+                let entry = (job.weighted_usage, *id);
+                if entry < *first {
+                    (*first, *second) = (entry, *first);
+                } else if entry < *second {
+                    *second = entry;
+                }
+            }
+        }
+        for (id, job) in &mut self.jobs {
+            let others = job.shares.iter().filter_map(|share| {
+                let [first, second] = least_used.get(&share.host)?;
+                Some(if first.1 == *id { second.0 } else { first.0 })
+            });
+            let max_debt = 2 * self.config.slice.as_nanos() * job.cost;
+            if let Some(min_usage) = others.min() {
+                job.weighted_usage = job.weighted_usage.min(min_usage.saturating_add(max_debt));
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Stops that need no order: who begins to run and will not have the next slice is told when to
+//! stop. An order would have to wake this daemon first, and then to travel; and hosts would stop
+//! one after the other.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::row_capacity::SlotUsage;
+use super::super::{GangAction, TimedStop};
+use super::{GangJob, GangScheduler, JobState};
+use crate::cluster::{JobId, MonotonicTime};
+
+/// How late such a stop may be before it is ordered.
+pub(super) const TIMED_STOP_GRACE: Duration = Duration::from_millis(2);
+
+impl GangScheduler {
+    /// Says to jobs that begin to run when they stop, where that can be known; and to others what
+    /// has become of that.
+    pub(super) fn plan_stops(&mut self, now: MonotonicTime) {
+        if self.rotation.is_some() {
+            return;
+        }
+        let end = self
+            .slice_length
+            .filter(|_| !self.switching)
+            .map(|length| self.slice_began_at + length);
+        let next = end.map(|end| self.next_row(end)).unwrap_or_default();
+        for (id, job) in self.jobs.iter_mut().filter(|(_, job)| job.state == JobState::Running) {
+            let stop_at = end.filter(|_| !next.contains(id));
+            let pending_run_stop = self.actions.iter_mut().find_map(|action| match action {
+                GangAction::Run { job, stop, .. } if job == id => Some(stop),
+                _ => None,
+            });
+            // Who runs already is not woken to hear what an order tells in time.
+            if job.planned_stop.map(|(_, end)| end) == stop_at
+                || (job.planned_stop.is_none() && pending_run_stop.is_none())
+            {
+                continue;
+            }
+            job.planned_stop = stop_at.map(|end| {
+                self.last_switch_seq += 1;
+                (self.last_switch_seq, end)
+            });
+            let to_timed_stop = |(switch, end): (u64, MonotonicTime)| TimedStop {
+                switch_seq: switch,
+                after: end.saturating_sub(now),
+            };
+            let timed_stop = job.planned_stop.map(to_timed_stop);
+            match pending_run_stop {
+                Some(stop) => *stop = timed_stop,
+                None => {
+                    self.last_switch_seq += 1;
+                    let (job, switch_seq) = (*id, self.last_switch_seq);
+                    self.actions.push(GangAction::Run { job, switch_seq, stop: timed_stop });
+                }
+            }
+        }
+    }
+
+    /// Who would have the next slice, if nothing happened until this one ends.
+    fn next_row(&self, end: MonotonicTime) -> BTreeSet<JobId> {
+        let mut runnable: Vec<_> = self.jobs.iter().filter(|(_, job)| job.may_run()).collect();
+        let projected_usage = |job: &GangJob| match job.state {
+            JobState::Running => {
+                job.weighted_usage + end.saturating_sub(job.counted_at).as_nanos() * job.cost
+            }
+            _ => job.weighted_usage,
+        };
+        runnable.sort_unstable_by_key(|(id, job)| (!job.is_newcomer, projected_usage(job), **id));
+        let (mut slot_usage, mut row) = (SlotUsage::empty(&self.slots), BTreeSet::new());
+        for (id, job) in runnable {
+            if slot_usage.fits(&job.shares) {
+                slot_usage.add(&job.shares);
+                row.insert(*id);
+            }
+        }
+        row
+    }
+}

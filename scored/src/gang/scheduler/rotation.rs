@@ -1,0 +1,219 @@
+//! Turns that need no decision: jobs that are equals on one host follow one another there for a
+//! while, and this machine is not asked in between. What happens meanwhile ends that first.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::super::row_capacity::SlotUsage;
+use super::super::{GangAction, GangEvent};
+use super::{GangJob, GangScheduler, JobState, is_late};
+use crate::cluster::{JobId, MonotonicTime};
+
+/// How long jobs take turns before it is decided anew.
+const ROTATION_WINDOW: Duration = Duration::from_millis(500);
+/// So many slices have to end as planned first: who is interrupted all the time does not begin.
+const STABLE_SLICES: u32 = 4;
+/// Jobs that take turns with one another, at most.
+const MAX_ROTATION_JOBS: usize = 8;
+
+/// Jobs that take turns.
+#[derive(Debug)]
+pub(super) struct Rotation {
+    jobs: Vec<JobId>,
+    /// The numbers by which their turns end.
+    switch_seqs: Range<u64>,
+    began_at: MonotonicTime,
+}
+
+impl Rotation {
+    /// Who began.
+    pub(super) fn first(&self) -> JobId {
+        self.jobs[0]
+    }
+
+    /// When they should have long been through.
+    pub(super) fn deadline(&self) -> MonotonicTime {
+        self.began_at + 2 * ROTATION_WINDOW
+    }
+
+    /// Whether their host goes no further after this stop.
+    pub(super) fn ends_with(&self, job: JobId, switch_seq: u64) -> bool {
+        self.jobs.contains(&job) && self.switch_seqs.contains(&switch_seq)
+    }
+
+    /// Time that the job at this place had when so much had passed. By the clock: a few turns last
+    /// little longer than they should, and after many a part of one does not matter.
+    fn run_time_of(&self, position: u128, elapsed: u128, slice: u128) -> u128 {
+        let job_count = self.jobs.len() as u128;
+        let (turns, remainder) = (elapsed / slice, elapsed % slice);
+        let complete_turns = (turns + job_count - 1 - position) / job_count * slice;
+        if turns % job_count == position { complete_turns + remainder } else { complete_turns }
+    }
+
+    /// That so many turns have been.
+    fn ended_action(&self, turns: u64) -> GangAction {
+        let turns = u32::try_from(turns).unwrap_or(u32::MAX);
+        GangAction::RotationEnded { jobs: self.jobs.clone(), turns, since: self.began_at }
+    }
+}
+
+impl GangJob {
+    /// Whether nothing is to be minded about it but its time.
+    fn is_undisturbed(&self) -> bool {
+        !(self.is_newcomer || self.in_first_slice || self.is_idle || self.was_idle || self.yielded)
+    }
+
+    fn is_equivalent(&self, other: &GangJob) -> bool {
+        self.cost == other.cost && self.shares.len() == 1 && {
+            other.shares.len() == 1 && self.shares[0].host == other.shares[0].host
+        }
+    }
+}
+
+impl GangScheduler {
+    /// Something is about to happen. Whether jobs that take turns are stopped for it: the row has
+    /// to be filled anew then.
+    pub(super) fn interrupt(&mut self, event: &GangEvent, now: MonotonicTime) -> bool {
+        let is_disturbance = match event {
+            GangEvent::Stopped { .. } | GangEvent::Busy(_) => false,
+            GangEvent::Tick => self
+                .jobs
+                .values()
+                .any(|job| job.asleep_until.is_some_and(|until| until <= now) || is_late(job, now)),
+            _ => true,
+        };
+        if is_disturbance {
+            self.stable_slices = 0;
+        }
+        let ends = |rotation: &mut Rotation| is_disturbance || rotation.deadline() <= now;
+        let Some(rotation) = self.rotation.take_if(ends) else { return false };
+        self.abort_rotation(&rotation, event, now);
+        true
+    }
+
+    /// Stops all that take turns: one of them runs, and only their host knows which.
+    fn abort_rotation(&mut self, rotation: &Rotation, event: &GangEvent, now: MonotonicTime) {
+        self.stable_slices = 0;
+        let (slice, elapsed) = (self.slice_ns(), now.saturating_sub(rotation.began_at).as_nanos());
+        for (id, position) in rotation.jobs.iter().zip(0..) {
+            let Some(job) = self.jobs.get_mut(id) else { continue };
+            self.last_switch_seq += 1;
+            let (switch_seq, deadline) = (self.last_switch_seq, now + self.config.stop_timeout);
+            (job.state, job.rotation_aborted) = (JobState::Stopping { switch_seq, deadline }, true);
+            (job.weighted_usage, job.counted_at) = (
+                job.weighted_usage + rotation.run_time_of(position, elapsed, slice) * job.cost,
+                now,
+            );
+            match event {
+                // It has ended.
+                GangEvent::Leave(leaver) if leaver == id => continue,
+                // It was its turn, and is counted as a whole one.
+                GangEvent::Idle(yielder) | GangEvent::Yield(yielder) if yielder == id => {
+                    job.weighted_usage += (slice - elapsed % slice) * job.cost;
+                    (job.yielded, job.was_idle) = (true, matches!(event, GangEvent::Idle(_)));
+                }
+                _ => {}
+            }
+            self.actions.push(GangAction::Stop { job: *id, switch_seq, lasting: false });
+        }
+        let turns = u64::try_from(elapsed / slice + 1).unwrap_or(u64::MAX);
+        self.actions.push(rotation.ended_action(turns));
+        self.row.clear();
+        (self.slice_length, self.switching) = (None, false);
+    }
+
+    /// Their host goes no further: nobody runs.
+    pub(super) fn on_rotation_end(&mut self, switch_seq: u64, now: MonotonicTime) {
+        let Some(rotation) = self.rotation.take() else { return };
+        let turns = switch_seq - rotation.switch_seqs.start + 1;
+        let (slice, elapsed) = (self.slice_ns(), u128::from(turns) * self.slice_ns());
+        for (id, position) in rotation.jobs.iter().zip(0..) {
+            let Some(job) = self.jobs.get_mut(id) else { continue };
+            (job.state, job.counted_at) = (JobState::Stopped, now);
+            job.weighted_usage += rotation.run_time_of(position, elapsed, slice) * job.cost;
+        }
+        self.actions.push(rotation.ended_action(turns));
+        self.row.clear();
+        self.cap_debt();
+        self.complete_row(now);
+    }
+
+    fn slice_ns(&self) -> u128 {
+        self.config.slice.as_nanos().max(1)
+    }
+
+    /// Where a slice begins that could as well be the first of several turns it becomes that.
+    pub(super) fn start_rotation(&mut self, now: MonotonicTime) {
+        let Some(jobs) = self.rotation_candidates() else { return };
+        let slice = self.config.slice;
+        let rounds = ROTATION_WINDOW.as_nanos() / self.slice_ns() / jobs.len() as u128;
+        let turns = u32::try_from(rounds).unwrap_or(0).saturating_mul(jobs.len() as u32);
+        if rounds < 2 {
+            return;
+        }
+        let switch_seqs = self.last_switch_seq + 1..self.last_switch_seq + 1 + u64::from(turns);
+        self.last_switch_seq = switch_seqs.end;
+        for id in &jobs {
+            self.update_job(*id, |job| job.state = JobState::InRotation);
+        }
+        self.row = jobs.iter().copied().collect();
+        self.actions
+            .retain(|action| !matches!(action, GangAction::Run { .. } | GangAction::RowStarted(_)));
+        let (switch_seq, length) = (switch_seqs.start, slice);
+        self.actions.push(GangAction::StartRotation {
+            jobs: jobs.clone(),
+            switch_seq,
+            turns,
+            length,
+        });
+        self.actions.push(GangAction::RowStarted(jobs.clone()));
+        self.rotation = Some(Rotation { jobs, switch_seqs, began_at: now });
+    }
+
+    /// The jobs that may take turns, the one first that begins to run right now.
+    fn rotation_candidates(&self) -> Option<Vec<JobId>> {
+        let is_stable =
+            self.rotation.is_none() && self.stable_slices >= STABLE_SLICES && !self.switching;
+        if !is_stable || self.slice_length != Some(self.config.slice) || self.row.len() != 1 {
+            return None;
+        }
+        let first = self.row.first()?;
+        let begins =
+            |action: &GangAction| matches!(action, GangAction::Run { job, .. } if job == first);
+        if !self.actions.iter().any(begins) {
+            return None;
+        }
+        let first_job = &self.jobs[first];
+        let others = self.jobs.iter().filter(|(id, _)| *id != first);
+        if others.clone().any(|(_, job)| job.state != JobState::Stopped) {
+            return None;
+        }
+        let mut others: Vec<_> = others
+            .filter(|(_, job)| job.may_run())
+            .map(|(id, job)| (job.weighted_usage, *id))
+            .collect();
+        others.sort_unstable();
+        let jobs: Vec<JobId> =
+            [*first].into_iter().chain(others.iter().map(|(_, id)| *id)).collect();
+        // Who has used less than another has turns of its own first.
+        let max_usage = first_job.weighted_usage.max(others.last()?.0);
+        let min_usage = first_job.weighted_usage.min(others[0].0);
+        let is_even = max_usage - min_usage <= 2 * self.slice_ns() * first_job.cost;
+        let is_equivalent =
+            |id: &JobId| self.jobs[id].is_undisturbed() && self.jobs[id].is_equivalent(first_job);
+        (is_even
+            && jobs.len() <= MAX_ROTATION_JOBS
+            && jobs.iter().all(is_equivalent)
+            && self.are_mutually_exclusive(&jobs))
+        .then_some(jobs)
+    }
+
+    /// Whether no two of them run side by side.
+    fn are_mutually_exclusive(&self, jobs: &[JobId]) -> bool {
+        jobs.iter().enumerate().all(|(index, id)| {
+            let mut slot_usage = SlotUsage::empty(&self.slots);
+            slot_usage.add(&self.jobs[id].shares);
+            jobs[index + 1..].iter().all(|other| !slot_usage.fits(&self.jobs[other].shares))
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! How long switches have taken: from an order to stop until the whole job has stopped.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::cluster::{JobId, MonotonicTime};
+
+/// Parts of a doubling that are told apart: a figure is right within a tenth.
+const BUCKETS_PER_OCTAVE: u32 = 8;
+
+/// Switches so far.
+#[derive(Debug, Default)]
+pub struct LatencyHistogram {
+    /// Orders to stop that are not yet carried out.
+    stop_orders: BTreeMap<JobId, (u64, MonotonicTime)>,
+    /// How many stops took about so many microseconds: the number of each step of the scale.
+    counts: BTreeMap<u32, u64>,
+    max: Duration,
+    /// How many there were that nobody here has timed.
+    rotation_stops: u64,
+}
+
+fn bucket(took: Duration) -> u32 {
+    let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX).max(1);
+    (f64::from(micros).log2() * f64::from(BUCKETS_PER_OCTAVE)).round() as u32
+}
+
+fn bucket_micros(bucket: u32) -> f64 {
+    (f64::from(bucket) / f64::from(BUCKETS_PER_OCTAVE)).exp2()
+}
+
+impl LatencyHistogram {
+    /// A job is to stop, by the order of this number.
+    pub fn on_stop_ordered(&mut self, job: JobId, switch_seq: u64, now: MonotonicTime) {
+        self.stop_orders.insert(job, (switch_seq, now));
+    }
+
+    /// An order has been carried out everywhere.
+    pub fn on_stopped(&mut self, job: JobId, switch_seq: u64, now: MonotonicTime) {
+        let known = self.stop_orders.get(&job).filter(|(number, _)| *number == switch_seq);
+        if let Some((_, since)) = known.copied() {
+            self.stop_orders.remove(&job);
+            let took = now.saturating_sub(since);
+            *self.counts.entry(bucket(took)).or_default() += 1;
+            self.max = self.max.max(took);
+        }
+    }
+
+    /// Jobs have taken so many turns by themselves.
+    pub fn add_rotation_turns(&mut self, turns: u32) {
+        self.rotation_stops += u64::from(turns);
+    }
+
+    /// A job is gone.
+    pub fn forget_job(&mut self, job: JobId) {
+        self.stop_orders.remove(&job);
+    }
+
+    /// How many stops there were.
+    pub fn count(&self) -> u64 {
+        self.timed() + self.rotation_stops
+    }
+
+    fn timed(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// What this part of all stops did not exceed, in microseconds.
+    fn percentile(&self, fraction: f64) -> f64 {
+        let threshold = (self.timed() as f64 * fraction).ceil() as u64;
+        let mut counted = 0;
+        let reaches_threshold = |(_, count): &(&u32, &u64)| {
+            counted += **count;
+            counted >= threshold
+        };
+        self.counts.iter().find(reaches_threshold).map_or(0.0, |(bucket, _)| bucket_micros(*bucket))
+    }
+}
+
+impl fmt::Display for LatencyHistogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (p50, max_ms) = (self.percentile(0.5), self.max.as_secs_f64() * 1e3);
+        let (p90, p99) = (self.percentile(0.9), self.percentile(0.99));
+        write!(
+            f,
+            "{} stops of jobs, {} of them in turns; of the others, from the order until all had \
+             stopped: half within {p50:.0} us, 90 % within {p90:.0}, 99 % within {p99:.0}, \
+             all within {max_ms:.1} ms",
+            self.count(),
+            self.rotation_stops
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_are_counted_by_how_long_they_took() {
+        let mut histogram = LatencyHistogram::default();
+        for number in 0..100 {
+            let begin = MonotonicTime::from_millis(number);
+            histogram.on_stop_ordered(1, number, begin);
+            // Not what is waited for.
+            histogram.on_stopped(1, number + 1, begin);
+            histogram.on_stopped(
+                1,
+                number,
+                begin + Duration::from_micros(if number < 90 { 60 } else { 900 }),
+            );
+            histogram.on_stopped(1, number, begin);
+        }
+        histogram.on_stop_ordered(2, 200, MonotonicTime::ZERO);
+        histogram.forget_job(2);
+        histogram.on_stopped(2, 200, MonotonicTime::ZERO);
+        histogram.add_rotation_turns(9);
+        let text = histogram.to_string();
+        assert!(text.starts_with("109 stops of jobs, 9 of them"), "{text}");
+        assert!((55.0..66.0).contains(&histogram.percentile(0.9)), "{text}");
+        assert!((820.0..990.0).contains(&histogram.percentile(0.99)), "{text}");
+        assert!(text.ends_with("all within 0.9 ms"), "{text}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Answers with their headers.
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// Answered.
+    Ok,
+    /// It is no request that we understand.
+    BadRequest,
+    /// No valid token.
+    Forbidden,
+    /// There is no such thing.
+    NotFound,
+    /// Not GET.
+    MethodNotAllowed,
+    /// What is asked for has too long a name.
+    TargetTooLong,
+    /// It was asked for under a name that is not ours.
+    Misdirected,
+    /// The head is too long.
+    HeadTooLarge,
+}
+
+impl Status {
+    /// The status line's end.
+    fn line(self) -> &'static str {
+        match self {
+            Status::Ok => "200 OK",
+            Status::BadRequest => "400 Bad Request",
+            Status::Forbidden => "403 Forbidden",
+            Status::NotFound => "404 Not Found",
+            Status::MethodNotAllowed => "405 Method Not Allowed",
+            Status::TargetTooLong => "414 URI Too Long",
+            Status::Misdirected => "421 Misdirected Request",
+            Status::HeadTooLarge => "431 Request Header Fields Too Large",
+        }
+    }
+
+    /// What a person reads.
+    fn text(self) -> &'static str {
+        match self {
+            Status::Forbidden => "no valid token: scps -page prints your address of this page\n",
+            Status::Misdirected => "this is not the page of that host\n",
+            Status::NotFound => "there is nothing of this name\n",
+            Status::MethodNotAllowed => "only GET is answered\n",
+            _ => "this request is not understood\n",
+        }
+    }
+}
+
+/// What an answer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentType {
+    /// The page.
+    Html,
+    /// Its program.
+    Script,
+    /// Its looks.
+    Style,
+    /// What it shows.
+    Json,
+    /// For Prometheus.
+    Metrics,
+}
+
+impl ContentType {
+    fn name(self) -> &'static str {
+        match self {
+            ContentType::Html => "text/html; charset=utf-8",
+            ContentType::Script => "text/javascript; charset=utf-8",
+            ContentType::Style => "text/css; charset=utf-8",
+            ContentType::Json => "application/json",
+            ContentType::Metrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What every answer says: nobody keeps it, guesses what it is, shows it in a frame or learns its
+/// address; the page loads nothing from elsewhere and runs nothing but its own file.
+const SECURITY_HEADERS: &str = "\
+Cache-Control: no-store\r
+X-Content-Type-Options: nosniff\r
+X-Frame-Options: DENY\r
+Referrer-Policy: no-referrer\r
+Cross-Origin-Opener-Policy: same-origin\r
+Cross-Origin-Resource-Policy: same-origin\r
+Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; \
+connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
+frame-ancestors 'none'\r
+";
+
+/// An answer.
+pub fn ok(kind: ContentType, body: &[u8], close: bool) -> Vec<u8> {
+    assemble(Status::Ok, kind.name(), body, close)
+}
+
+/// A refusal, with which the connection ends.
+pub fn refusal(status: Status) -> Vec<u8> {
+    assemble(status, "text/plain; charset=utf-8", status.text().as_bytes(), true)
+}
+
+fn assemble(status: Status, kind: &str, body: &[u8], close: bool) -> Vec<u8> {
+    let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
+    let end = if close { "Connection: close\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}{end}{SECURITY_HEADERS}\r\n",
+        status.line(),
+        body.len(),
+    );
+    let mut answer = head.into_bytes();
+    answer.extend_from_slice(body);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_its_length_and_what_guards_it() {
+        let text = String::from_utf8(ok(ContentType::Json, b"{}", false)).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert_eq!(body, "{}");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("Content-Length: 2\r\n"));
+        assert!(head.contains("nosniff") && head.contains("default-src 'none'; script-src 'self'"));
+        assert!(!head.contains("Access-Control") && !head.contains("unsafe"), "{head}");
+        assert!(head.lines().all(|line| line.is_empty() || line.contains(['/', ':'])), "{head}");
+        let text = String::from_utf8(refusal(Status::MethodNotAllowed)).unwrap();
+        assert!(text.contains("Allow: GET\r\n") && text.contains("Connection: close\r\n"));
+    }
+}

@@ -1,0 +1,124 @@
+//! Which jobs had their processors when: the gang's matrix as it was scheduled, and what share each
+//! job had of the last minute.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::cluster::{JobId, MonotonicTime};
+
+/// Rows that are kept at most.
+const MAX_ROWS: usize = 4096;
+/// Shares are of so long.
+const SHARE_WINDOW: Duration = Duration::from_secs(60);
+
+/// From then on these jobs had their processors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// When it began.
+    pub began: MonotonicTime,
+    /// Its jobs, in ascending order.
+    pub jobs: Vec<JobId>,
+}
+
+/// The last rows.
+#[derive(Debug, Default)]
+pub struct History {
+    rows: VecDeque<Row>,
+    /// How often the row has changed.
+    pub switches: u64,
+}
+
+impl History {
+    /// These jobs have their processors now, in ascending order.
+    pub fn record(&mut self, running: impl Iterator<Item = JobId>, now: MonotonicTime) {
+        let jobs: Vec<JobId> = running.collect();
+        if self.rows.back().is_some_and(|last| last.jobs == jobs) {
+            return;
+        }
+        self.switches += 1;
+        self.rows.push_back(Row { began: now, jobs });
+        // The first that is kept began before the minute.
+        let is_expired =
+            |rows: &VecDeque<Row>| rows.get(1).is_some_and(|next| next.began + SHARE_WINDOW < now);
+        while self.rows.len() > MAX_ROWS || is_expired(&self.rows) {
+            self.rows.pop_front();
+        }
+    }
+
+    /// The rows that lasted into the time from `begin` on, the oldest first.
+    pub fn rows_since(&self, start: MonotonicTime) -> impl Iterator<Item = &Row> {
+        let first_later = self.rows.partition_point(|row| row.began <= start);
+        self.rows.range(first_later.saturating_sub(1)..)
+    }
+
+    /// Of 1000, how much of the last minute each job had its processors; from a job's own beginning
+    /// on, which `born` tells.
+    pub fn shares(
+        &self,
+        now: MonotonicTime,
+        started_at: impl Fn(JobId) -> Option<MonotonicTime>,
+    ) -> BTreeMap<JobId, u16> {
+        let oldest = self.rows.front().map_or(now, |row| row.began);
+        let window_start = oldest.max(now.saturating_sub(SHARE_WINDOW));
+        let mut run_time: BTreeMap<JobId, Duration> = BTreeMap::new();
+        let ends = self.rows.iter().skip(1).map(|row| row.began).chain([now]);
+        for (row, end) in self.rows.iter().zip(ends) {
+            let duration = end.saturating_sub(row.began.max(window_start));
+            for job in &row.jobs {
+                *run_time.entry(*job).or_default() += duration;
+            }
+        }
+        let share = |(job, run_time): (JobId, Duration)| {
+            let lifetime = now.saturating_sub(started_at(job)?.max(window_start)).as_millis();
+            let share = (run_time.as_millis() * 1000).checked_div(lifetime)?.min(1000);
+            Some((job, u16::try_from(share).unwrap_or(1000)))
+        };
+        run_time.into_iter().filter_map(share).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> MonotonicTime {
+        Duration::from_millis(ms)
+    }
+
+    fn note(history: &mut History, jobs: &[JobId], ms: u64) {
+        history.record(jobs.iter().copied(), at(ms));
+    }
+
+    #[test]
+    fn shares_are_of_the_last_minute_or_of_a_jobs_life() {
+        let mut history = History::default();
+        note(&mut history, &[1], 0);
+        // For half a minute alone, then in turns with 2.
+        for turn in 0..60 {
+            note(&mut history, &[1 + turn % 2], 30_000 + u64::from(turn) * 500);
+        }
+        let started_at = |job| Some(at(if job == 1 { 0 } else { 30_000 }));
+        let shares = history.shares(at(60_000), started_at);
+        assert_eq!(shares, BTreeMap::from([(1, 750), (2, 500)]));
+        let shares = history.shares(at(90_000), |_| Some(MonotonicTime::ZERO));
+        assert_eq!(shares, BTreeMap::from([(1, 250), (2, 750)]));
+        assert!(history.shares(at(90_000), |_| None).is_empty());
+        assert!(History::default().shares(at(1), started_at).is_empty());
+    }
+
+    #[test]
+    fn only_changes_are_kept_and_not_for_ever() {
+        let mut history = History::default();
+        for ms in 0..100_000 {
+            note(&mut history, &[1 + ms as u32 % 2], ms);
+            note(&mut history, &[1 + ms as u32 % 2], ms);
+        }
+        assert_eq!((history.rows.len(), history.switches), (MAX_ROWS, 100_000));
+        let recent: Vec<_> = history.rows_since(at(99_997)).map(|row| row.began).collect();
+        assert_eq!(recent, [at(99_997), at(99_998), at(99_999)]);
+        assert_eq!(history.rows_since(at(200_000)).count(), 1);
+        note(&mut history, &[7], 300_000);
+        note(&mut history, &[8], 300_001);
+        assert_eq!(history.rows.len(), 3, "the last of before lasted until then");
+    }
+}

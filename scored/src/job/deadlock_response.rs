@@ -1,0 +1,355 @@
+//! What the master does about a parallel process that cannot go on (manual 3.5): it asks the
+//! detector ([`crate::deadlock`]), and when that has found a deadlock, it tells who waits for what,
+//! sends SIGHUP (manual, table 3.1), and after a while ends it.
+//!
+//! | phase | event | steps |
+//! |---|---|---|
+//! | watching | verdict | `Explain`; the job goes on, since it has to hear the signal |
+//! | explaining | every process has been explained, or 2 s | lines for the user, SIGHUP |
+//! | grace | 5 s | the end |
+//!
+//! Who goes on after the signal, as its handler sends something, is ended all the same.
+
+use std::time::Duration;
+
+use score_proto::job_control::{Order, Placement};
+use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
+
+use crate::cluster::MonotonicTime;
+use crate::deadlock::{Detector, DetectorAction, DetectorEvent};
+
+/// What a parallel process may take to look at itself in its handler of SIGHUP (sc_inspectme).
+pub const SIGHUP_GRACE: Duration = Duration::from_secs(5);
+/// For what the hosts have to say.
+const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The exit code of a parallel process that was deadlocked: EDEADLK.
+pub const EXIT_DEADLOCK: u8 = 35;
+/// Processes that are told of, one in a line.
+const MAX_LISTED_PROCESSES: usize = 64;
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResponseAction {
+    /// Tell the hosts.
+    Order(Order),
+    /// Stop the job, and say [`DeadlockResponse::held`].
+    StopGang,
+    /// It goes on.
+    Release,
+    /// It is deadlocked: these processes wait. From now on their ends are no news.
+    DeclareDeadlock(Vec<WaitState>),
+    /// End it.
+    Kill,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Watching,
+    Explaining { waits: Vec<WaitState>, deadline: MonotonicTime },
+    Grace(MonotonicTime),
+    Over,
+}
+
+/// One parallel process of the running stage.
+#[derive(Debug)]
+pub struct DeadlockResponse {
+    element: u32,
+    nodes: u32,
+    detector: Detector,
+    all_idle: bool,
+    /// The job was stopped since its hosts have said so.
+    idle_report_stale: bool,
+    phase: Phase,
+}
+
+impl DeadlockResponse {
+    /// A parallel process of so many nodes, none of which has been seen.
+    pub fn new(element: u32, nodes: u32) -> Self {
+        let detector = Detector::new(nodes);
+        Self {
+            element,
+            nodes,
+            detector,
+            all_idle: false,
+            idle_report_stale: false,
+            phase: Phase::Watching,
+        }
+    }
+
+    /// Whether all of its processes wait, and nothing is on its way: since the job runs, if it was
+    /// stopped. It needs no processor then, unless it is looked at.
+    pub fn needs_no_processor(&self) -> bool {
+        let is_inspecting = matches!(self.phase, Phase::Watching) && self.detector.is_suspecting();
+        self.all_idle && !self.idle_report_stale && !is_inspecting
+    }
+
+    /// The job is stopped: hosts whose processes were idle look anew when it runs again.
+    pub fn on_stopped(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
+        self.idle_report_stale = true;
+        self.step_detector(DetectorEvent::Stopped, now)
+    }
+
+    /// When [`DeadlockResponse::tick`] is wanted.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        match &self.phase {
+            Phase::Watching => self.detector.deadline(),
+            Phase::Explaining { deadline, .. } | Phase::Grace(deadline) => Some(*deadline),
+            Phase::Over => None,
+        }
+    }
+
+    /// All hosts together have seen this.
+    pub fn on_idle_report(
+        &mut self,
+        quiet: IdleSummary,
+        now: MonotonicTime,
+    ) -> Vec<ResponseAction> {
+        (self.all_idle, self.idle_report_stale) = (quiet.is_quiescent(), false);
+        let event = if self.all_idle { DetectorEvent::AllIdle } else { DetectorEvent::SomeBusy };
+        self.step_detector(event, now)
+    }
+
+    /// Somebody is about to be woken by an order: what was seen so far says nothing.
+    pub fn on_disturbed(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
+        let mut steps = self.step_detector(DetectorEvent::SomeBusy, now);
+        if self.all_idle && !self.idle_report_stale {
+            steps.extend(self.step_detector(DetectorEvent::AllIdle, now));
+        }
+        steps
+    }
+
+    /// All hosts have looked.
+    pub fn on_round_done(
+        &mut self,
+        round: u64,
+        activity: ActivitySample,
+        now: MonotonicTime,
+    ) -> Vec<ResponseAction> {
+        self.step_detector(DetectorEvent::RoundDone { round, activity }, now)
+    }
+
+    /// The job has stopped, as was asked for.
+    pub fn on_gang_stopped(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
+        self.step_detector(DetectorEvent::GangStopped, now)
+    }
+
+    /// Some hosts say what their processes wait for.
+    pub fn on_explanations(
+        &mut self,
+        more_waits: Vec<WaitState>,
+        now: MonotonicTime,
+    ) -> Vec<ResponseAction> {
+        let Phase::Explaining { waits, .. } = &mut self.phase else { return Vec::new() };
+        let remaining = (self.nodes as usize).saturating_sub(waits.len());
+        waits.extend(more_waits.into_iter().take(remaining));
+        if waits.len() == self.nodes as usize { self.declare_deadlock(now) } else { Vec::new() }
+    }
+
+    /// Time has passed.
+    pub fn on_tick(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
+        match &self.phase {
+            Phase::Watching => self.step_detector(DetectorEvent::Tick, now),
+            Phase::Explaining { deadline, .. } if *deadline <= now => self.declare_deadlock(now),
+            Phase::Grace(deadline) if *deadline <= now => {
+                self.phase = Phase::Over;
+                vec![ResponseAction::Kill]
+            }
+            Phase::Explaining { .. } | Phase::Grace(_) | Phase::Over => Vec::new(),
+        }
+    }
+
+    fn step_detector(&mut self, event: DetectorEvent, now: MonotonicTime) -> Vec<ResponseAction> {
+        if !matches!(self.phase, Phase::Watching) {
+            return Vec::new();
+        }
+        let mut steps = Vec::new();
+        for action in self.detector.on(event, now) {
+            let element = self.element;
+            match action {
+                DetectorAction::TakeSnapshot { round, stopped } => {
+                    steps.push(ResponseAction::Order(Order::Sample { element, round, stopped }));
+                }
+                DetectorAction::StopGang => steps.push(ResponseAction::StopGang),
+                DetectorAction::Release => steps.push(ResponseAction::Release),
+                DetectorAction::Verdict => {
+                    self.phase =
+                        Phase::Explaining { waits: Vec::new(), deadline: now + EXPLAIN_TIMEOUT };
+                    steps.extend([
+                        ResponseAction::Order(Order::QueryWaits { element }),
+                        ResponseAction::Release,
+                    ]);
+                }
+            }
+        }
+        steps
+    }
+
+    fn declare_deadlock(&mut self, now: MonotonicTime) -> Vec<ResponseAction> {
+        let grace = Phase::Grace(now + SIGHUP_GRACE);
+        let Phase::Explaining { mut waits, .. } = std::mem::replace(&mut self.phase, grace) else {
+            return Vec::new();
+        };
+        waits.sort_unstable_by_key(|wait| wait.node);
+        // Nobody has called sc_signal_bcast: nobody is answered.
+        let (element, serial, signal) = (self.element, u64::MAX, libc::SIGHUP);
+        vec![
+            ResponseAction::DeclareDeadlock(waits),
+            ResponseAction::Order(Order::Broadcast { element, serial, signal }),
+        ]
+    }
+}
+
+/// What the user is told.
+pub fn deadlock_report(
+    job: u32,
+    name: &str,
+    waits: &[WaitState],
+    placement: &Placement,
+) -> Vec<String> {
+    let mut lines = vec![format!("job {job}: deadlock: no process of {name} can go on")];
+    lines.extend(waits.iter().take(MAX_LISTED_PROCESSES).map(|wait| wait_line(wait, placement)));
+    if waits.len() > MAX_LISTED_PROCESSES {
+        lines.push(format!("and {} more like these", waits.len() - MAX_LISTED_PROCESSES));
+    }
+    lines
+}
+
+fn wait_line(wait: &WaitState, placement: &Placement) -> String {
+    use score_proto::carea::WaitingFor::*;
+    let host = placement.host_of(wait.node).and_then(|index| placement.hosts.get(index as usize));
+    let host = host.filter(|_| placement.hosts.len() > 1);
+    let host = host.map_or_else(String::new, |host| format!(" on host {}", host.name));
+    let what = match score_proto::carea::WaitingFor::from_code(wait.waiting_for) {
+        Some(Message | Select) => "waits for a message",
+        Some(SendBuffer) => "waits for room to send",
+        Some(Barrier) => "waits in sc_barrier()",
+        Some(Pmi) => "waits for its process manager",
+        Some(Nothing | Flush | Sleep | Start) | None => "has ended",
+    };
+    let since = match what {
+        "has ended" => String::new(),
+        _ => format!(" since {} ms", wait.idle_ms),
+    };
+    let last_peer = |node: Option<u32>, preposition: &str| {
+        node.map_or_else(String::new, |node| format!(", the last {preposition} node {node}"))
+    };
+    format!(
+        "node {}{host} {what}{since}; sent {}{}; received {}{}",
+        wait.node,
+        wait.sent,
+        last_peer(wait.last_destination, "to"),
+        wait.received,
+        last_peer(wait.last_source, "from"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: MonotonicTime = MonotonicTime::from_secs(100);
+
+    fn idle_report() -> IdleSummary {
+        IdleSummary { idle: true, sent: 3, received: 3, outstanding_rma: 0 }
+    }
+
+    fn activity() -> ActivitySample {
+        ActivitySample { node_count: 2, sent: 3, received: 3, ..ActivitySample::EMPTY }
+    }
+
+    fn round_and_stopped(steps: &[ResponseAction]) -> (u64, bool) {
+        let [ResponseAction::Order(Order::Sample { element: 4, round, stopped })] = steps else {
+            panic!("{steps:?}")
+        };
+        (*round, *stopped)
+    }
+
+    /// Held for the last look, whose round is answered.
+    fn stopped_response() -> (DeadlockResponse, u64) {
+        let mut response = DeadlockResponse::new(4, 2);
+        let (mut round, _) = round_and_stopped(&response.on_idle_report(idle_report(), T0));
+        for _ in 0..2 {
+            (round, _) = round_and_stopped(&response.on_round_done(round, activity(), T0));
+        }
+        assert_eq!(response.on_round_done(round, activity(), T0), [ResponseAction::StopGang]);
+        let (round, stopped) = round_and_stopped(&response.on_gang_stopped(T0));
+        assert!(stopped);
+        (response, round)
+    }
+
+    fn wait(node: u32) -> WaitState {
+        WaitState {
+            node,
+            waiting_for: 1,
+            idle_ms: 20,
+            sent: 3,
+            received: 4,
+            last_destination: Some(1),
+            last_source: None,
+        }
+    }
+
+    #[test]
+    fn a_deadlock_is_explained_then_signalled_then_ended() {
+        let (mut response, round) = stopped_response();
+        let steps = response.on_round_done(round, activity(), T0);
+        assert_eq!(
+            steps,
+            [ResponseAction::Order(Order::QueryWaits { element: 4 }), ResponseAction::Release]
+        );
+        assert_eq!(response.on_explanations(vec![wait(1)], T0), []);
+        let [
+            ResponseAction::DeclareDeadlock(waits),
+            ResponseAction::Order(Order::Broadcast { signal, .. }),
+        ] = &response.on_explanations(vec![wait(0)], T0)[..]
+        else {
+            panic!("{response:?}")
+        };
+        assert_eq!((waits[0].node, waits[1].node, *signal), (0, 1, libc::SIGHUP));
+        assert_eq!(response.on_tick(T0), []);
+        assert_eq!(response.deadline(), Some(T0 + SIGHUP_GRACE));
+        assert_eq!(
+            response.on_idle_report(IdleSummary { idle: false, ..idle_report() }, T0),
+            [],
+            "it is too late"
+        );
+        assert_eq!(response.on_tick(T0 + SIGHUP_GRACE), [ResponseAction::Kill]);
+        assert_eq!((response.on_tick(T0 + SIGHUP_GRACE), response.deadline()), (Vec::new(), None));
+    }
+
+    #[test]
+    fn a_process_woken_by_an_order_is_not_deadlocked() {
+        let (mut response, round) = stopped_response();
+        let steps = response.on_disturbed(T0);
+        assert_eq!(steps[0], ResponseAction::Release);
+        let (next, stopped) = round_and_stopped(&steps[1..]);
+        assert!(next > round && !stopped);
+        assert_eq!(response.on_round_done(round, activity(), T0), [], "of before");
+    }
+
+    #[test]
+    fn a_host_that_does_not_explain_is_not_waited_for() {
+        let (mut response, round) = stopped_response();
+        response.on_round_done(round, activity(), T0);
+        response.on_explanations(vec![wait(0)], T0);
+        assert_eq!(response.on_tick(T0 + EXPLAIN_TIMEOUT).len(), 2);
+    }
+
+    #[test]
+    fn the_user_hears_of_every_process_up_to_a_limit() {
+        let hosts = ["h0", "h1"].map(|host| (host.to_owned(), None, 50));
+        let placement = Placement::new(0, hosts);
+        let mut waits: Vec<WaitState> = (0..100).map(wait).collect();
+        waits[1].waiting_for = 3;
+        let lines = deadlock_report(7, "a.out", &waits, &placement);
+        assert_eq!(lines[0], "job 7: deadlock: no process of a.out can go on");
+        assert_eq!(
+            lines[1],
+            "node 0 on host h0 waits for a message since 20 ms; \
+             sent 3, the last to node 1; received 4"
+        );
+        assert!(lines[2].contains("waits in sc_barrier()"), "{}", lines[2]);
+        assert_eq!(lines.len(), 66);
+        assert_eq!(lines[65], "and 36 more like these");
+    }
+}

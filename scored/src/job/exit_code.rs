@@ -1,0 +1,85 @@
+//! Exit codes: of a node, of a parallel process, of a pipeline (docs/ARCHITECTURE.md, "The end of
+//! a parallel process").
+
+use score_proto::job_control::Status;
+
+/// What a shell would say of a process.
+pub fn of_status(status: Status) -> u8 {
+    match status {
+        Status::Exited(code) => code,
+        Status::Signaled(signal) => of_signal(signal),
+    }
+}
+
+/// 128 + signal.
+pub fn of_signal(signal: i32) -> u8 {
+    u8::try_from(signal).ok().filter(|signal| *signal < 128).map_or(1, |signal| 128 + signal)
+}
+
+/// What decides the code of a parallel process, as far as it has happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExitCodeSources {
+    /// Value given to sc_exit, the first of them.
+    pub exit: Option<u8>,
+    /// 126, 127, 128 + signal, or another failure that ended the parallel process: the first.
+    pub failure: Option<u8>,
+    /// Exit code of node 0.
+    pub node0: u8,
+}
+
+impl ExitCodeSources {
+    /// The code of the parallel process.
+    pub fn code(&self) -> u8 {
+        self.exit.or(self.failure).unwrap_or(self.node0)
+    }
+}
+
+/// The code of a pipeline: its rightmost parallel process that failed, else 0.
+pub fn of_pipeline(elements: impl DoubleEndedIterator<Item = u8>) -> u8 {
+    elements.rev().find(|code| *code != 0).unwrap_or(0)
+}
+
+/// The name of a signal, for a message.
+pub fn signal_name(signal: i32) -> String {
+    match nix::sys::signal::Signal::try_from(signal) {
+        Ok(known) => known.as_str().to_owned(),
+        Err(_) => format!("signal {signal}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_a_parallel_process_follows_the_documented_order() {
+        // sc_exit, failure, node 0 -> code
+        for (exit, failure, node0, code) in [
+            (None, None, 0, 0),
+            (None, None, 3, 3),
+            (None, Some(139), 3, 139),
+            (None, Some(127), 0, 127),
+            (Some(0), Some(139), 3, 0),
+            (Some(5), None, 3, 5),
+        ] {
+            assert_eq!(ExitCodeSources { exit, failure, node0 }.code(), code);
+        }
+    }
+
+    #[test]
+    fn the_rightmost_failure_is_the_pipelines() {
+        for (codes, code) in
+            [(vec![0, 0], 0), (vec![3, 0], 3), (vec![3, 4], 4), (vec![3, 4, 0], 4), (vec![7], 7)]
+        {
+            assert_eq!(of_pipeline(codes.into_iter()), code);
+        }
+    }
+
+    #[test]
+    fn signals_count_from_128() {
+        assert_eq!(of_status(Status::Signaled(11)), 139);
+        assert_eq!(of_status(Status::Exited(11)), 11);
+        assert_eq!(signal_name(11), "SIGSEGV");
+        assert_eq!(signal_name(40), "signal 40");
+    }
+}

@@ -1,0 +1,91 @@
+//! Cutting the output of one process into pieces that may be mixed with those of others: whole
+//! lines as far as possible.
+
+/// A line of so many bytes, newline not counted, is never split.
+pub const MAX_LINE: usize = 64 * 1024;
+
+/// The unfinished line of one stream.
+#[derive(Debug, Default)]
+pub struct LineSplitter {
+    pending: Vec<u8>,
+}
+
+impl LineSplitter {
+    /// Takes the next bytes of the stream and appends to `out` what may go: everything up to the
+    /// last newline, and a line that has grown longer than [`MAX_LINE`].
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        let complete_len =
+            bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |index| index + 1);
+        if complete_len > 0 {
+            out.append(&mut self.pending);
+            out.extend_from_slice(&bytes[..complete_len]);
+        }
+        self.pending.extend_from_slice(&bytes[complete_len..]);
+        if self.pending.len() > MAX_LINE {
+            self.flush(out);
+        }
+    }
+
+    /// Lets the unfinished line go as it is.
+    pub fn flush(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.pending);
+        if self.pending.capacity() > 4096 {
+            self.pending = Vec::new();
+        }
+    }
+
+    /// Bytes of the unfinished line.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn only_whole_lines_go_until_they_are_flushed() {
+        let (mut lines, mut out) = (LineSplitter::default(), Vec::new());
+        lines.push(b"one\ntw", &mut out);
+        assert_eq!(out, b"one\n");
+        lines.push(b"o", &mut out);
+        assert_eq!((out.as_slice(), lines.pending()), (b"one\n".as_slice(), 3));
+        lines.push(b"\nthree", &mut out);
+        lines.flush(&mut out);
+        assert_eq!(out, b"one\ntwo\nthree");
+    }
+
+    #[test]
+    fn the_longest_guaranteed_line_is_not_split_and_a_longer_one_is_passed_on() {
+        let (mut lines, mut out) = (LineSplitter::default(), Vec::new());
+        for _ in 0..MAX_LINE / 1024 {
+            lines.push(&[b'x'; 1024], &mut out);
+        }
+        assert!(out.is_empty());
+        lines.push(b"\n", &mut out);
+        assert_eq!(out.len(), MAX_LINE + 1);
+        out.clear();
+        lines.push(&vec![b'y'; 3 * MAX_LINE], &mut out);
+        assert_eq!((out.len(), lines.pending()), (3 * MAX_LINE, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_or_reordered_and_no_line_is_cut(
+            text in proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'\n')], 0..400),
+            cut in 1usize..50,
+        ) {
+            let (mut lines, mut all) = (LineSplitter::default(), Vec::new());
+            for piece in text.chunks(cut) {
+                let mut out = Vec::new();
+                lines.push(piece, &mut out);
+                prop_assert!(out.is_empty() || out.last() == Some(&b'\n'));
+                all.extend(out);
+            }
+            lines.flush(&mut all);
+            prop_assert_eq!(all, text);
+        }
+    }
+}

@@ -1,0 +1,626 @@
+//! The life of a job: stages one after the other, each a pipeline of parallel processes. This is
+//! the job's master: there is one, however many hosts the job has.
+
+use std::collections::HashMap;
+
+use score_proto::job_control::{JobStart, Order, Placement, Report, StopCondition};
+use score_proto::message::{
+    ClientMessage, JobEnd, JobSpec, Level, NodeUsage, OsBytes, ProgramKind, ServerMessage,
+    StageSpec,
+};
+use score_proto::nodeset::NodeSet;
+use score_proto::observation::Metrics;
+
+use super::deadlock_response::{self, DeadlockResponse, ResponseAction};
+use super::element::Element;
+use super::exit_code;
+use super::metrics_subscribers::{Subscriber, Subscribers};
+use crate::cluster::MonotonicTime;
+use crate::gang::HoldReason;
+
+/// What has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MasterEvent {
+    /// scrun has said something.
+    FromClient(ClientMessage),
+    /// Hosts have reported something.
+    Report(Report),
+    /// The gang scheduler lets it run: at its beginning, and after each stop; also to set a pace.
+    Run {
+        /// The number of the order.
+        switch_seq: u64,
+        /// How often it is to be looked whether all processes are idle.
+        poll_interval_us: u32,
+        /// When it stops again.
+        until: StopCondition,
+    },
+    /// The gang scheduler stops it.
+    Stop {
+        /// The number of the order.
+        switch_seq: u64,
+        /// For longer than a slice.
+        lasting: bool,
+    },
+    /// All of it stands still, and remains so until [`GangRequest::Release`]: after [`GangRequest::Hold`], also
+    /// one that is due to the user or to blocked output.
+    GangStopped,
+    /// Time has passed.
+    Tick,
+    /// Somebody wants figures so often, in milliseconds; 0 for never again.
+    Watch(Subscriber, u32),
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MasterAction {
+    /// Tell scrun.
+    ToClient(ServerMessage),
+    /// Tell all others who watch.
+    Figures(Metrics),
+    /// Tell the hosts.
+    Order(Order),
+    /// Tell the gang scheduler.
+    Gang(GangRequest),
+}
+
+/// What the gang scheduler is told of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GangRequest {
+    /// It can run: answered by [`Event::Run`].
+    Enter,
+    /// It will not run any more.
+    Leave,
+    /// All hosts have carried out the order to stop of that number.
+    Stopped(u64),
+    /// It is not to run, until released for the same reason. Answered by [`Event::GangStopped`], perhaps
+    /// more than once.
+    Hold(HoldReason),
+    /// See [`GangRequest::Hold`].
+    Release(HoldReason),
+    /// It gives up the rest of its slice.
+    Yield,
+    /// It wants no slice for so many seconds.
+    Sleep(u32),
+    /// None of its processes has anything to do.
+    Idle,
+    /// That is over.
+    Busy,
+}
+
+/// How far the job has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    /// The hosts make ready.
+    Starting,
+    /// A stage runs.
+    Running,
+    /// Every process of the stage has ended; what they wrote is being read.
+    Draining,
+    /// The hosts reclaim everything; then scrun is told that the job was refused, or has ended.
+    Finishing { refusal: Option<String>, code: u8 },
+    /// scrun has been told.
+    Done,
+}
+
+/// A job.
+#[derive(Debug)]
+pub struct JobMaster {
+    number: u32,
+    placement: Placement,
+    /// Names and kinds of the programs, by stage.
+    stage_programs: Vec<Vec<(String, ProgramKind)>>,
+    /// [`JobSpec::separate`]
+    separate: bool,
+    state: State,
+    stage: usize,
+    elements: Vec<Element>,
+    /// Whether they can go on, likewise.
+    deadlock_responses: Vec<DeadlockResponse>,
+    /// Those that the job is held for.
+    held_elements: Vec<u32>,
+    /// None of them has anything to do.
+    idle_reported: bool,
+    /// When the event happens that is dealt with.
+    now: MonotonicTime,
+    /// The job ends before its time, with this code at least.
+    kill_code: Option<u8>,
+    /// Signals that the user has sent: dying of them is no news.
+    expected_signals: Vec<i32>,
+    /// Flushes that scrun has been asked for: host and its token, by ours.
+    pending_flushes: HashMap<u64, (u32, u64)>,
+    next_flush: u64,
+    /// The gang scheduler lets it run.
+    is_scheduled: bool,
+    /// Its stage is to be started when it runs.
+    stage_pending: bool,
+    /// Its user has suspended it.
+    suspended: bool,
+    /// The gang scheduler knows it.
+    in_gang: bool,
+    usage: Vec<NodeUsage>,
+    subscribers: Subscribers,
+    actions: Vec<MasterAction>,
+}
+
+fn display_name(path: &OsBytes) -> String {
+    let name = path.0.rsplit(|byte| *byte == b'/').next().unwrap_or(&path.0);
+    String::from_utf8_lossy(name).into_owned()
+}
+
+fn stage_programs(spec: &JobSpec) -> Vec<Vec<(String, ProgramKind)>> {
+    let stage = |stage: &StageSpec| {
+        stage.elements.iter().map(|element| (display_name(&element.path), element.kind)).collect()
+    };
+    spec.stages.iter().map(stage).collect()
+}
+
+/// A line for the user.
+pub(super) fn notice(level: Level, text: String) -> MasterAction {
+    MasterAction::ToClient(ServerMessage::Notice { level, text })
+}
+
+impl JobMaster {
+    /// A job that has been checked (see [`super::validate`]) and placed, and what its hosts are told
+    /// first.
+    pub fn begin(begin: JobStart, placement: Placement) -> (Self, [Order; 2]) {
+        let job = Self {
+            number: begin.job,
+            placement: placement.clone(),
+            stage_programs: stage_programs(&begin.spec),
+            separate: begin.spec.independent_nodes,
+            state: State::Starting,
+            stage: 0,
+            elements: Vec::new(),
+            deadlock_responses: Vec::new(),
+            held_elements: Vec::new(),
+            idle_reported: false,
+            now: MonotonicTime::ZERO,
+            kill_code: None,
+            expected_signals: Vec::new(),
+            pending_flushes: HashMap::new(),
+            next_flush: 0,
+            is_scheduled: false,
+            stage_pending: false,
+            suspended: false,
+            in_gang: false,
+            usage: Vec::new(),
+            subscribers: Subscribers::default(),
+            actions: Vec::new(),
+        };
+        (job, [Order::SetPlacement(placement), Order::StartJob(Box::new(begin))])
+    }
+
+    /// Whether scrun has been told how the job has ended.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// What time it is: said before each event.
+    pub fn set_time(&mut self, now: MonotonicTime) {
+        self.now = now;
+    }
+
+    /// When [`Event::Tick`] is wanted.
+    pub fn deadline(&self) -> Option<MonotonicTime> {
+        let pairs = self.elements.iter().zip(&self.deadlock_responses);
+        pairs
+            .filter(|(element, _)| !element.is_ended())
+            .filter_map(|(_, response)| response.deadline())
+            .min()
+    }
+
+    /// One step: what has happened in, what to do out.
+    pub fn on(&mut self, event: MasterEvent) -> Vec<MasterAction> {
+        match event {
+            _ if self.is_done() => {}
+            MasterEvent::FromClient(down) => self.on_client_message(down),
+            MasterEvent::Report(report) => self.on_report(report),
+            MasterEvent::Run { switch_seq, poll_interval_us, until } => {
+                self.on_run(switch_seq, poll_interval_us, until)
+            }
+            MasterEvent::Stop { switch_seq, lasting } => {
+                self.is_scheduled = false;
+                self.on_stopped();
+                self.send_order(Order::Stop { switch_seq, is_lasting: lasting });
+            }
+            MasterEvent::GangStopped => {
+                let checks = self.held_elements.clone();
+                checks.into_iter().for_each(|number| {
+                    self.update_response(number, DeadlockResponse::on_gang_stopped)
+                });
+            }
+            MasterEvent::Tick => {
+                (0..self.deadlock_responses.len() as u32)
+                    .for_each(|number| self.update_response(number, DeadlockResponse::on_tick));
+            }
+            MasterEvent::Watch(subscriber, period_ms) => self.on_subscribe(subscriber, period_ms),
+        }
+        self.advance_state();
+        std::mem::take(&mut self.actions)
+    }
+
+    fn send_order(&mut self, order: Order) {
+        self.actions.push(MasterAction::Order(order));
+    }
+
+    fn send_to_client(&mut self, message: ServerMessage) {
+        self.actions.push(MasterAction::ToClient(message));
+    }
+
+    fn send_to_gang(&mut self, request: GangRequest) {
+        self.actions.push(MasterAction::Gang(request));
+    }
+
+    /// The gang scheduler lets it run: processes are started in a slice only.
+    fn on_run(&mut self, switch_seq: u64, poll_interval_us: u32, until: StopCondition) {
+        self.is_scheduled = true;
+        self.start_if_due();
+        self.send_order(Order::Run {
+            switch_seq,
+            idle_check_interval_us: poll_interval_us,
+            stop_condition: until,
+        });
+    }
+
+    fn on_stopped(&mut self) {
+        (0..self.deadlock_responses.len() as u32)
+            .for_each(|element| self.update_response(element, DeadlockResponse::on_stopped));
+    }
+
+    fn start_if_due(&mut self) {
+        if self.is_scheduled && std::mem::take(&mut self.stage_pending) {
+            self.send_order(Order::StartStage(self.stage as u32));
+        }
+    }
+
+    fn suspend(&mut self) {
+        self.suspended = true;
+        if self.in_gang {
+            self.send_to_gang(GangRequest::Hold(HoldReason::User));
+        }
+    }
+
+    fn resume(&mut self) {
+        self.suspended = false;
+        match self.in_gang {
+            true => self.send_to_gang(GangRequest::Release(HoldReason::User)),
+            false => self.enter_gang(),
+        }
+    }
+
+    /// Has the gang scheduler know it as soon as it has a stage to run.
+    fn enter_gang(&mut self) {
+        if self.state == State::Running && !self.in_gang && !self.suspended {
+            self.in_gang = true;
+            self.send_to_gang(GangRequest::Enter);
+        }
+    }
+
+    fn on_client_message(&mut self, down: ClientMessage) {
+        match down {
+            // The session's own business, before there is a job.
+            ClientMessage::Hello { .. }
+            | ClientMessage::Submit(_)
+            | ClientMessage::OpenScoutSession(_)
+            | ClientMessage::FileChunk { .. }
+            | ClientMessage::Login(_)
+            | ClientMessage::Request { .. }
+            | ClientMessage::Console(_) => {}
+            ClientMessage::Stdin(bytes) => self.send_order(Order::Stdin(bytes)),
+            ClientMessage::StdinEof => self.send_order(Order::StdinEof),
+            ClientMessage::OutputAck(bytes) => self.send_order(Order::OutputAck(bytes)),
+            ClientMessage::Flushed(token) => {
+                if let Some((host, token)) = self.pending_flushes.remove(&token) {
+                    self.send_order(Order::Flushed { host, token });
+                }
+            }
+            ClientMessage::OutputClosed(stream) => {
+                self.expected_signals.push(libc::SIGPIPE);
+                self.send_order(Order::OutputClosed(stream));
+            }
+            ClientMessage::Signal(signal) => {
+                self.expected_signals.push(signal);
+                self.send_order(Order::Signal(signal));
+                // It must be able to act on it, whether anybody reads what it says or not.
+                if self.in_gang {
+                    self.send_to_gang(GangRequest::Release(HoldReason::OutputBlocked));
+                }
+            }
+            ClientMessage::Suspend => self.suspend(),
+            ClientMessage::Resume => self.resume(),
+            ClientMessage::SubscribeMetrics(period_ms) => {
+                self.on_subscribe(Subscriber::Scrun, period_ms)
+            }
+            ClientMessage::Kill => {
+                self.send_order(Order::Kill);
+                self.end_all(exit_code::of_signal(libc::SIGKILL));
+            }
+        }
+    }
+
+    fn on_subscribe(&mut self, subscriber: Subscriber, period_ms: u32) {
+        let period_ms = self.subscribers.set(subscriber, period_ms);
+        // Hosts that make ready are told with the first stage.
+        if let Some(period_ms) = period_ms.filter(|_| self.state != State::Starting) {
+            self.send_order(Order::SubscribeMetrics { period_ms });
+        }
+    }
+
+    fn publish_metrics(&mut self, metrics: Metrics) {
+        let (scrun, others) = self.subscribers.client_and_others();
+        if scrun {
+            self.send_to_client(ServerMessage::Metrics(metrics.clone()));
+        }
+        if others {
+            self.actions.push(MasterAction::Figures(metrics));
+        }
+    }
+
+    fn on_report(&mut self, report: Report) {
+        match report {
+            Report::Ready if self.state == State::Starting => {
+                let hosts = self.placement.hosts.len() as u32;
+                let nodes = self.placement.nodes();
+                self.send_to_client(ServerMessage::Accepted { job: self.number, nodes, hosts });
+                let period_ms = self.subscribers.min_period_ms();
+                if period_ms > 0 {
+                    self.send_order(Order::SubscribeMetrics { period_ms });
+                }
+                self.begin_stage(0);
+            }
+            Report::Refused { code, reason } if self.state == State::Starting => {
+                self.finish(Some(reason), code);
+            }
+            Report::JobFailed { code, reason } => self.on_lost(code, reason),
+            Report::HostsLost { code, hosts, reason } => self.on_hosts_lost(code, hosts, reason),
+            Report::ProtocolViolation { element, node, violation: what } => {
+                let name = self.element_name(element);
+                self.on_lost(1, format!("node {node} of {name}: {what}; the job is ended"));
+            }
+            Report::Output { host, stream, bytes, .. } => {
+                self.send_to_client(ServerMessage::Output { host, stream, bytes });
+            }
+            Report::Notice { level, text } => {
+                self.send_to_client(ServerMessage::Notice { level, text })
+            }
+            Report::StdinWindow(bytes) => self.send_to_client(ServerMessage::StdinWindow(bytes)),
+            Report::StdinClosed => self.send_to_client(ServerMessage::StdinClosed),
+            Report::Flush { host, token } => {
+                self.pending_flushes.insert(self.next_flush, (host, token));
+                self.send_to_client(ServerMessage::Flush(self.next_flush));
+                self.next_flush += 1;
+            }
+            Report::Stopped { switch_seq: switch } => {
+                self.on_stopped();
+                self.send_to_gang(GangRequest::Stopped(switch));
+            }
+            Report::Sleep { seconds, .. } => self.send_to_gang(GangRequest::Sleep(seconds)),
+            Report::Yield { .. } => self.send_to_gang(GangRequest::Yield),
+            Report::IdleSummary { element, summary: quiet } => {
+                self.update_response(element, |response, now| response.on_idle_report(quiet, now));
+            }
+            Report::SampleResult { element, round, sample: seen } => {
+                self.update_response(element, |response, now| {
+                    response.on_round_done(round, seen, now)
+                });
+            }
+            Report::WaitStates { element, waits } => {
+                self.update_response(element, |response, now| response.on_explanations(waits, now));
+            }
+            Report::Metrics(metrics) => self.publish_metrics(metrics),
+            Report::Usage(usage) => self.usage.extend(usage),
+            Report::Drained if self.state == State::Draining => self.end_stage(),
+            Report::Finished { elapsed_ns } => self.on_finished(elapsed_ns),
+            other => self.on_element_report(other),
+        }
+    }
+
+    /// What concerns one parallel process of the running stage; anything else is of another state,
+    /// or was the business of the hop that passed it on.
+    fn on_element_report(&mut self, report: Report) {
+        let element = report.element().and_then(|number| self.elements.get_mut(number as usize));
+        let Some(element) = element else { return };
+        let ended = match &report {
+            Report::Ended { nodes, .. } if self.placement.hosts.len() > 1 => Some(nodes.clone()),
+            _ => None,
+        };
+        let old_len = self.actions.len();
+        element.on_report(report, &self.expected_signals, &mut self.actions);
+        let is_barrier_done = |action: &MasterAction| {
+            matches!(action, MasterAction::Order(Order::BarrierDone { .. }))
+        };
+        let woken_element =
+            self.actions[old_len..].iter().any(is_barrier_done).then(|| element.number());
+        // Who sends to them from another host must not wait for them.
+        if let Some(nodes) = ended.filter(|_| element.is_communicating()) {
+            let order = Order::NodesExited { element: element.number(), nodes };
+            self.actions.push(MasterAction::Order(order));
+        }
+        if let Some(element) = woken_element {
+            self.update_response(element, DeadlockResponse::on_disturbed);
+        }
+    }
+
+    /// Something that tells whether an element can go on.
+    fn update_response(
+        &mut self,
+        number: u32,
+        handler: impl FnOnce(&mut DeadlockResponse, MonotonicTime) -> Vec<ResponseAction>,
+    ) {
+        let is_running =
+            self.elements.get(number as usize).is_some_and(|element| !element.is_ended());
+        let Some(response) =
+            self.deadlock_responses.get_mut(number as usize).filter(|_| is_running)
+        else {
+            return;
+        };
+        for step in handler(response, self.now) {
+            match step {
+                ResponseAction::Order(order) => self.send_order(order),
+                ResponseAction::StopGang => {
+                    self.held_elements.push(number);
+                    self.send_to_gang(GangRequest::Hold(HoldReason::Inspection));
+                }
+                ResponseAction::Release => self.release_hold(number),
+                ResponseAction::DeclareDeadlock(waits) => {
+                    let name = self.element_name(number);
+                    let lines = deadlock_response::deadlock_report(
+                        self.number,
+                        &name,
+                        &waits,
+                        &self.placement,
+                    );
+                    self.actions.extend(lines.into_iter().map(|text| notice(Level::Error, text)));
+                    self.elements[number as usize].mark_failed(deadlock_response::EXIT_DEADLOCK);
+                }
+                ResponseAction::Kill => self.elements[number as usize]
+                    .end(deadlock_response::EXIT_DEADLOCK, &mut self.actions),
+            }
+        }
+    }
+
+    /// The job need not stand still any longer for an element.
+    fn release_hold(&mut self, number: u32) {
+        let old_count = self.held_elements.len();
+        self.held_elements.retain(|other| *other != number);
+        if self.held_elements.is_empty() && old_count > 0 {
+            self.send_to_gang(GangRequest::Release(HoldReason::Inspection));
+        }
+    }
+
+    /// Tells the gang scheduler when all that runs has nothing to do, and when that is over.
+    fn report_idle(&mut self) {
+        let pairs = self.elements.iter().zip(&self.deadlock_responses);
+        let mut running = pairs.filter(|(element, _)| !element.is_ended()).peekable();
+        let all_idle =
+            running.peek().is_some() && running.all(|(_, response)| response.needs_no_processor());
+        if all_idle != self.idle_reported && self.in_gang {
+            self.idle_reported = all_idle;
+            self.send_to_gang(if all_idle { GangRequest::Idle } else { GangRequest::Busy });
+        }
+    }
+
+    fn element_name(&self, element: u32) -> String {
+        let program = self.stage_programs[self.stage].get(element as usize);
+        program.map_or_else(String::new, |(name, _)| name.clone())
+    }
+
+    fn begin_stage(&mut self, stage: usize) {
+        self.state = State::Running;
+        self.stage = stage;
+        self.pending_flushes.clear();
+        let nodes = self.placement.nodes();
+        let last = self.stage_programs[stage].len() - 1;
+        self.elements = (0..)
+            .zip(&self.stage_programs[stage])
+            .map(|(index, (name, kind))| {
+                let element =
+                    Element::new(index, name.clone(), *kind, nodes, (index as usize) < last);
+                if self.separate { element.separate() } else { element }
+            })
+            .collect();
+        self.deadlock_responses = self
+            .elements
+            .iter()
+            .map(|element| DeadlockResponse::new(element.number(), nodes))
+            .collect();
+        self.stage_pending = true;
+        self.enter_gang();
+        self.start_if_due();
+    }
+
+    fn on_lost(&mut self, code: u8, reason: String) {
+        if self.kill_code.is_none() {
+            self.actions.push(notice(Level::Error, reason));
+        }
+        self.end_all(code);
+    }
+
+    fn on_hosts_lost(&mut self, code: u8, hosts: std::ops::Range<u32>, reason: String) {
+        self.actions.push(notice(Level::Error, reason));
+        let host_placements = self.placement.hosts.get(hosts.start as usize..hosts.end as usize);
+        let lost_ranges: Vec<_> =
+            host_placements.unwrap_or_default().iter().map(|host| host.node_range()).collect();
+        if self.separate && self.state == State::Running {
+            // The commands on other hosts have nothing to do with it.
+            self.kill_code.get_or_insert(code);
+        } else {
+            self.end_all(code);
+        }
+        for range in lost_ranges {
+            let nodes = NodeSet::from(range);
+            self.elements.iter_mut().for_each(|element| element.on_skipped(&nodes));
+        }
+    }
+
+    fn end_all(&mut self, code: u8) {
+        self.kill_code.get_or_insert(code);
+        match &mut self.state {
+            State::Starting => self.finish(None, code),
+            // Nothing of the stage has been started, and nothing will be.
+            State::Running if self.stage_pending => self.finish(None, code),
+            State::Running => {
+                for element in &mut self.elements {
+                    element.end(code, &mut self.actions);
+                }
+            }
+            State::Finishing { code: so_far, .. } if *so_far == 0 => *so_far = code,
+            _ => {}
+        }
+    }
+
+    fn advance_state(&mut self) {
+        for number in self.held_elements.clone() {
+            if self.elements.get(number as usize).is_none_or(Element::is_ended) {
+                self.release_hold(number);
+            }
+        }
+        self.report_idle();
+        if self.state == State::Running && self.elements.iter().all(Element::is_ended) {
+            (self.state, self.stage_pending) = (State::Draining, false);
+            self.deadlock_responses.clear();
+            self.send_order(Order::Drain);
+        }
+    }
+
+    fn end_stage(&mut self) {
+        let code = exit_code::of_pipeline(self.elements.iter().map(Element::code));
+        match self.kill_code {
+            None if code == 0 && self.stage + 1 < self.stage_programs.len() => {
+                self.begin_stage(self.stage + 1);
+            }
+            None => self.finish(None, code),
+            Some(kill_code) => self.finish(None, if code == 0 { kill_code } else { code }),
+        }
+    }
+
+    fn finish(&mut self, refusal: Option<String>, code: u8) {
+        (self.state, self.stage_pending) = (State::Finishing { refusal, code }, false);
+        if std::mem::take(&mut self.in_gang) {
+            self.send_to_gang(GangRequest::Leave);
+        }
+        self.send_order(Order::Finish);
+    }
+
+    /// Every host has reclaimed everything, or is gone.
+    fn on_finished(&mut self, elapsed_ns: u64) {
+        let State::Finishing { refusal, code } = std::mem::replace(&mut self.state, State::Done)
+        else {
+            // They were not asked to: somebody up here lost count.
+            return self.send_to_client(ServerMessage::Finished(JobEnd {
+                code: 1,
+                usage: Vec::new(),
+                elapsed_ns,
+            }));
+        };
+        let usage = std::mem::take(&mut self.usage);
+        self.send_to_client(match refusal {
+            Some(reason) => ServerMessage::Refused { reason, code },
+            None => ServerMessage::Finished(JobEnd { code, usage, elapsed_ns }),
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "master_tests.rs"]
+mod tests;

@@ -1,0 +1,92 @@
+//! Where the programs of a job that travel are put on its hosts: below the job's directory, by
+//! name. Programs of one name with different contents are kept apart by their hashes.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use score_proto::message::{ElementSpec, FileDigest, JobSpec};
+
+/// The folder of programs in a job's directory.
+const PROGRAM_DIR: &str = ".bin";
+
+fn file_name(element: &ElementSpec) -> &OsStr {
+    Path::new(OsStr::from_bytes(&element.path.0)).file_name().unwrap_or(OsStr::new("program"))
+}
+
+/// Where the program of an element is, relative to the job's directory; none when it does not
+/// travel.
+pub fn relative_path(spec: &JobSpec, element: &ElementSpec) -> Option<PathBuf> {
+    let content = element.digest?;
+    let mut elements = spec.stages.iter().flat_map(|stage| &stage.elements);
+    let is_name_unique = elements.all(|other_element| {
+        other_element
+            .digest
+            .is_none_or(|other| other == content || file_name(other_element) != file_name(element))
+    });
+    let mut path = PathBuf::from(PROGRAM_DIR);
+    if !is_name_unique {
+        let digits = content.hash.iter().take(8).map(|byte| format!("{byte:02x}"));
+        path.push(digits.collect::<String>());
+    }
+    path.push(file_name(element));
+    Some(path)
+}
+
+/// Every file that has to be there, once.
+pub fn files(spec: &JobSpec) -> Vec<(FileDigest, PathBuf)> {
+    let mut files = Vec::new();
+    for element in spec.stages.iter().flat_map(|stage| &stage.elements) {
+        if let (Some(content), Some(path)) = (element.digest, relative_path(spec, element))
+            && !files.iter().any(|(_, listed)| *listed == path)
+        {
+            files.push((content, path));
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::message::{Input, OsBytes, Output, ProgramKind, StageSpec};
+
+    fn element(path: &str, hash: Option<u8>) -> ElementSpec {
+        ElementSpec {
+            path: OsBytes(path.as_bytes().to_vec()),
+            args: Vec::new(),
+            input: Input::Default,
+            output: Output::Default,
+            kind: ProgramKind::Plain,
+            digest: hash.map(|byte| FileDigest { hash: [byte; 32], size: 1 }),
+        }
+    }
+
+    #[test]
+    fn programs_keep_their_names_and_namesakes_are_kept_apart() {
+        let elements = [
+            element("/a/run", Some(1)),
+            element("/b/run", Some(2)),
+            element("/b/run", Some(2)),
+            element("/b/other", Some(2)),
+            element("sh", None),
+        ];
+        let spec = JobSpec {
+            hosts: Vec::new(),
+            stages: vec![StageSpec { elements: elements.to_vec() }],
+            environment: Vec::new(),
+            directory: OsBytes(Vec::new()),
+            umask: 0,
+            options: Vec::new(),
+            statistics: false,
+            reads_stdin: false,
+            independent_nodes: false,
+            networks: Vec::new(),
+            network_sets: 0,
+        };
+        let paths: Vec<_> = files(&spec).into_iter().map(|(_, path)| path).collect();
+        let expected = [".bin/0101010101010101/run", ".bin/0202020202020202/run", ".bin/other"];
+        assert_eq!(paths, expected.map(PathBuf::from));
+        assert_eq!(relative_path(&spec, &elements[4]), None);
+    }
+}

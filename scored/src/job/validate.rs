@@ -1,0 +1,256 @@
+//! Whether a job can be run at all: checked before anything is started.
+
+use std::collections::HashSet;
+
+use score_proto::MAX_NODES;
+use score_proto::message::{Input, JobSpec, Output};
+use score_proto::network::MAX_SETS;
+
+use super::limits::JobLimits;
+
+/// Descriptors that the shepherd needs per process: two pipes, the control socket, PM's.
+const DESCRIPTORS_PER_PROCESS: u64 = 4;
+/// Descriptors that it needs besides.
+const BASE_DESCRIPTORS: u64 = 64;
+/// What the smallest process costs in memory, page tables and kernel stack included.
+const BYTES_PER_PROCESS: u64 = 256 * 1024;
+
+/// The priority of a job that does not say (manual, scrun(1)).
+const DEFAULT_PRIORITY: u8 = 8;
+
+/// Options travel to every process in one datagram.
+const MAX_OPTION_LEN: usize = 64 * 1024;
+
+/// What this machine allows.
+#[derive(Debug, Clone, Copy)]
+pub struct HostLimits {
+    /// Processes that may still be started; `u64::MAX` when unlimited.
+    pub processes: u64,
+    /// Descriptors of one process.
+    pub descriptors: u64,
+    /// Memory available, bytes.
+    pub memory: u64,
+}
+
+/// The reason why the job is refused, if it is; nothing has been started then.
+///
+/// # Errors
+/// One line that names what is at fault.
+pub fn check(spec: &JobSpec) -> Result<(), String> {
+    if spec.nodes() == 0 || spec.nodes() > MAX_NODES {
+        return Err(format!(
+            "{} nodes were asked for: there can be 1 to {MAX_NODES} (PM_MAX_NODE)",
+            spec.nodes()
+        ));
+    }
+    if let Some(host_without_node) = spec.hosts.iter().find(|host| host.procs == 0) {
+        return Err(format!("host {} would have no node of the job", host_without_node.name));
+    }
+    let mut names = HashSet::new();
+    if let Some(duplicate) = spec.hosts.iter().find(|host| !names.insert(&host.name)) {
+        let count = spec.hosts.len();
+        return Err(format!("of the {count} hosts, {:?} is named twice", duplicate.name));
+    }
+    if spec.networks.len() > MAX_SETS {
+        return Err(format!("{} network sets: {MAX_SETS} are the most", spec.networks.len()));
+    }
+    JobLimits::from_options(&spec.options, true)?;
+    check_shape(spec)?;
+    check_strings(spec)
+}
+
+/// 0 to 15; a smaller number is a larger share (manual, scrun(1), `priority`).
+pub fn priority(spec: &JobSpec) -> u8 {
+    let entry = spec.options.iter().find(|(key, _)| key == "priority");
+    entry.and_then(|(_, value)| value.as_deref()?.parse().ok()).unwrap_or(DEFAULT_PRIORITY)
+}
+
+fn check_shape(spec: &JobSpec) -> Result<(), String> {
+    if spec.stages.is_empty() {
+        return Err("the job has no program".to_owned());
+    }
+    for stage in &spec.stages {
+        if stage.elements.is_empty() {
+            return Err("a pipeline of the job has no program".to_owned());
+        }
+        let last = stage.elements.len() - 1;
+        for (index, element) in stage.elements.iter().enumerate() {
+            let path = String::from_utf8_lossy(&element.path.0);
+            if element.path.0.is_empty() || element.args.is_empty() {
+                return Err("a program of the job has no name".to_owned());
+            }
+            let redirects = [
+                match &element.input {
+                    Input::File(name) => Some((name, index == 0, ":=")),
+                    Input::Default => None,
+                },
+                match &element.output {
+                    Output::File { name, .. } => Some((name, index == last, "=:")),
+                    Output::Default => None,
+                },
+            ];
+            for (name, is_allowed, sign) in redirects.into_iter().flatten() {
+                let shown = String::from_utf8_lossy(&name.0.0);
+                if let Some(error) = name.invalid_reason() {
+                    return Err(format!("{path} {sign} {shown}: {error}"));
+                }
+                if !is_allowed {
+                    return Err(format!("{path} {sign} {shown}: the other end is a pipe"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_strings(spec: &JobSpec) -> Result<(), String> {
+    // With what goes around each word.
+    let option = |(key, value): &(String, Option<String>)| {
+        key.len() + value.as_ref().map_or(0, String::len) + 8
+    };
+    let options: usize = spec.options.iter().map(option).sum();
+    if options > MAX_OPTION_LEN {
+        return Err(format!(
+            "{options} bytes of options (command line and SCORE_OPTIONS): there can be \
+             {MAX_OPTION_LEN}"
+        ));
+    }
+    let has_nul = |bytes: &[u8]| bytes.contains(&0);
+    if has_nul(&spec.directory.0) || spec.directory.0.first() != Some(&b'/') {
+        return Err("the working directory is not an absolute path".to_owned());
+    }
+    if spec.environment.iter().any(|variable| has_nul(&variable.0)) {
+        return Err("an environment variable holds a NUL byte".to_owned());
+    }
+    for element in spec.stages.iter().flat_map(|stage| &stage.elements) {
+        if has_nul(&element.path.0) || element.args.iter().any(|argument| has_nul(&argument.0)) {
+            let path = String::from_utf8_lossy(&element.path.0);
+            return Err(format!("{path}: its name or an argument holds a NUL byte"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a host can do its part, which is `nodes` nodes of every parallel process.
+///
+/// # Errors
+/// One line that names what is needed and what there is.
+pub fn check_limits(spec: &JobSpec, nodes: u32, host_limits: &HostLimits) -> Result<(), String> {
+    let max_elements =
+        spec.stages.iter().map(|stage| stage.elements.len() as u64).max().unwrap_or(0);
+    let processes = max_elements * u64::from(nodes);
+    if processes > host_limits.processes {
+        return Err(format!(
+            "{processes} processes are needed at once, and this machine allows {} (RLIMIT_NPROC, \
+             pid_max)",
+            host_limits.processes
+        ));
+    }
+    let descriptors = processes * DESCRIPTORS_PER_PROCESS + BASE_DESCRIPTORS;
+    if descriptors > host_limits.descriptors {
+        return Err(format!(
+            "{descriptors} descriptors are needed for {processes} processes, and this machine \
+             allows {} (hard RLIMIT_NOFILE)",
+            host_limits.descriptors
+        ));
+    }
+    let memory = processes * BYTES_PER_PROCESS;
+    if memory > host_limits.memory {
+        return Err(format!(
+            "{processes} processes need {} MiB of memory at the very least, and {} MiB are \
+             available",
+            memory >> 20,
+            host_limits.memory >> 20
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::message::{ElementSpec, FileName, HostSpec, OsBytes, ProgramKind, StageSpec};
+
+    const LARGE_HOST: HostLimits =
+        HostLimits { processes: 1000, descriptors: 20_000, memory: 1 << 40 };
+
+    fn job(nodes: u32, elements: usize) -> JobSpec {
+        let word = || OsBytes(b"/bin/prog".to_vec());
+        let element = || ElementSpec {
+            path: word(),
+            args: vec![word()],
+            input: Input::Default,
+            output: Output::Default,
+            kind: ProgramKind::Plain,
+            digest: None,
+        };
+        JobSpec {
+            hosts: vec![HostSpec::local(nodes)],
+            stages: vec![StageSpec { elements: (0..elements).map(|_| element()).collect() }],
+            environment: Vec::new(),
+            directory: OsBytes(b"/home".to_vec()),
+            umask: 0,
+            options: Vec::new(),
+            statistics: false,
+            reads_stdin: false,
+            independent_nodes: false,
+            networks: Vec::new(),
+            network_sets: 0,
+        }
+    }
+
+    fn error_of(spec: &JobSpec) -> String {
+        check(spec).unwrap_err()
+    }
+
+    fn check_limits_of(spec: &JobSpec, host_limits: &HostLimits) -> Result<(), String> {
+        check_limits(spec, spec.nodes(), host_limits)
+    }
+
+    #[test]
+    fn each_limit_names_what_is_needed_and_what_there_is() {
+        assert_eq!(check_limits_of(&job(500, 2), &LARGE_HOST), Ok(()));
+        let text = check_limits_of(&job(501, 2), &LARGE_HOST).unwrap_err();
+        assert!(text.contains("1002 processes") && text.contains("allows 1000"), "{text}");
+        let text = check_limits_of(&job(10, 1), &HostLimits { descriptors: 103, ..LARGE_HOST })
+            .unwrap_err();
+        assert!(text.contains("104 descriptors") && text.contains("allows 103"), "{text}");
+        let text =
+            check_limits_of(&job(8, 1), &HostLimits { memory: 1 << 20, ..LARGE_HOST }).unwrap_err();
+        assert!(text.contains("2 MiB") && text.contains("1 MiB are available"), "{text}");
+    }
+
+    #[test]
+    fn too_many_bytes_of_options_are_refused() {
+        let mut spec = job(1, 1);
+        spec.options = vec![("key".to_owned(), Some("x".repeat(MAX_OPTION_LEN - 11)))];
+        assert_eq!(check(&spec), Ok(()));
+        spec.options.push(("k".to_owned(), None));
+        assert!(error_of(&spec).contains("65545 bytes of options"));
+    }
+
+    #[test]
+    fn an_invalid_job_spec_is_refused() {
+        let mut spec = job(1, 2);
+        spec.stages[0].elements[1].input = Input::File(FileName(OsBytes(b"x".to_vec())));
+        assert!(error_of(&spec).contains(":= x: the other end is a pipe"));
+        let mut spec = job(1, 1);
+        spec.stages[0].elements[0].args.clear();
+        assert!(error_of(&spec).contains("no name"));
+        let mut spec = job(1, 1);
+        spec.stages[0].elements[0].args[0].0.push(0);
+        assert!(error_of(&spec).contains("NUL"));
+        let mut spec = job(1, 1);
+        spec.stages[0].elements.clear();
+        assert!(error_of(&spec).contains("no program"));
+        let mut spec = job(1, 1);
+        spec.directory = OsBytes(b"here".to_vec());
+        assert!(error_of(&spec).contains("absolute"));
+        let spec = JobSpec { hosts: Vec::new(), ..job(1, 1) };
+        assert!(error_of(&spec).contains("0 nodes"));
+        assert!(error_of(&job(u32::MAX, 1)).contains("4294967295 nodes"));
+        let idle = HostSpec { name: "lazy".to_owned(), ..HostSpec::local(0) };
+        let spec = JobSpec { hosts: vec![HostSpec::local(1), idle], ..job(1, 1) };
+        assert!(error_of(&spec).contains("host lazy would have no node"));
+    }
+}

@@ -1,0 +1,93 @@
+//! Virtual hosts: what `local:N` stands on.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+use score_lan::{BuildError, Lan, LanPlan};
+
+/// Virtual hosts of this machine. Host 0 is where this process is; the others wait for daemons.
+/// The links between them go with this process.
+#[derive(Debug)]
+pub struct VirtualHosts {
+    plan: LanPlan,
+    /// None: all hosts are this machine's loopback.
+    lan: Option<Lan>,
+    notice: Option<String>,
+}
+
+impl VirtualHosts {
+    /// Makes the hosts, and moves this process onto host 0: its Unix sockets stay what they are,
+    /// its network is the virtual one from now on. The caller must have one thread.
+    ///
+    /// # Errors
+    /// One line: a plan that cannot be, or one that needs what this machine refuses.
+    pub fn create(plan: &LanPlan) -> Result<VirtualHosts, String> {
+        let refusal = match Lan::build(plan) {
+            Ok(lan) => {
+                return Ok(VirtualHosts { plan: plan.clone(), lan: Some(lan), notice: None });
+            }
+            Err(BuildError::InvalidSpec(text)) => return Err(text),
+            Err(BuildError::Refused(text)) => text,
+        };
+        if plan.links > 1 || plan.rate.is_some() {
+            return Err(format!(
+                "virtual hosts: no network namespaces here ({refusal}), and links and rate need \
+                 them; leave those options out to use loopback"
+            ));
+        }
+        let last = loopback(plan.hosts - 1);
+        let notice = format!(
+            "virtual hosts: no network namespaces here ({refusal}); all {} hosts are on loopback, \
+             127.0.0.1 to {last}, and share this machine's host name",
+            plan.hosts
+        );
+        Ok(VirtualHosts { plan: plan.clone(), lan: None, notice: Some(notice) })
+    }
+
+    /// What the user shall be told of it.
+    pub fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
+    }
+
+    /// The addresses of host number `host`, one for each network.
+    pub fn addresses(&self, host: u32) -> Vec<IpAddr> {
+        match &self.lan {
+            Some(lan) if self.plan.hosts == 1 => vec![lan.address(host).into()],
+            Some(_) => {
+                (0..self.plan.links).map(|link| LanPlan::address(host, link).into()).collect()
+            }
+            None => vec![loopback(host).into()],
+        }
+    }
+
+    /// Does something on a host: a process started there stays there.
+    pub(super) fn run_in_host<T>(&self, host: u32, action: impl FnOnce() -> T) -> io::Result<T> {
+        match &self.lan {
+            Some(lan) => lan.run_on_host(host, action),
+            None => Ok(action()),
+        }
+    }
+}
+
+/// The whole of 127/8 is this machine.
+fn loopback(host: u32) -> Ipv4Addr {
+    let [_, b, c, d] = (host + 1).to_be_bytes();
+    Ipv4Addr::new(127, b, c, d)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_on_loopback_have_an_address_each() {
+        assert_eq!(loopback(0), Ipv4Addr::LOCALHOST);
+        assert_eq!(loopback(255), Ipv4Addr::new(127, 0, 1, 0));
+    }
+
+    #[test]
+    fn an_invalid_plan_starts_nothing() {
+        let error = VirtualHosts::create(&LanPlan::new(0)).unwrap_err();
+        assert!(error.contains("hosts=0"), "{error}");
+    }
+}

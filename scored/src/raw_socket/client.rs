@@ -1,0 +1,64 @@
+//! The shepherd's end.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
+use nix::sys::time::{TimeVal, TimeValLike};
+use score_pm::device::ethernet::wire::WireEndpoint;
+use score_proto::frame;
+
+use super::{MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest};
+use crate::sys::fd_passing;
+
+/// Asks the opener.
+#[derive(Debug)]
+pub struct RawSocketClient {
+    socket: OwnedFd,
+    /// It has not answered once: what comes later would be taken for the answer to another.
+    has_failed: Cell<bool>,
+}
+
+impl RawSocketClient {
+    /// `socket`: to the opener.
+    ///
+    /// # Errors
+    /// It is no socket.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
+        Ok(Self { socket, has_failed: Cell::new(false) })
+    }
+
+    /// The sockets of one process, one for each link of its network set.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn open(&self, request: OpenRequest) -> Result<Vec<WireEndpoint>, String> {
+        if self.has_failed.get() {
+            return Err("scored does not open raw sockets for this job any more".to_owned());
+        }
+        let reply = self.exchange(request).map_err(|error| {
+            self.has_failed.set(true);
+            format!("scored opens no raw sockets for this job: {error}")
+        })?;
+        let (reply, descriptors) = reply;
+        let mut descriptors = descriptors.into_iter();
+        let mut endpoints = Vec::new();
+        for info in reply? {
+            let sockets = descriptors.by_ref().take(info.descriptors.into()).collect();
+            let endpoint = WireEndpoint::rebuild(&info.description, sockets);
+            let endpoint = endpoint.map_err(|error| error.to_string())?;
+            endpoints.push(endpoint.with_note_and_loss(info.note, None));
+        }
+        Ok(endpoints)
+    }
+
+    fn exchange(&self, request: OpenRequest) -> io::Result<(OpenReply, Vec<OwnedFd>)> {
+        let datagram = frame::encode_datagram(&request).map_err(io::Error::other)?;
+        fd_passing::send(&self.socket, &datagram, &[])?;
+        let (bytes, descriptors) = fd_passing::receive(&self.socket, MAX_DATAGRAM_LEN)?;
+        let reply = frame::decode_datagram(&bytes).map_err(io::Error::other)?;
+        Ok((reply, descriptors))
+    }
+}

@@ -1,0 +1,105 @@
+//! The opener: root's end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt::SendTimeout,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use score_pm::device::ethernet::wire::{WireEndpoint, WireOptions, WirePreference};
+use score_proto::frame;
+
+use super::{EndpointInfo, MAX_DATAGRAM_LEN, OPEN_TIMEOUT, OpenReply, OpenRequest, RawSocketGrant};
+use crate::sys::namespace::{self, Containment};
+use crate::sys::{fd_passing, process, realtime};
+
+/// What the process is called.
+const PROCESS_NAME: &std::ffi::CStr = c"scored-opener";
+
+/// What an opener is told on its command line.
+#[derive(Debug)]
+pub struct HelperOptions {
+    /// Socket to the shepherd; the plan lies in it already.
+    pub control: OwnedFd,
+}
+
+/// Starts an opener; its process number, and the socket for the shepherd.
+///
+/// # Errors
+/// What the system refused.
+pub fn start(plan: &RawSocketGrant) -> io::Result<(i32, OwnedFd)> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    // Before the shepherd has that end: nobody can say anything in front of it.
+    fd_passing::send(&theirs, &frame::encode_datagram(plan).map_err(io::Error::other)?, &[])?;
+    let control = std::os::fd::AsRawFd::as_raw_fd(&ours).to_string();
+    let arguments = ["scored", "-opener", "-control", &control];
+    let arguments: Result<Vec<_>, _> = arguments.into_iter().map(std::ffi::CString::new).collect();
+    // No namespace: it is this process's business, not the user's.
+    let pid = realtime::run_unpinned(|| {
+        namespace::start_self(Containment::Subreaper, &arguments?, &[&ours])
+    })?;
+    Ok((pid, theirs))
+}
+
+/// Opens what is asked for until the shepherd has gone.
+///
+/// # Errors
+/// What was said is no plan or no question.
+pub fn run(options: HelperOptions) -> io::Result<()> {
+    process::set_name(PROCESS_NAME);
+    process::default_and_block_signals()?;
+    process::die_with_parent(libc::SIGKILL);
+    let socket = options.control;
+    // Its user may have stopped the shepherd.
+    setsockopt(&socket, SendTimeout, &TimeVal::seconds(OPEN_TIMEOUT.as_secs() as i64))?;
+    let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN)?;
+    let plan: RawSocketGrant = frame::decode_datagram(&bytes).map_err(io::Error::other)?;
+    let mut open_counts = vec![0; plan.sets.len()];
+    loop {
+        let (bytes, _) = fd_passing::receive(&socket, MAX_DATAGRAM_LEN)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let request: OpenRequest = frame::decode_datagram(&bytes).map_err(io::Error::other)?;
+        let endpoints = open(&plan, &mut open_counts, request);
+        let mut descriptors = Vec::new();
+        let reply: OpenReply = endpoints.as_ref().map_err(String::clone).map(|endpoints| {
+            descriptors.extend(endpoints.iter().flat_map(WireEndpoint::descriptors));
+            endpoints.iter().map(endpoint_info).collect()
+        });
+        let bytes = frame::encode_datagram(&reply).map_err(io::Error::other)?;
+        fd_passing::send(&socket, &bytes, &descriptors)?;
+    }
+}
+
+fn endpoint_info(endpoint: &WireEndpoint) -> EndpointInfo {
+    EndpointInfo {
+        description: endpoint.describe(),
+        descriptors: endpoint.descriptors().count() as u8,
+        note: endpoint.note().map(str::to_owned),
+    }
+}
+
+fn open(
+    plan: &RawSocketGrant,
+    open_counts: &mut [u32],
+    request: OpenRequest,
+) -> Result<Vec<WireEndpoint>, String> {
+    let set_index = request.set as usize;
+    let set = plan.sets.get(set_index).filter(|(_, links)| !links.is_empty());
+    let ((secret, links), open_count) =
+        set.zip(open_counts.get_mut(set_index)).ok_or("no network that scorehosts.db trusts")?;
+    if *open_count >= plan.max_processes {
+        return Err(format!("the job has raw sockets for its {} processes", plan.max_processes));
+    }
+    *open_count += 1;
+    let choice = if request.use_xdp { WirePreference::Raw } else { WirePreference::Packet };
+    let open = |link: &String| {
+        let options =
+            WireOptions { secret: Some(*secret), ..WireOptions::on_interface(choice, link) };
+        WireEndpoint::open(&options).map_err(|error| error.to_string())
+    };
+    links.iter().map(open).collect()
+}

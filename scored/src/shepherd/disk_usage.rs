@@ -1,0 +1,179 @@
+//! What a job takes of its host's disk: what lies in its directory, and what its processes hold
+//! open of what was removed there.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
+
+use crate::sys::{process, remove};
+
+/// Folders within folders that are looked into: each is an open descriptor.
+const MAX_DEPTH: usize = 128;
+/// Descriptors of the job's processes that one look goes through.
+const MAX_SCANNED_FDS: usize = 1 << 16;
+/// What /proc puts behind the path of a file that has no name any more.
+const DELETED_SUFFIX: &[u8] = b" (deleted)";
+
+const DIR_OPEN_FLAGS: OFlag =
+    OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK);
+
+/// Device and number: what one file is, whatever it is called.
+type Inode = (u64, u64);
+
+/// Whether a job takes no more than `limit` bytes.
+pub fn is_within(directory: &Path, limit: u64) -> bool {
+    // First what has no name: it may get one meanwhile (O_TMPFILE), and counts once.
+    let (bytes, inodes) = deleted_open_files(directory);
+    let left = limit.checked_sub(bytes);
+    left.is_some_and(|left| walk(directory, left, usize::MAX, &inodes).is_some())
+}
+
+/// The bytes of files that descendants of this process hold open although they were removed from
+/// `directory`, each file once, and which these are.
+fn deleted_open_files(directory: &Path) -> (u64, HashSet<Inode>) {
+    let (mut sum, mut inodes) = (0u64, HashSet::new());
+    // The directory's name as /proc has it, whatever links lead there.
+    let Ok(top) = File::open(directory) else { return (sum, inodes) };
+    let Ok(top) = fs::read_link(format!("/proc/self/fd/{}", top.as_raw_fd())) else {
+        return (sum, inodes);
+    };
+    let descriptors = process::descendants().into_iter();
+    let descriptors = descriptors.filter_map(|pid| fs::read_dir(format!("/proc/{pid}/fd")).ok());
+    for descriptor in descriptors.flatten().flatten().take(MAX_SCANNED_FDS) {
+        let descriptor = descriptor.path();
+        // The name asks no file system: one that does not answer holds up nobody here.
+        let was_in_directory = fs::read_link(&descriptor).is_ok_and(|name| {
+            name.starts_with(&top) && name.as_os_str().as_bytes().ends_with(DELETED_SUFFIX)
+        });
+        if !was_in_directory {
+            continue;
+        }
+        let Ok(metadata) = descriptor.metadata() else { continue };
+        let is_deleted_file = metadata.is_file() && metadata.nlink() == 0;
+        if is_deleted_file && inodes.insert((metadata.dev(), metadata.ino())) {
+            sum = sum.saturating_add(metadata.blocks().saturating_mul(512));
+        }
+    }
+    (sum, inodes)
+}
+
+/// The bytes that a folder takes on disk, if these are no more than `limit`. What lies too deep to
+/// be counted is as good as too much. Beyond `most` files nothing is counted.
+pub fn bytes_used(directory: &Path, limit: u64, max_files: usize) -> Option<u64> {
+    walk(directory, limit, max_files, &HashSet::new())
+}
+
+/// As [`used`], without the files of these inodes.
+fn walk(
+    directory: &Path,
+    limit: u64,
+    mut max_files: usize,
+    excluded: &HashSet<Inode>,
+) -> Option<u64> {
+    let Ok(top) = File::open(directory).map(OwnedFd::from) else { return Some(0) };
+    let mut open_dirs = Vec::new();
+    open_dirs.extend(remove::names(top.as_fd()).ok().map(|names| (top, names)));
+    let mut sum = 0u64;
+    while let Some((dir, names)) = open_dirs.last_mut() {
+        let Some(name) = names.pop() else {
+            open_dirs.pop();
+            continue;
+        };
+        if max_files == 0 {
+            break;
+        }
+        max_files -= 1;
+        let Ok(stat) = fstatat(&*dir, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else {
+            continue;
+        };
+        if !excluded.contains(&(stat.st_dev, stat.st_ino)) {
+            sum = sum.saturating_add(disk_bytes(&stat));
+        }
+        if sum > limit {
+            return None;
+        }
+        if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
+            && let Ok(subdir) = openat(&*dir, name.as_c_str(), DIR_OPEN_FLAGS, Mode::empty())
+        {
+            if open_dirs.len() == MAX_DEPTH {
+                return None;
+            }
+            open_dirs.extend(remove::names(subdir.as_fd()).ok().map(|names| (subdir, names)));
+        }
+    }
+    Some(sum)
+}
+
+fn disk_bytes(stat: &FileStat) -> u64 {
+    u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::path::PathBuf;
+    use std::process::{Command, Stdio};
+
+    /// A new folder.
+    pub fn scratch_dir(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("score-limits-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn files_in_subdirectories_count_and_too_deep_ones_exceed_any_limit() {
+        let base = scratch_dir("disk");
+        let mut inner = base.clone();
+        inner.extend(["a"; 20]);
+        fs::create_dir_all(&inner).unwrap();
+        let is_within = |limit| bytes_used(&base, limit, 200).is_some();
+        assert!(is_within(1 << 20));
+        fs::write(inner.join("file"), vec![1; 2 << 20]).unwrap();
+        assert!(!is_within(1 << 20));
+        assert!(is_within(4 << 20) && bytes_used(&base, u64::MAX, 200).unwrap() >= 2 << 20);
+        assert!(bytes_used(&base, u64::MAX, 3).unwrap() < 1 << 20);
+        inner.extend(["b"; MAX_DEPTH]);
+        fs::create_dir_all(&inner).unwrap();
+        assert!(!is_within(1 << 40));
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_deleted_file_counts_once_while_it_is_held_open() {
+        let base = scratch_dir("held");
+        let elsewhere = scratch_dir("held-elsewhere");
+        // Two processes hold one file, twice each; one elsewhere is not the job's.
+        let script = format!(
+            "cd {}; exec 3>a 4>&3 5>{}/b 6<&0; rm a {}/b; head -c 3000000 /dev/zero >&3; \
+             head -c 3000000 /dev/zero >&5; cat <&6 & echo there; exec cat",
+            base.display(),
+            elsewhere.display(),
+            elsewhere.display(),
+        );
+        let mut holder = Command::new("/bin/sh");
+        holder.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = holder.spawn().unwrap();
+        holder.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        let (bytes, inodes) = deleted_open_files(&base);
+        assert!((3_000_000..4_000_000).contains(&bytes) && inodes.len() == 1, "{bytes}");
+        assert!(bytes_used(&base, u64::MAX, 200).unwrap() < 1 << 20);
+        assert!(!is_within(&base, 2 << 20) && is_within(&base, 4 << 20));
+        // Beside it one that has a name.
+        fs::write(base.join("c"), vec![1; 2 << 20]).unwrap();
+        assert!(!is_within(&base, 4 << 20) && is_within(&base, 6 << 20));
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        [base, elsewhere].iter().for_each(|path| fs::remove_dir_all(path).unwrap());
+    }
+}

@@ -1,0 +1,113 @@
+//! The socket of the thread that switches, before there is one: the shepherd's loop hears it.
+
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token, Waker};
+use score_proto::frame::Decoder;
+use score_proto::job_control::{Order, StopCondition};
+
+use super::super::inspection::ProcessInspector;
+use super::run_gate::RunGate;
+use crate::sys::process_stop;
+use crate::sys::realtime::{self, Inherit};
+
+/// Whoever hears orders to stop and to run.
+pub struct SwitchHandle {
+    /// None: the thread has it.
+    socket: Option<(UnixStream, Decoder)>,
+    run_gate: Arc<RunGate>,
+    inspector: ProcessInspector,
+}
+
+impl SwitchHandle {
+    /// `run`: as what the loop is woken that has asked for it by [`RunGate::wake_me`]; `order`: as
+    /// what it is told that [`SwitchHandle::hear`] has something to hear. `now`: this process loses the
+    /// right to be prompt, which it has taken, so that its thread has to be there at once.
+    ///
+    /// # Errors
+    /// As eventfd(2), epoll_ctl(2), pthread_create(3).
+    pub fn new(
+        socket: OwnedFd,
+        registry: &Registry,
+        (resumed_token, order_token): (Token, Token),
+        inspector: ProcessInspector,
+        start_now: bool,
+    ) -> io::Result<Self> {
+        process_stop::ignore_stops_of_children()?;
+        let run_gate = Arc::new(RunGate::new(Waker::new(registry, resumed_token)?));
+        let stream = UnixStream::from(socket);
+        let mut handle = Self { socket: None, run_gate, inspector };
+        if start_now {
+            super::start(
+                (stream, Decoder::default(), None),
+                &handle.run_gate,
+                handle.inspector.clone(),
+            )?;
+            return Ok(handle);
+        }
+        stream.set_nonblocking(true)?;
+        registry.register(&mut SourceFd(&stream.as_raw_fd()), order_token, Interest::READABLE)?;
+        handle.socket = Some((stream, Decoder::default()));
+        Ok(handle)
+    }
+
+    /// What thread and loop share.
+    pub fn run_gate(&self) -> Arc<RunGate> {
+        Arc::clone(&self.run_gate)
+    }
+
+    /// Takes what has been ordered, and starts the thread for all but leave to go on running.
+    ///
+    /// # Errors
+    /// What came is no order, or there is no thread to be had.
+    pub fn receive_orders(&mut self, registry: &Registry) -> io::Result<()> {
+        let mut bytes = [0; 512];
+        while let Some((stream, decoder)) = &mut self.socket {
+            match decoder.next().map_err(io::Error::other)? {
+                Some(Order::Run {
+                    idle_check_interval_us: pace_us,
+                    stop_condition: StopCondition::OnOrder | StopCondition::Unchanged,
+                    ..
+                }) => {
+                    self.run_gate.set_poll_interval(pace_us);
+                    continue;
+                }
+                Some(order) => return self.start_thread(Some(order), registry),
+                None => {}
+            }
+            match stream.read(&mut bytes) {
+                // The loop sees the end of its own socket, and ends all.
+                Ok(0) => return Ok(()),
+                Ok(count) => decoder.push(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the thread if there are processes to look at.
+    ///
+    /// # Errors
+    /// There is none to be had.
+    pub fn start_if_needed(&mut self, registry: &Registry) -> io::Result<()> {
+        match self.inspector.is_active() && !self.run_gate.poll_interval().is_zero() {
+            true => self.start_thread(None, registry),
+            false => Ok(()),
+        }
+    }
+
+    fn start_thread(&mut self, first_order: Option<Order>, registry: &Registry) -> io::Result<()> {
+        let Some((stream, decoder)) = self.socket.take() else { return Ok(()) };
+        registry.deregister(&mut SourceFd(&stream.as_raw_fd()))?;
+        stream.set_nonblocking(false)?;
+        // Where the system allows.
+        let _ = realtime::enter(Inherit::Realtime);
+        super::start((stream, decoder, first_order), &self.run_gate, self.inspector.clone())
+    }
+}

@@ -1,0 +1,142 @@
+//! When it is looked next whether all processes are idle: at once when somebody rings, but not
+//! sooner than a pace after the last look.
+
+use std::time::{Duration, Instant};
+
+use super::super::inspection::PollResult;
+
+/// From a look that found somebody else looking to the next.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_micros(200);
+/// Where there is nothing to look at.
+const NOTHING_TO_POLL_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct IdlePoll {
+    /// When it is looked next, whether anybody rings or not.
+    pub next_poll: Instant,
+    /// Somebody has rung since the last look.
+    pub notified: bool,
+    /// That all are idle is to be told also if it was before.
+    pub report_unchanged: bool,
+    /// No sooner than that.
+    not_before: Instant,
+    /// The last look found some idle.
+    was_idle: bool,
+}
+
+impl IdlePoll {
+    /// It is to be looked as soon as there is something.
+    pub fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            next_poll: now,
+            notified: false,
+            report_unchanged: false,
+            not_before: now,
+            was_idle: false,
+        }
+    }
+
+    /// Somebody has rung.
+    pub fn on_notify(&mut self) {
+        (self.notified, self.next_poll) = (true, self.next_poll.min(self.not_before));
+    }
+
+    /// It was looked, unless somebody else did just then.
+    pub fn on_polled(&mut self, now: Instant, poll_interval: Duration, result: Option<PollResult>) {
+        let Some(result) = result else {
+            self.next_poll = now + LOCK_RETRY_INTERVAL;
+            return;
+        };
+        (self.not_before, self.next_poll) =
+            (now + poll_interval, now + result.next_poll_in.unwrap_or(NOTHING_TO_POLL_INTERVAL));
+        (self.notified, self.report_unchanged, self.was_idle) = (false, false, result.any_idle);
+    }
+
+    /// The job goes on, or goes on at another pace. Whoever was idle may have something to do
+    /// since: it has the time to say so.
+    pub fn on_resume(
+        &mut self,
+        now: Instant,
+        poll_interval: Duration,
+        was_stopped: bool,
+        interval_changed: bool,
+    ) {
+        let earliest = now + poll_interval;
+        if was_stopped {
+            (self.not_before, self.report_unchanged) =
+                (earliest, self.report_unchanged || self.was_idle);
+            self.next_poll = if self.report_unchanged || self.notified {
+                earliest
+            } else {
+                self.next_poll.max(earliest)
+            };
+        }
+        if interval_changed {
+            (self.not_before, self.next_poll) =
+                (self.not_before.min(earliest), self.next_poll.min(earliest));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLL_INTERVAL: Duration = Duration::from_micros(1500);
+    const LONG_INTERVAL: Duration = Duration::from_secs(1);
+
+    fn polled(now: Instant, any_idle: bool) -> IdlePoll {
+        let mut idle_poll = IdlePoll::new();
+        idle_poll.on_polled(
+            now,
+            POLL_INTERVAL,
+            Some(PollResult { next_poll_in: Some(LONG_INTERVAL), any_idle }),
+        );
+        idle_poll
+    }
+
+    #[test]
+    fn a_notification_leads_to_a_poll_but_no_sooner_than_one_interval_after_the_last() {
+        let now = Instant::now();
+        let mut idle_poll = polled(now, false);
+        assert_eq!(idle_poll.next_poll, now + LONG_INTERVAL);
+        idle_poll.on_notify();
+        assert!(idle_poll.notified && idle_poll.next_poll == now + POLL_INTERVAL);
+        idle_poll.on_polled(now + POLL_INTERVAL, POLL_INTERVAL, None);
+        assert!(
+            idle_poll.notified && idle_poll.next_poll == now + POLL_INTERVAL + LOCK_RETRY_INTERVAL,
+            "somebody else looks"
+        );
+    }
+
+    #[test]
+    fn after_a_stop_only_idle_elements_are_polled_early_and_not_before_they_have_run() {
+        let (now, stop_time) = (Instant::now(), 20 * POLL_INTERVAL);
+        for idle in [false, true] {
+            let mut idle_poll = polled(now, idle);
+            idle_poll.on_resume(now + stop_time, POLL_INTERVAL, true, false);
+            let due = if idle { now + stop_time + POLL_INTERVAL } else { now + LONG_INTERVAL };
+            assert_eq!((idle_poll.next_poll, idle_poll.report_unchanged), (due, idle));
+        }
+        let mut idle_poll = polled(now, false);
+        idle_poll.on_resume(now + 2 * LONG_INTERVAL, POLL_INTERVAL, true, false);
+        assert_eq!(
+            idle_poll.next_poll,
+            now + 2 * LONG_INTERVAL + POLL_INTERVAL,
+            "it was due while it was stopped"
+        );
+    }
+
+    #[test]
+    fn a_changed_interval_takes_effect_at_once() {
+        let now = Instant::now();
+        let mut idle_poll = polled(now, true);
+        idle_poll.on_resume(now, POLL_INTERVAL / 2, false, true);
+        assert!(
+            idle_poll.next_poll == now + POLL_INTERVAL / 2 && !idle_poll.report_unchanged,
+            "it is only told what is new"
+        );
+    }
+}

@@ -1,0 +1,243 @@
+//! The thread that switches.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
+use nix::sys::time::TimeSpec;
+use score_proto::frame::{self, Decoder};
+use score_proto::job_control::{Order, Report, StopCondition};
+
+use super::super::inspection::ProcessInspector;
+use super::idle_poll::IdlePoll;
+use super::processes::{JobProcesses, StopProgress};
+use super::run_gate::RunGate;
+use crate::sys::process_stop::InterruptTimer;
+use crate::sys::realtime::{self, Inherit};
+
+/// A wait for children that takes longer is interrupted, to look at them in /proc, first after
+/// much less: who does not run stands still, too.
+const WAIT_INTERRUPT_INTERVALS: [Duration; 2] =
+    [Duration::from_micros(100), Duration::from_millis(2)];
+/// Pauses between looks at processes that are no children.
+const PROC_POLL_INTERVALS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+
+/// Hears orders, and carries them out, until nobody gives any: what has been heard already, the
+/// first one, and what comes.
+pub fn run(
+    received: (UnixStream, Decoder, Option<Order>),
+    run_gate: &RunGate,
+    inspector: ProcessInspector,
+) {
+    // Only who is it already may do this: what it starts is none.
+    if realtime::enter(Inherit::Normal).is_ok() {
+        realtime::pin_to_first_cpu();
+    }
+    // A thread without timer would wait for ever for a process in a debugger's hands.
+    let Ok(interrupt_timer) = InterruptTimer::new() else { return };
+    let (stream, decoder, first_order) = received;
+    let (processes, idle_poll) = (JobProcesses::new(), IdlePoll::new());
+    let mut switch_thread = SwitchThread {
+        stream,
+        decoder,
+        interrupt_timer,
+        processes,
+        inspector,
+        idle_poll,
+        slice_end: None,
+    };
+    // It ends with its socket: the shepherd's loop sees the end of its own, and ends all.
+    let _ = switch_thread.serve(first_order, run_gate);
+}
+
+struct SwitchThread {
+    stream: UnixStream,
+    decoder: Decoder,
+    interrupt_timer: InterruptTimer,
+    processes: JobProcesses,
+    inspector: ProcessInspector,
+    idle_poll: IdlePoll,
+    /// When the job is to be stopped without an order, and the number of that stop.
+    slice_end: Option<(Instant, u64)>,
+}
+
+/// What there is to do.
+enum SwitchEvent {
+    /// Somebody has ordered it.
+    OrderReceived(Order),
+    /// The job has had its time.
+    SliceExpired(u64),
+}
+
+impl SwitchThread {
+    fn serve(&mut self, first_order: Option<Order>, run_gate: &RunGate) -> io::Result<()> {
+        let mut first_event = first_order.map(SwitchEvent::OrderReceived);
+        loop {
+            let event = match first_event.take() {
+                Some(first_event) => first_event,
+                None => self.next_event(run_gate)?,
+            };
+            match event {
+                SwitchEvent::SliceExpired(switch_seq)
+                | SwitchEvent::OrderReceived(Order::Stop { switch_seq, .. }) => {
+                    self.slice_end = None;
+                    self.stop(switch_seq, run_gate)?;
+                }
+                SwitchEvent::OrderReceived(Order::Run {
+                    idle_check_interval_us: pace_us,
+                    stop_condition: StopCondition::Unchanged,
+                    ..
+                }) => {
+                    let previous = run_gate.poll_interval();
+                    run_gate.set_poll_interval(pace_us);
+                    self.idle_poll.on_resume(
+                        Instant::now(),
+                        run_gate.poll_interval(),
+                        false,
+                        run_gate.poll_interval() != previous,
+                    );
+                }
+                SwitchEvent::OrderReceived(Order::Run {
+                    idle_check_interval_us: pace_us,
+                    stop_condition: until,
+                    ..
+                }) => {
+                    self.set_slice_end(until);
+                    let (now, previous) = (Instant::now(), run_gate.poll_interval());
+                    let was_stopped = run_gate.mark_running(now, pace_us);
+                    if was_stopped {
+                        self.processes.resume();
+                    }
+                    run_gate.wake();
+                    self.idle_poll.on_resume(
+                        now,
+                        run_gate.poll_interval(),
+                        was_stopped,
+                        run_gate.poll_interval() != previous,
+                    );
+                }
+                SwitchEvent::OrderReceived(_) => {}
+            }
+        }
+    }
+
+    fn set_slice_end(&mut self, stop_condition: StopCondition) {
+        self.slice_end = match stop_condition {
+            StopCondition::After { run_us: us, switch_seq } => {
+                Some((Instant::now() + Duration::from_micros(us.into()), switch_seq))
+            }
+            // Turns are its daemon's business.
+            StopCondition::OnOrder | StopCondition::Unchanged | StopCondition::LocalRotation(_) => {
+                None
+            }
+        };
+    }
+
+    fn next_event(&mut self, run_gate: &RunGate) -> io::Result<SwitchEvent> {
+        let mut bytes = [0; 512];
+        loop {
+            if let Some(order) = self.decoder.next().map_err(io::Error::other)? {
+                return Ok(SwitchEvent::OrderReceived(order));
+            }
+            if let Some(switch_seq) = self.poll_until_due(run_gate)? {
+                return Ok(SwitchEvent::SliceExpired(switch_seq));
+            }
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.decoder.push(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Looks whether all processes are idle when somebody rings or it is time, at its pace at most,
+    /// until somebody gives an order, or the job has had its time: answers the number of the stop
+    /// that is due.
+    fn poll_until_due(&mut self, run_gate: &RunGate) -> io::Result<Option<u64>> {
+        loop {
+            let now = Instant::now();
+            if let Some((_, switch_seq)) = self.slice_end.filter(|(end, _)| *end <= now) {
+                return Ok(Some(switch_seq));
+            }
+            let poll_interval = run_gate.poll_interval();
+            let polls =
+                !poll_interval.is_zero() && !run_gate.is_stopped() && self.inspector.is_active();
+            let due = polls.then_some(self.idle_poll.next_poll);
+            let next = due.into_iter().chain(self.slice_end.map(|(end, _)| end)).min();
+            let left = next.map(|next| next.saturating_duration_since(now));
+            let sources =
+                [self.stream.as_fd(), self.inspector.wake_fd(), self.inspector.notify_fd()];
+            let mut poll_fds = sources.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            // Who rings without end is heard once.
+            let poll_fd_count = if polls && !self.idle_poll.notified { 3 } else { 2 };
+            match ppoll(&mut poll_fds[..poll_fd_count], left.map(TimeSpec::from), None) {
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(0) if due.is_none_or(|due| due > Instant::now()) => {}
+                Ok(0) => self.sample(run_gate)?,
+                Ok(_) if poll_fds[0].any() == Some(true) => return Ok(None),
+                Ok(_) if poll_fds[1].any() == Some(true) => {
+                    self.inspector.clear_wake();
+                    self.idle_poll.next_poll =
+                        self.idle_poll.next_poll.min(Instant::now() + poll_interval);
+                }
+                Ok(_) => self.idle_poll.on_notify(),
+            }
+        }
+    }
+
+    fn sample(&mut self, run_gate: &RunGate) -> io::Result<()> {
+        let (stream, mut send_result) = (&mut self.stream, Ok(()));
+        let (job_time, poll_interval) = (run_gate.job_time(), run_gate.poll_interval());
+        let result = self.inspector.sample(
+            job_time,
+            poll_interval,
+            self.idle_poll.report_unchanged,
+            |element, summary| {
+                let mut bytes = Vec::with_capacity(64);
+                // It fails for what is too long only.
+                let _ = frame::encode(&Report::IdleSummary { element, summary }, &mut bytes);
+                send_result = stream.write_all(&bytes);
+            },
+        );
+        self.idle_poll.on_polled(Instant::now(), poll_interval, result);
+        send_result
+    }
+
+    /// Stops all, and says so when they stand still; not if another order comes before.
+    fn stop(&mut self, switch_seq: u64, run_gate: &RunGate) -> io::Result<()> {
+        let is_first_stop = run_gate.mark_stopped(Instant::now());
+        self.processes.stop(is_first_stop);
+        self.interrupt_timer.start(WAIT_INTERRUPT_INTERVALS[0], WAIT_INTERRUPT_INTERVALS[1]);
+        let mut poll_delay = PROC_POLL_INTERVALS[0];
+        let all_stopped = loop {
+            match self.processes.wait_stopped() {
+                StopProgress::Complete => break true,
+                StopProgress::Pending if self.has_pending_order() => break false,
+                StopProgress::Pending if self.processes.needs_polling() => {
+                    sleep(poll_delay);
+                    poll_delay = (poll_delay * 2).min(PROC_POLL_INTERVALS[1]);
+                }
+                StopProgress::Pending => {}
+            }
+        };
+        self.interrupt_timer.stop();
+        if all_stopped {
+            let mut bytes = Vec::with_capacity(64);
+            frame::encode(&Report::Stopped { switch_seq }, &mut bytes).map_err(io::Error::other)?;
+            self.stream.write_all(&bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is a further order, or nobody to give one.
+    fn has_pending_order(&self) -> bool {
+        let mut poll_fds = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+        poll(&mut poll_fds, PollTimeout::ZERO).is_ok_and(|count| count > 0)
+    }
+}

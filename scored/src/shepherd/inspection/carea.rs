@@ -1,0 +1,299 @@
+//! The C-Areas of one parallel process on this host, as they are read (`proto/src/carea.rs`).
+//! Processes may write anything there: each word is taken once, and checked.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use score_proto::carea::{
+    AREA_BYTES, AREA_MAGIC, IDLE, THREAD_SLOTS, WaitingFor, area, area::slot,
+};
+use score_proto::idle_notify;
+
+use crate::sys::memfd::UntrustedMap;
+
+/// The areas of all processes, mapped.
+#[derive(Debug)]
+pub struct CAreas {
+    map: UntrustedMap,
+    process_count: u32,
+}
+
+/// The area of one process.
+#[derive(Debug, Clone, Copy)]
+pub struct CArea<'a> {
+    map: &'a UntrustedMap,
+    offset: usize,
+}
+
+/// What a thread says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadSlot {
+    /// The slot's number.
+    pub index: usize,
+    /// Its Linux thread id.
+    pub tid: u32,
+    /// It waits for something that only other processes can bring.
+    pub idle: bool,
+    /// What for.
+    pub waiting_for: WaitingFor,
+    /// Since when, by CLOCK_MONOTONIC.
+    pub since_ns: u64,
+}
+
+/// What counts as waiting: whatever else a thread does ends by itself, sooner or later.
+fn is_wait(waiting_for: WaitingFor) -> bool {
+    use WaitingFor::*;
+    matches!(waiting_for, Message | SendBuffer | Barrier | Select | Pmi)
+}
+
+impl CAreas {
+    /// Maps the areas of `count` processes.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn new(fd: BorrowedFd<'_>, process_count: u32) -> io::Result<Self> {
+        Ok(Self { map: UntrustedMap::new(fd, AREA_BYTES * process_count as usize)?, process_count })
+    }
+
+    /// How many there are.
+    pub fn process_count(&self) -> u32 {
+        self.process_count
+    }
+
+    /// That of the process of this number on this host.
+    pub fn area(&self, process: u32) -> Option<CArea<'_>> {
+        let offset = AREA_BYTES * process as usize;
+        (process < self.process_count).then_some(CArea { map: &self.map, offset })
+    }
+}
+
+impl CArea<'_> {
+    fn u32(&self, offset: usize) -> u32 {
+        self.map.u32(self.offset + offset)
+    }
+
+    fn u64(&self, offset: usize) -> u64 {
+        self.map.u64(self.offset + offset)
+    }
+
+    /// How often a thread became busy.
+    pub fn busy_transitions(&self) -> u64 {
+        // SYNC: busy-transition
+        self.u64(area::BUSY_TRANSITIONS)
+    }
+
+    /// Whether some thread is idle: the cheapest question, enough to know that none is.
+    pub fn may_be_idle(&self) -> bool {
+        self.u32(area::IDLE_THREADS) != 0
+    }
+
+    /// Whether all threads are idle that have ever said what they do, and there is one.
+    pub fn is_idle(&self) -> bool {
+        self.for_each_slot(|thread_slot| thread_slot.idle && is_wait(thread_slot.waiting_for))
+            .is_some_and(|count| count > 0)
+    }
+
+    /// Has the process ring at this change; only what is looked at from now on counts.
+    pub fn arm_notification(&self, change: u32) {
+        idle_notify::arm(self.map.word(self.offset + area::IDLE_NOTIFY), change);
+    }
+
+    /// The slot of a thread that works, and has not been idle after `before_ns`.
+    pub fn busy_slot(&self, before_ns: u64) -> Option<usize> {
+        let thread_slots = self.thread_slots().unwrap_or_default();
+        let was_busy =
+            |thread_slot: &&ThreadSlot| !thread_slot.idle && thread_slot.since_ns <= before_ns;
+        thread_slots.iter().find(was_busy).map(|thread_slot| thread_slot.index)
+    }
+
+    /// Whether a thread works in this slot.
+    pub fn is_slot_busy(&self, slot: usize) -> bool {
+        self.thread_slots()
+            .unwrap_or_default()
+            .iter()
+            .any(|thread_slot| thread_slot.index == slot && !thread_slot.idle)
+    }
+
+    /// Since when all of its threads are idle that have a slot.
+    pub fn idle_since(&self) -> u64 {
+        self.thread_slots()
+            .unwrap_or_default()
+            .iter()
+            .map(|thread_slot| thread_slot.since_ns)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// All threads that have a slot; nothing when that is not to be made out.
+    pub fn thread_slots(&self) -> Option<Vec<ThreadSlot>> {
+        let mut thread_slots = Vec::new();
+        self.for_each_slot(|thread_slot| {
+            thread_slots.push(thread_slot);
+            true
+        })?;
+        Some(thread_slots)
+    }
+
+    /// Calls of sc_barrier, and answers taken.
+    pub fn barriers(&self) -> (u64, u64) {
+        let called = self.u64(area::BARRIERS_CALLED);
+        (called, self.u64(area::BARRIERS_LEFT))
+    }
+
+    /// User monitors 0 and 1.
+    pub fn monitors(&self) -> [u8; 2] {
+        let [first, second, ..] = self.u32(area::USR0).to_le_bytes();
+        [first, second]
+    }
+
+    /// How many threads have a slot; nothing when one has none, or one is not as it is wanted, or
+    /// the area is none.
+    fn for_each_slot(&self, mut accepts: impl FnMut(ThreadSlot) -> bool) -> Option<u32> {
+        // SYNC: area-magic
+        let valid = self.u64(area::MAGIC) == AREA_MAGIC;
+        let used_slots = self.u32(area::SLOTS_USED) as usize;
+        if !valid || used_slots > THREAD_SLOTS || self.u32(area::OVERFLOW) > 0 {
+            return None;
+        }
+        let mut count = 0;
+        for index in 0..used_slots {
+            let base = area::SLOTS + index * area::SLOT_BYTES;
+            // SYNC: thread-slot
+            let tid = self.u32(base + slot::TID);
+            if tid == 0 {
+                continue;
+            }
+            // SYNC: thread-state
+            let idle = self.u32(base + slot::STATE) == IDLE;
+            let waiting_for = WaitingFor::from_code(self.u32(base + slot::WAITING_FOR));
+            let waiting_for = waiting_for.unwrap_or(WaitingFor::Nothing);
+            let since_ns = self.u64(base + slot::IDLE_SINCE_NS);
+            if !accepts(ThreadSlot { index, tid, idle, waiting_for, since_ns }) {
+                return None;
+            }
+            count += 1;
+        }
+        Some(count)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::sys::memfd::sealed;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    /// Areas of two processes, and who writes them.
+    pub struct CAreaFixture {
+        /// What is written.
+        pub areas: CAreas,
+        file: File,
+    }
+
+    impl CAreaFixture {
+        /// Two areas, valid and without threads.
+        pub fn new() -> Self {
+            Self::with_second_mapping().0
+        }
+
+        /// The same, mapped a second time for who looks.
+        pub fn with_second_mapping() -> (Self, CAreas) {
+            let fd = sealed(c"score-test", 2 * AREA_BYTES as u64).unwrap();
+            let [areas, second] = [(); 2].map(|()| CAreas::new(fd.as_fd(), 2).unwrap());
+            let fixture = Self { areas, file: fd.into() };
+            fixture.write_u64(0, area::MAGIC, AREA_MAGIC);
+            fixture.write_u64(1, area::MAGIC, AREA_MAGIC);
+            (fixture, second)
+        }
+
+        /// Writes a word of a process's area.
+        pub fn write_u64(&self, process: u64, offset: usize, value: u64) {
+            let position = process * AREA_BYTES as u64 + offset as u64;
+            self.file.write_all_at(&value.to_le_bytes(), position).unwrap();
+        }
+
+        /// The same.
+        pub fn write_u32(&self, process: u64, offset: usize, value: u32) {
+            let position = process * AREA_BYTES as u64 + offset as u64;
+            self.file.write_all_at(&value.to_le_bytes(), position).unwrap();
+        }
+
+        /// Reads one.
+        pub fn read_u32(&self, process: u32, offset: usize) -> u32 {
+            self.areas.area(process).unwrap().u32(offset)
+        }
+
+        /// Writes a thread's slot.
+        pub fn write_slot(
+            &self,
+            process: u64,
+            index: usize,
+            tid: u32,
+            state: u32,
+            waiting_for: u32,
+        ) {
+            let base = area::SLOTS + index * area::SLOT_BYTES;
+            self.write_u32(process, base + slot::TID, tid);
+            self.write_u32(process, base + slot::WAITING_FOR, waiting_for);
+            self.write_u32(process, base + slot::STATE, state);
+            self.write_u32(process, area::SLOTS_USED, index as u32 + 1);
+        }
+    }
+
+    #[test]
+    fn a_process_is_idle_when_all_of_its_threads_wait_for_others() {
+        let fixture = CAreaFixture::new();
+        let is_idle = || fixture.areas.area(1).unwrap().is_idle();
+        assert!(!is_idle(), "there is no thread");
+        fixture.write_slot(1, 0, 70, IDLE, WaitingFor::Message as u32);
+        assert!(is_idle());
+        fixture.write_slot(1, 1, 71, 0, 0);
+        assert!(!is_idle(), "the second one works");
+        fixture.write_slot(1, 1, 71, IDLE, WaitingFor::Barrier as u32);
+        assert!(is_idle());
+        for waiting_for in [WaitingFor::Nothing, WaitingFor::Sleep, WaitingFor::Flush] {
+            fixture.write_slot(1, 1, 71, IDLE, waiting_for as u32);
+            assert!(!is_idle(), "{waiting_for:?} ends by itself");
+        }
+        fixture.write_slot(1, 1, 0, 0, 0);
+        assert!(is_idle(), "the second one has ended");
+    }
+
+    #[test]
+    fn a_busy_slot_is_one_whose_thread_has_not_been_idle_recently() {
+        let fixture = CAreaFixture::new();
+        let area = fixture.areas.area(0).unwrap();
+        assert_eq!(area.busy_slot(u64::MAX), None, "there is no thread");
+        fixture.write_slot(0, 0, 70, IDLE, WaitingFor::Message as u32);
+        fixture.write_slot(0, 1, 71, 0, 0);
+        fixture.write_u64(0, area::SLOTS + area::SLOT_BYTES + slot::IDLE_SINCE_NS, 1000);
+        assert_eq!((area.busy_slot(999), area.busy_slot(1000)), (None, Some(1)));
+        assert!(area.is_slot_busy(1) && !area.is_slot_busy(0) && !area.is_slot_busy(2));
+        assert_eq!(area.idle_since(), 1000);
+        area.arm_notification(idle_notify::idle(1));
+        assert_eq!(area.u32(area::IDLE_NOTIFY), 2);
+    }
+
+    #[test]
+    fn an_invalid_area_counts_as_busy() {
+        let fixture = CAreaFixture::new();
+        fixture.write_slot(0, 0, 70, IDLE, 1);
+        let area = fixture.areas.area(0).unwrap();
+        assert!(area.is_idle());
+        for (offset, wrong, right) in [
+            (area::SLOTS_USED, THREAD_SLOTS as u32 + 1, 1),
+            (area::OVERFLOW, 1, 0),
+            (area::SLOTS + slot::STATE, 2, IDLE),
+            (area::SLOTS + slot::WAITING_FOR, 99, 1),
+        ] {
+            fixture.write_u32(0, offset, wrong);
+            assert!(!area.is_idle(), "{offset}: {wrong}");
+            fixture.write_u32(0, offset, right);
+        }
+        fixture.write_u64(0, area::MAGIC, 1);
+        assert!(!area.is_idle() && area.thread_slots().is_none());
+        assert!(fixture.areas.area(2).is_none());
+    }
+}

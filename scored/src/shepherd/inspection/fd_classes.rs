@@ -1,0 +1,381 @@
+//! What the descriptors of a process are, from the outside (proc(5)): whether only PM makes them
+//! readable.
+
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use super::proc_threads::read_proc_file;
+use super::thread_rules::ProcessFacts;
+use crate::shepherd::networks::AdapterOpens;
+use crate::sys::spawn::CONTROL_FD;
+
+/// Names of PM's doorbells (`pm/src/doorbell.rs`).
+const DOORBELL_PREFIX: &str = "@score-pm-";
+/// RDMA adapters.
+const UVERBS_PREFIX: &str = "/dev/infiniband/uverbs";
+/// epoll sets within epoll sets.
+const MAX_EPOLL_NESTING: usize = 4;
+
+/// What a descriptor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FdKind {
+    Socket(u64),
+    Epoll,
+    EventFd,
+    /// An open RDMA adapter.
+    Adapter,
+    /// What happens to one, or comes by it.
+    AdapterEvents,
+    /// Changes of memory that is registered with one.
+    MemoryEvents,
+    /// Another one that has no file: timers, signals, io_uring…
+    Anonymous,
+    Pipe,
+    File,
+}
+
+fn parse_link(link: &str) -> FdKind {
+    let number = |rest: &str| rest.strip_suffix(']').and_then(|number| number.parse().ok());
+    if let Some(inode) = link.strip_prefix("socket:[").and_then(number) {
+        return FdKind::Socket(inode);
+    }
+    match link {
+        "anon_inode:[eventpoll]" => FdKind::Epoll,
+        "anon_inode:[eventfd]" => FdKind::EventFd,
+        "anon_inode:[infinibandevent]" => FdKind::AdapterEvents,
+        "anon_inode:[userfaultfd]" => FdKind::MemoryEvents,
+        _ if link.starts_with(UVERBS_PREFIX) => FdKind::Adapter,
+        _ if link.starts_with("anon_inode:") => FdKind::Anonymous,
+        _ if link.starts_with("pipe:[") => FdKind::Pipe,
+        _ => FdKind::File,
+    }
+}
+
+fn fd_kind(pid: i32, fd: i32) -> Option<FdKind> {
+    let link = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    Some(parse_link(link.to_str()?))
+}
+
+/// The descriptors in an epoll set.
+fn epoll_targets(fdinfo: &str) -> Option<Vec<i32>> {
+    let lines = fdinfo.lines().filter_map(|line| line.strip_prefix("tfd:"));
+    lines.map(|line| line.split_ascii_whitespace().next()?.parse().ok()).collect()
+}
+
+/// A socket that is of PM, or may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SocketDirection {
+    /// What comes there is counted.
+    Receive(u64),
+    /// What it is for is sending: nobody can send to it but a peer of its own choice.
+    SendOnly(u64),
+}
+
+/// Those among the Unix sockets of a network namespace (`/proc/net/unix`): doorbells by their
+/// name, and what rings them, which has neither name nor peer.
+fn parse_unix_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
+    list.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let inode = words.get(6)?.parse().ok()?;
+        match words[..] {
+            [_, _, _, _, _, _, _, name] if name.starts_with(DOORBELL_PREFIX) => {
+                Some(SocketDirection::Receive(inode))
+            }
+            [_, _, _, _, "0002", "01", _] => Some(SocketDirection::SendOnly(inode)),
+            _ => None,
+        }
+    })
+}
+
+/// Those among the UDP sockets (`/proc/net/udp`): PM sends by connected ones.
+fn parse_udp_sockets(list: &str) -> impl Iterator<Item = SocketDirection> {
+    list.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let is_connected = words.nth(3)? == "01";
+        let inode = words.nth(5)?.parse().ok()?;
+        is_connected.then_some(SocketDirection::SendOnly(inode))
+    })
+}
+
+/// The sockets of PM that processes of this host may have, by inode. A list is read when it is
+/// asked for: the kernel takes long for that of UDP, and most jobs have none.
+#[derive(Debug, Default)]
+pub struct PmSockets {
+    unix: OnceCell<PmSocketMap>,
+    /// Wires that this process has, too.
+    shepherd_sockets: OnceCell<HashSet<u64>>,
+    udp: OnceCell<PmSocketMap>,
+}
+
+#[derive(Debug, Default)]
+struct PmSocketMap {
+    incoming: HashSet<u64>,
+    outgoing: HashSet<u64>,
+}
+
+impl FromIterator<SocketDirection> for PmSocketMap {
+    fn from_iter<I: IntoIterator<Item = SocketDirection>>(sockets: I) -> Self {
+        let mut found = Self::default();
+        for socket in sockets {
+            match socket {
+                SocketDirection::Receive(inode) => found.incoming.insert(inode),
+                SocketDirection::SendOnly(inode) => found.outgoing.insert(inode),
+            };
+        }
+        found
+    }
+}
+
+impl PmSockets {
+    fn unix(&self) -> &PmSocketMap {
+        let read = || read_proc_file("/proc/self/net/unix").unwrap_or_default();
+        self.unix.get_or_init(|| parse_unix_sockets(&read()).collect())
+    }
+
+    fn shepherd_sockets(&self) -> &HashSet<u64> {
+        let pid = std::process::id() as i32;
+        let inode = |fd| match fd_kind(pid, fd) {
+            Some(FdKind::Socket(inode)) => Some(inode),
+            _ => None,
+        };
+        let find = || open_fds(pid).into_iter().flatten().filter_map(inode).collect();
+        self.shepherd_sockets.get_or_init(find)
+    }
+
+    fn udp(&self) -> &PmSocketMap {
+        let read = |name| read_proc_file(&format!("/proc/self/net/{name}")).unwrap_or_default();
+        let lists = || ["udp", "udp6"].map(read);
+        self.udp.get_or_init(|| lists().iter().flat_map(|list| parse_udp_sockets(list)).collect())
+    }
+
+    /// Whether PM receives by it.
+    fn is_receive_socket(&self, inode: u64) -> bool {
+        self.unix().incoming.contains(&inode) || self.shepherd_sockets().contains(&inode)
+    }
+
+    /// Whether PM receives or sends by it.
+    fn is_pm_socket(&self, inode: u64) -> bool {
+        let sends = |socket_map: &PmSocketMap| socket_map.outgoing.contains(&inode);
+        self.is_receive_socket(inode) || sends(self.unix()) || sends(self.udp())
+    }
+}
+
+fn open_fds(pid: i32) -> Option<Vec<i32>> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    entries.map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// A process of the job.
+pub struct LiveProcess<'a> {
+    pid: i32,
+    sockets: &'a PmSockets,
+    tids: HashSet<u32>,
+    adapters: AdapterOpens,
+}
+
+impl<'a> LiveProcess<'a> {
+    /// The process `pid`, which has these threads.
+    pub fn new(
+        pid: i32,
+        sockets: &'a PmSockets,
+        tids: HashSet<u32>,
+        adapters: AdapterOpens,
+    ) -> Self {
+        Self { pid, sockets, tids, adapters }
+    }
+
+    fn is_pm_only(&self, fd: i32, depth: usize) -> bool {
+        match fd_kind(self.pid, fd) {
+            Some(FdKind::Socket(inode)) => self.sockets.is_receive_socket(inode),
+            // PM over ethernet rings by one, in the set that pmGetFd gives out.
+            Some(FdKind::EventFd) => depth > 0,
+            Some(FdKind::Epoll) if depth < MAX_EPOLL_NESTING => {
+                let info = read_proc_file(&format!("/proc/{}/fdinfo/{fd}", self.pid));
+                let targets = info.ok().and_then(|info| epoll_targets(&info));
+                let targets = targets.filter(|inside| !inside.is_empty());
+                targets.is_some_and(|fds| fds.iter().all(|fd| self.is_pm_only(*fd, depth + 1)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it might ask for what comes from outside without sleeping for it: nobody can see
+    /// what a program polls.
+    pub fn may_poll_foreign_fds(&self) -> bool {
+        let Some(fds) = open_fds(self.pid) else { return true };
+        let kinds: Vec<_> = fds.into_iter().map(|fd| (fd, fd_kind(self.pid, fd))).collect();
+        self.has_other_adapters(&kinds)
+            || kinds.into_iter().any(|(fd, kind)| match kind {
+                Some(FdKind::Socket(inode)) => {
+                    !self.is_control(fd) && !self.sockets.is_pm_socket(inode)
+                }
+                Some(FdKind::Pipe) => fd > 2 || (fd == 0 && self.is_nonblocking(fd)),
+                Some(FdKind::File) => fd == 0 && self.is_nonblocking(fd),
+                Some(FdKind::Anonymous) => true,
+                Some(FdKind::Epoll | FdKind::EventFd) => false,
+                // Those of PM: counted above.
+                Some(FdKind::Adapter | FdKind::AdapterEvents | FdKind::MemoryEvents) => false,
+                // It was that of the directory itself, or has just been closed.
+                None => false,
+            })
+    }
+
+    /// Whether it uses RDMA, or watches memory, beside PM: which has for each adapter that it opens
+    /// two descriptors of what happens there, librdmacm one, and one for all registered memory.
+    fn has_other_adapters(&self, kinds: &[(i32, Option<FdKind>)]) -> bool {
+        let count = |wanted: &FdKind| {
+            kinds.iter().filter(|(_, kind)| kind.as_ref() == Some(wanted)).count()
+        };
+        let AdapterOpens { verbs, rdmacm } = self.adapters;
+        count(&FdKind::Adapter) > verbs + rdmacm
+            || count(&FdKind::AdapterEvents) > 2 * verbs + rdmacm
+            || count(&FdKind::MemoryEvents) > verbs.min(1)
+    }
+
+    fn is_nonblocking(&self, fd: i32) -> bool {
+        let info = read_proc_file(&format!("/proc/{}/fdinfo/{fd}", self.pid));
+        let flags = info.ok().and_then(|info| {
+            let line = info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim();
+            i32::from_str_radix(line, 8).ok()
+        });
+        flags.is_none_or(|flags| flags & libc::O_NONBLOCK != 0)
+    }
+
+    /// Whether the kernel may ring an eventfd of its own accord: requests to files under way.
+    pub fn has_async_io(&self) -> bool {
+        let maps = read_proc_file(&format!("/proc/{}/maps", self.pid));
+        maps.map_or(true, |maps| maps.contains("[aio]") || maps.contains("anon_inode:[io_uring]"))
+    }
+}
+
+impl ProcessFacts for LiveProcess<'_> {
+    fn is_woken_by_pm_only(&self, fd: i32) -> bool {
+        self.is_pm_only(fd, 0)
+    }
+
+    fn is_pm_send(&self, fd: i32) -> bool {
+        matches!(fd_kind(self.pid, fd), Some(FdKind::Socket(inode)) if self.sockets.is_pm_socket(inode))
+    }
+
+    fn is_control(&self, fd: i32) -> bool {
+        fd == CONTROL_FD && matches!(fd_kind(self.pid, fd), Some(FdKind::Socket(_)))
+    }
+
+    fn has_thread(&self, tid: u32) -> bool {
+        self.tids.contains(&tid)
+    }
+
+    fn read_memory(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        let memory = File::open(format!("/proc/{}/mem", self.pid)).ok()?;
+        let mut buffer = vec![0; len];
+        memory.read_exact_at(&mut buffer, address).ok()?;
+        Some(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+    use nix::sys::eventfd::EventFd;
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+    const NONE: AdapterOpens = AdapterOpens { verbs: 0, rdmacm: 0 };
+
+    #[test]
+    fn the_kind_of_a_descriptor_follows_from_its_link() {
+        assert_eq!(parse_link("socket:[4711]"), FdKind::Socket(4711));
+        assert_eq!(parse_link("anon_inode:[eventpoll]"), FdKind::Epoll);
+        assert_eq!(parse_link("anon_inode:[eventfd]"), FdKind::EventFd);
+        assert_eq!(parse_link("anon_inode:[timerfd]"), FdKind::Anonymous);
+        assert_eq!(parse_link("anon_inode:[infinibandevent]"), FdKind::AdapterEvents);
+        assert_eq!(parse_link("/dev/infiniband/uverbs0"), FdKind::Adapter);
+        assert_eq!(parse_link("pipe:[1]"), FdKind::Pipe);
+        assert_eq!(parse_link("/dev/null"), FdKind::File);
+    }
+
+    #[test]
+    fn doorbells_are_found_by_their_name_and_their_senders_by_having_none() {
+        let list = "Num RefCount Protocol Flags Type St Inode Path\n\
+                    0: 00000002 00000000 00000000 0002 01 12 @score-pm-00ff-3\n\
+                    0: 00000002 00000000 00000000 0002 01 13 /run/score-pm-1\n\
+                    0: 00000002 00000000 00000000 0002 01 14\n\
+                    0: 00000003 00000000 00000000 0002 03 15\n\
+                    0: 00000003 00000000 00000000 0001 01 16\n";
+        assert_eq!(
+            parse_unix_sockets(list).collect::<Vec<_>>(),
+            [SocketDirection::Receive(12), SocketDirection::SendOnly(14)]
+        );
+        let list = "sl local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt\n\
+                    1: 0100007F:E1C2 0100007F:0009 01 0:0 00:0 0 0 0 17 2 0 0\n\
+                    2: 00000000:0035 00000000:0000 07 0:0 00:0 0 0 0 18 2 0 0\n";
+        assert_eq!(parse_udp_sockets(list).collect::<Vec<_>>(), [SocketDirection::SendOnly(17)]);
+    }
+
+    #[test]
+    fn an_epoll_set_is_woken_by_pm_only_if_everything_in_it_is() {
+        let name = format!("score-pm-test-{}", std::process::id());
+        let doorbell_address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
+        let doorbell = UnixDatagram::bind_addr(&doorbell_address).unwrap();
+        // This process is the shepherd, too, so that all of its sockets would be wires.
+        let sockets =
+            PmSockets { shepherd_sockets: OnceCell::from(HashSet::new()), ..PmSockets::default() };
+        let live = LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE);
+        let (other_socket, _peer) = UnixDatagram::pair().unwrap();
+        assert!(
+            live.is_woken_by_pm_only(doorbell.as_raw_fd())
+                && !live.is_woken_by_pm_only(other_socket.as_raw_fd())
+        );
+        let epoll = Epoll::new(EpollCreateFlags::empty()).unwrap();
+        let epoll_fd = epoll.0.as_raw_fd();
+        let add = |fd| epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
+        assert!(!live.is_woken_by_pm_only(epoll_fd), "nothing is in it");
+        let event = EventFd::new().unwrap();
+        add(doorbell.as_fd());
+        add(event.as_fd());
+        assert!(
+            live.is_woken_by_pm_only(epoll_fd)
+                && !live.is_woken_by_pm_only(event.as_fd().as_raw_fd())
+        );
+        add(other_socket.as_fd());
+        assert!(!live.is_woken_by_pm_only(epoll_fd));
+        assert!(!live.is_woken_by_pm_only(9999));
+    }
+
+    #[test]
+    fn adapters_beyond_those_opened_by_pm_are_detected() {
+        let sockets = PmSockets::default();
+        let has_others = |(verbs, rdmacm), kinds: &[FdKind]| {
+            let live =
+                LiveProcess::new(1, &sockets, HashSet::new(), AdapterOpens { verbs, rdmacm });
+            let kinds: Vec<_> = kinds.iter().map(|kind| (5, Some(*kind))).collect();
+            live.has_other_adapters(&kinds)
+        };
+        let pm_fds =
+            [FdKind::Adapter, FdKind::AdapterEvents, FdKind::AdapterEvents, FdKind::MemoryEvents];
+        assert!(!has_others((1, 0), &pm_fds) && !has_others((0, 0), &[FdKind::EventFd]));
+        // The own one and another, which had the address that was tried first.
+        let rdmacm_fds = [FdKind::Adapter, FdKind::AdapterEvents].repeat(2);
+        let iwarp_fds = [&pm_fds[..], &rdmacm_fds].concat();
+        assert!(!has_others((1, 2), &iwarp_fds) && has_others((1, 1), &iwarp_fds));
+        for other in [FdKind::Adapter, FdKind::AdapterEvents, FdKind::MemoryEvents] {
+            assert!(has_others((1, 0), &[&pm_fds[..], &[other]].concat()));
+            assert!(has_others((1, 2), &[&iwarp_fds[..], &[other]].concat()));
+        }
+        assert!(has_others((0, 0), &pm_fds[..1]));
+    }
+
+    #[test]
+    fn mapped_memory_is_read_and_unmapped_memory_is_not() {
+        let text = *b"what is waited for";
+        let sockets = PmSockets::default();
+        let live = LiveProcess::new(std::process::id() as i32, &sockets, HashSet::new(), NONE);
+        let address = text.as_ptr() as u64;
+        assert_eq!(live.read_memory(address, text.len()).as_deref(), Some(&text[..]));
+        assert_eq!(live.read_memory(8, 8), None);
+    }
+}

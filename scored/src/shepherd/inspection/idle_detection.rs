@@ -1,0 +1,144 @@
+//! Whether all processes of an element are idle, and who is to ring when that changes.
+//!
+//! As long as one thread works nothing else matters: it is asked to ring when it becomes idle, and
+//! nobody else is looked at. When all are idle, all are asked to ring. Both only for what has stood
+//! for a while ([`super::poll_backoff`]): who goes to and fro would ring all the time.
+
+use std::time::Duration;
+
+use score_proto::idle_notify;
+use score_proto::observation::IdleSummary;
+
+use super::ObservedElement;
+use super::poll_backoff::{self, NotifySource};
+
+/// Looks until somebody is asked and nothing has changed meanwhile; then it has to be looked again.
+const MAX_ARM_ATTEMPTS: usize = 4;
+const BUSY: IdleSummary = IdleSummary { idle: false, ..IdleSummary::EMPTY };
+
+/// Whom a wish stands in the C-Area of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Armed {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// This process.
+    One(u32),
+    /// All of them.
+    All,
+}
+
+/// What a look has found.
+enum IdleCheck {
+    /// All are idle. Since when the last is.
+    AllIdle(IdleSummary, u64),
+    /// The thread in this slot of this process works, and has for a while.
+    ThreadBusy(u32, usize),
+    /// Somebody is not idle.
+    SomeBusy,
+}
+
+impl ObservedElement {
+    /// Looks, and asks somebody to ring if that is to be had.
+    pub(super) fn poll_idle(
+        &mut self,
+        job_time_ns: u64,
+        poll_interval: Duration,
+    ) -> (IdleSummary, NotifySource) {
+        let settle_ns =
+            u64::try_from(poll_backoff::settle_time(poll_interval).as_nanos()).unwrap_or(u64::MAX);
+        let settled_before_ns = job_time_ns.saturating_sub(settle_ns);
+        let mut all_armed = false;
+        for _ in 0..MAX_ARM_ATTEMPTS {
+            match self.check_idle(settled_before_ns) {
+                IdleCheck::AllIdle(summary, _) if all_armed => {
+                    return (summary, NotifySource::AllProcesses);
+                }
+                IdleCheck::AllIdle(_, since_ns) if since_ns <= settled_before_ns => {
+                    self.arm(Armed::All, idle_notify::ON_BUSY);
+                    all_armed = true;
+                }
+                IdleCheck::AllIdle(summary, _) => {
+                    self.arm(Armed::Nobody, idle_notify::NONE);
+                    return (summary, NotifySource::Nobody);
+                }
+                IdleCheck::ThreadBusy(index, slot) => {
+                    self.arm(Armed::One(index), idle_notify::idle(slot));
+                    all_armed = false;
+                    if self.careas.area(index).is_some_and(|area| area.is_slot_busy(slot)) {
+                        return (BUSY, NotifySource::BusyThread);
+                    }
+                }
+                IdleCheck::SomeBusy => break,
+            }
+        }
+        self.arm(Armed::Nobody, idle_notify::NONE);
+        (BUSY, NotifySource::Nobody)
+    }
+
+    /// One look at all, or at as many as it takes to find one that works. All are idle only if
+    /// there was an instant at which they were: none has been busy between its look and the last.
+    fn check_idle(&self, settled_before_ns: u64) -> IdleCheck {
+        let (mut summary, mut since_ns, mut some_busy) = (IdleSummary::EMPTY, 0, false);
+        let mut busy_transitions = 0u64;
+        for index in 0..self.careas.process_count() {
+            let has_exited =
+                self.processes.get(index as usize).is_some_and(|process| process.has_exited);
+            let Some(area) = self.careas.area(index) else { return IdleCheck::SomeBusy };
+            let may_be_idle = has_exited || area.may_be_idle();
+            let mut sample = if may_be_idle { self.claim(index) } else { Default::default() };
+            if !sample.idle {
+                match area.busy_slot(settled_before_ns) {
+                    Some(slot) => return IdleCheck::ThreadBusy(index, slot),
+                    None => some_busy = true,
+                }
+            } else if !some_busy {
+                busy_transitions = busy_transitions.wrapping_add(sample.turns);
+                self.add_counters(index, &mut sample);
+                let (idle, sent, received) = (true, sample.sent, sample.received);
+                summary = summary.combine(IdleSummary {
+                    idle,
+                    sent,
+                    received,
+                    outstanding_rma: sample.remote_in_flight,
+                });
+                since_ns = if has_exited { since_ns } else { since_ns.max(area.idle_since()) };
+            }
+        }
+        if some_busy || self.busy_transitions() != busy_transitions {
+            IdleCheck::SomeBusy
+        } else {
+            IdleCheck::AllIdle(summary, since_ns)
+        }
+    }
+
+    /// How often anybody became busy.
+    fn busy_transitions(&self) -> u64 {
+        (0..self.careas.process_count())
+            .fold(0, |sum, index| sum.wrapping_add(self.claim(index).turns))
+    }
+
+    /// Takes the last wish back, and makes this one.
+    fn arm(&mut self, target: Armed, change: u32) {
+        if self.armed != target {
+            self.arm_notification(idle_notify::NONE);
+        }
+        self.armed = target;
+        self.arm_notification(change);
+    }
+
+    fn arm_notification(&self, change: u32) {
+        let processes = match self.armed {
+            Armed::Nobody => 0..0,
+            Armed::One(index) => index..index + 1,
+            Armed::All => 0..self.careas.process_count(),
+        };
+        processes
+            .filter_map(|index| self.careas.area(index))
+            .for_each(|area| area.arm_notification(change));
+    }
+}
+
+#[cfg(test)]
+#[path = "idle_detection_tests.rs"]
+mod tests;

@@ -1,0 +1,431 @@
+//! What is seen of the job's processes from outside, without stopping them: whether they are idle,
+//! what they have counted, what they wait for (docs/time-sharing.md, "Deadlock").
+//!
+//! | file | what |
+//! |---|---|
+//! | `areas.rs` | C-Areas as they are read |
+//! | `bell.rs` | where processes ring when their state changes |
+//! | `listen.rs` | whether all are idle, and who is asked to ring |
+//! | `pause.rs` | when it is looked next if nobody rings |
+//! | `tasks.rs` | threads, as the kernel sees them |
+//! | `descriptors.rs` | whether a descriptor is PM's |
+//! | `stands.rs` | the rules: where a thread stands that waits |
+//! | `look.rs` | a look at the threads of a process |
+//!
+//! A process is idle when all of its threads have set idle, or are in sc_barrier, *and* SCore has
+//! no answer for it under way. libscore counts calls of sc_barrier before the thread is idle, and
+//! answers that were taken after it is busy again; the shepherd counts calls it has heard of, and
+//! answers it has given. A call that is not heard yet may be the last that all others wait for; an
+//! answer that is not taken is about to wake somebody. Idle is only who has neither. The master
+//! knows of all calls that were heard before a look, since reports keep their order, and has
+//! ordered the answers before the look, if there were any.
+//!
+//! A process that has ended is idle, and its end a change like a return to work. What it has sent
+//! stays in the sums; what was sent to it counts as received (docs/ARCHITECTURE.md, "Exit").
+
+mod carea;
+mod fd_classes;
+mod idle_detection;
+mod notify_socket;
+mod poll_backoff;
+mod proc_threads;
+mod thread_rules;
+mod thread_scan;
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use score_proto::observation::{ActivitySample, IdleSummary, WaitState};
+
+use super::networks::{AdapterOpens, MessageCounters};
+use crate::deadlock::{LastRound, ProcessSnapshot};
+use carea::{CAreas, ThreadSlot};
+use fd_classes::PmSockets;
+use idle_detection::Armed;
+use notify_socket::NotifySocket;
+use poll_backoff::PollBackoff;
+use thread_scan::ScanDepth;
+
+/// All that is watched of a job on this host. The loop says what there is and looks when the master
+/// asks; the thread that switches looks at its pace whether all are idle, since it is in time among
+/// busy processes.
+#[derive(Clone)]
+pub struct ProcessInspector(Arc<Shared>);
+
+struct Shared {
+    inner: Mutex<Inner>,
+    /// There is something to look at.
+    is_active: AtomicBool,
+    /// Readable when that has become so, or processes have ended.
+    wake_event: EventFd,
+    notify_socket: NotifySocket,
+}
+
+#[derive(Default)]
+struct Inner {
+    elements: BTreeMap<u32, ObservedElement>,
+    /// The user wants nothing to be concluded (`noidle`).
+    is_disabled: bool,
+}
+
+/// A parallel process.
+struct ObservedElement {
+    /// This host's first node.
+    first_node: u32,
+    careas: CAreas,
+    message_counters: MessageCounters,
+    processes: Vec<ObservedProcess>,
+    round_history: LastRound,
+    last_reported: Option<IdleSummary>,
+    armed: Armed,
+    backoff: PollBackoff,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct ObservedProcess {
+    pid: i32,
+    has_exited: bool,
+    /// Calls of sc_barrier that were heard, and answers that were given.
+    barrier_counts: (u64, u64),
+}
+
+/// What [`ProcessInspector::sample`] has found.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PollResult {
+    /// After that it is to be looked again, also if nobody rings.
+    pub next_poll_in: Option<Duration>,
+    /// All processes of some element are idle.
+    pub any_idle: bool,
+}
+
+/// What is to be watched: the processes of one element on this host, which have all attached.
+pub struct InspectedElement<'a> {
+    /// This host's first node.
+    pub first_node: u32,
+    /// Their C-Areas.
+    pub areas_fd: BorrowedFd<'a>,
+    /// What counts their messages.
+    pub message_counters: MessageCounters,
+    /// Process ids, by node; 0 for one that has ended.
+    pub pids: Vec<i32>,
+}
+
+impl ProcessInspector {
+    /// Sees nothing yet.
+    ///
+    /// # Errors
+    /// As eventfd(2), socket(2).
+    pub fn new() -> io::Result<Self> {
+        let wake_event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let is_active = AtomicBool::new(false);
+        let notify_socket = NotifySocket::new()?;
+        Ok(Self(Arc::new(Shared { inner: Mutex::default(), is_active, wake_event, notify_socket })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Concludes nothing from what it sees from now on.
+    pub fn disable(&self) {
+        self.lock().is_disabled = true;
+    }
+
+    /// The parallel processes of a stage have ended. Nothing is told of them after this.
+    pub fn clear(&self) {
+        self.lock().elements.clear();
+        self.0.is_active.store(false, Ordering::SeqCst);
+    }
+
+    /// Begins to watch a parallel process.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn add_element(
+        &self,
+        element_index: u32,
+        subject: InspectedElement<'_>,
+    ) -> Result<(), String> {
+        let process_count = subject.pids.len() as u32;
+        let careas = CAreas::new(subject.areas_fd, process_count)
+            .map_err(|error| format!("the C-Area cannot be mapped: {error}"))?;
+        let process =
+            |pid| ObservedProcess { pid, has_exited: pid == 0, ..ObservedProcess::default() };
+        let element = ObservedElement {
+            first_node: subject.first_node,
+            careas,
+            message_counters: subject.message_counters,
+            processes: subject.pids.into_iter().map(process).collect(),
+            round_history: LastRound::default(),
+            last_reported: None,
+            armed: Armed::default(),
+            backoff: PollBackoff::default(),
+        };
+        let mut inner = self.lock();
+        inner.elements.insert(element_index, element);
+        if !inner.is_disabled {
+            self.0.is_active.store(true, Ordering::SeqCst);
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// How many calls of sc_barrier of a process were heard, and how many answers are given to it:
+    /// said before they are sent.
+    pub fn set_barrier_counts(&self, element: u32, node: u32, counts: (u64, u64)) {
+        if let Some(process) = self.lock().process(element, node) {
+            process.barrier_counts = counts;
+        }
+    }
+
+    /// A process has ended, and its networks know.
+    pub fn on_process_exit(&self, element: u32, node: u32) {
+        if let Some(process) = self.lock().process(element, node) {
+            process.has_exited = true;
+        }
+        self.reset_backoff();
+    }
+
+    /// What processes have counted may change though none of them does anything: others have ended.
+    pub fn reset_backoff(&self) {
+        self.lock()
+            .elements
+            .values_mut()
+            .for_each(|element| element.backoff = PollBackoff::default());
+        if self.is_active() {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        // Only a full counter fails, and that is readable as well.
+        let _ = self.0.wake_event.write(1);
+    }
+
+    /// Whether there is something for [`ProcessInspector::sample`].
+    pub fn is_active(&self) -> bool {
+        self.0.is_active.load(Ordering::SeqCst)
+    }
+
+    /// Readable when it has to be looked soon, until [`ProcessInspector::clear_wake`].
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.0.wake_event.as_fd()
+    }
+
+    /// See [`ProcessInspector::wake_fd`].
+    pub fn clear_wake(&self) {
+        let _ = self.0.wake_event.read();
+    }
+
+    /// The abstract name of the socket where processes ring.
+    pub fn notify_name(&self) -> &[u8] {
+        self.0.notify_socket.name()
+    }
+
+    /// Readable when something is to be looked at, until the next [`ProcessInspector::sample`].
+    pub fn notify_fd(&self) -> BorrowedFd<'_> {
+        self.0.notify_socket.fd()
+    }
+
+    /// Looks whether all processes of an element are idle, and tells what has changed, before any
+    /// [`ProcessInspector::clear`] that comes later; `again`: also what has not, if they are. `now`: the job's
+    /// time. Nothing when somebody else is looking, who is not waited for.
+    pub fn sample(
+        &self,
+        job_time: Duration,
+        poll_interval: Duration,
+        report_unchanged: bool,
+        mut report: impl FnMut(u32, IdleSummary),
+    ) -> Option<PollResult> {
+        let mut inner = match self.0.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        // Who rings from now on is looked at again.
+        self.0.notify_socket.drain();
+        let job_time_ns = u64::try_from(job_time.as_nanos()).unwrap_or(u64::MAX);
+        let mut result = PollResult::default();
+        for (element_index, element) in &mut inner.elements {
+            let (summary, source) = element.poll_idle(job_time_ns, poll_interval);
+            let changed = element.last_reported != Some(summary);
+            if changed || (report_unchanged && summary.idle) {
+                element.last_reported = Some(summary);
+                report(*element_index, summary);
+            }
+            let delay = element.backoff.next(source, changed, poll_interval);
+            result.next_poll_in = Some(result.next_poll_in.map_or(delay, |next| next.min(delay)));
+            result.any_idle |= summary.idle;
+        }
+        Some(result)
+    }
+
+    /// Looks at all processes of an element for a verdict.
+    pub fn sample_round(&self, element: u32, round: u64, stopped: bool) -> ActivitySample {
+        let nothing = ActivitySample { idle: false, ..ActivitySample::EMPTY };
+        let (mut samples, claims) = {
+            let inner = self.lock();
+            let Some(inspected) = inner.elements.get(&element) else { return nothing };
+            let samples: Vec<ProcessSnapshot> =
+                (0..inspected.careas.process_count()).map(|index| inspected.claim(index)).collect();
+            let all_idle = samples.iter().all(|sample| sample.idle);
+            // The first round is a question; from the second on each thread has to prove it.
+            let depth = match (stopped, inspected.round_history.has_thread_states(round)) {
+                (true, _) => ScanDepth::Confirm,
+                (false, true) => ScanDepth::Recheck,
+                (false, false) => ScanDepth::Suspect,
+            };
+            let do_scan = all_idle && (stopped || inspected.round_history.follows(round));
+            (samples, do_scan.then(|| (depth, inspected.claims())))
+        };
+        // Not under the lock: it takes a while.
+        if let Some((depth, claims)) = claims {
+            verify_claims(&claims, &mut samples, depth);
+        }
+        let mut inner = self.lock();
+        let Some(inspected) = inner.elements.get_mut(&element) else { return nothing };
+        (0..).zip(&mut samples).for_each(|(index, sample)| inspected.add_counters(index, sample));
+        inspected.round_history.compare_round(round, &samples, stopped)
+    }
+
+    /// What processes show to monitors. Nobody else looks as long as this is kept.
+    pub fn monitors(&self) -> MonitorReader<'_> {
+        MonitorReader(self.lock())
+    }
+
+    /// What every process of an element waits for. `now_ns`: the job's time.
+    pub fn wait_states(&self, element: u32, job_time_ns: u64) -> Vec<WaitState> {
+        let inner = self.lock();
+        inner
+            .elements
+            .get(&element)
+            .map(|inspected| inspected.wait_states(job_time_ns))
+            .unwrap_or_default()
+    }
+}
+
+/// What processes show: one lock for all of them, so that the processor fetches what the next ones
+/// show while it waits for this one's.
+pub struct MonitorReader<'a>(MutexGuard<'a, Inner>);
+
+impl MonitorReader<'_> {
+    /// Whether all threads of a process are idle, and its user monitors. None: it has not attached.
+    pub fn process(&self, element: u32, node: u32) -> Option<(bool, [u8; 2])> {
+        let element = self.0.elements.get(&element)?;
+        let area = element.careas.area(node.checked_sub(element.first_node)?)?;
+        Some((area.may_be_idle() && area.is_idle(), area.monitors()))
+    }
+}
+
+impl Inner {
+    fn process(&mut self, element: u32, node: u32) -> Option<&mut ObservedProcess> {
+        let element = self.elements.get_mut(&element)?;
+        element.processes.get_mut(node.checked_sub(element.first_node)? as usize)
+    }
+}
+
+/// A process that says that it waits.
+struct IdleClaim {
+    pid: i32,
+    /// Those of its threads that say something of themselves.
+    thread_slots: Vec<ThreadSlot>,
+    adapters: AdapterOpens,
+}
+
+/// Looks at the threads of all processes that say that they wait; none where one has ended.
+fn verify_claims(claims: &[Option<IdleClaim>], samples: &mut [ProcessSnapshot], depth: ScanDepth) {
+    let sockets = PmSockets::default();
+    for (claim, sample) in claims.iter().zip(samples.iter_mut()) {
+        let Some(claim) = claim else { continue };
+        match thread_scan::threads(claim, &sockets, depth) {
+            Some(threads) => {
+                (sample.is_spinning, sample.threads) = (threads.polling, Some(threads.fingerprint));
+            }
+            None => return sample.idle = false,
+        }
+    }
+    if depth == ScanDepth::Confirm {
+        let pids: HashSet<i32> = claims.iter().flatten().map(|claim| claim.pid).collect();
+        let parents = proc_threads::pids_with_children(&pids);
+        for (claim, sample) in claims.iter().zip(samples) {
+            sample.idle &= claim.as_ref().is_none_or(|claim| !parents.contains(&claim.pid));
+        }
+    }
+}
+
+impl ObservedElement {
+    /// What a process says of itself: turns first, then its threads' slots.
+    fn claim(&self, index: u32) -> ProcessSnapshot {
+        let (Some(process), Some(area)) =
+            (self.processes.get(index as usize), self.careas.area(index))
+        else {
+            return ProcessSnapshot::default();
+        };
+        let busy_transitions = area.busy_transitions();
+        let idle =
+            area.may_be_idle() && area.is_idle() && area.barriers() == process.barrier_counts;
+        // Its end is a change.
+        let busy_transitions =
+            if process.has_exited { busy_transitions.wrapping_add(1) } else { busy_transitions };
+        ProcessSnapshot {
+            turns: busy_transitions,
+            idle: idle || process.has_exited,
+            ..ProcessSnapshot::default()
+        }
+    }
+
+    /// Adds what it has counted.
+    fn add_counters(&self, index: u32, sample: &mut ProcessSnapshot) {
+        let counters = self.message_counters.counters(index);
+        (sample.polls, sample.remote_in_flight) = (counters.poll_epoch, counters.pending_rma);
+        (sample.sent, sample.received) = (counters.sent, counters.received);
+    }
+
+    fn claims(&self) -> Vec<Option<IdleClaim>> {
+        let claim = |(index, process): (u32, &ObservedProcess)| {
+            let thread_slots = self.careas.area(index).and_then(|area| area.thread_slots());
+            let adapters = self.message_counters.adapters(index);
+            let claim = IdleClaim {
+                pid: process.pid,
+                thread_slots: thread_slots.unwrap_or_default(),
+                adapters,
+            };
+            (!process.has_exited).then_some(claim)
+        };
+        (0..).zip(&self.processes).map(claim).collect()
+    }
+
+    fn wait_states(&self, job_time_ns: u64) -> Vec<WaitState> {
+        let wait_state = |index: u32| {
+            let counters = self.message_counters.counters(index);
+            let has_exited =
+                self.processes.get(index as usize).is_none_or(|process| process.has_exited);
+            let thread_slots = self
+                .careas
+                .area(index)
+                .filter(|_| !has_exited)
+                .and_then(|area| area.thread_slots());
+            // It waits since the last of its threads does.
+            let last_slot = thread_slots
+                .unwrap_or_default()
+                .into_iter()
+                .max_by_key(|thread_slot| thread_slot.since_ns);
+            let since_ns = last_slot.map_or(job_time_ns, |thread_slot| thread_slot.since_ns);
+            WaitState {
+                node: self.first_node + index,
+                waiting_for: last_slot.map_or(0, |thread_slot| thread_slot.waiting_for as u32),
+                idle_ms: job_time_ns.saturating_sub(since_ns) / 1_000_000,
+                sent: counters.sent,
+                received: counters.received,
+                last_destination: counters.last_to,
+                last_source: counters.last_from,
+            }
+        };
+        (0..self.careas.process_count()).map(wait_state).collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! From one look at an element to the next, when nobody rings (docs/time-sharing.md, "How often it
+//! is looked whether a job is idle").
+
+use std::time::Duration;
+
+/// Between looks at what rings by itself, for what rings nowhere: what PM's threads count, and
+/// whoever has lost its bell.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Whoever rings for every change would ring all the time if it changes often. So only what has
+/// stood for so many paces is rung for; the rest is looked at.
+const SETTLE_INTERVALS: u32 = 4;
+
+/// Who tells of the next change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotifySource {
+    /// A thread that works rings when it becomes idle.
+    BusyThread,
+    /// All are idle, and ring when that is over.
+    AllProcesses,
+    /// It has to be looked.
+    Nobody,
+}
+
+/// See the [module](self).
+#[derive(Debug, Clone, Copy)]
+pub struct PollBackoff {
+    last_source: NotifySource,
+    interval: Duration,
+}
+
+impl Default for PollBackoff {
+    fn default() -> Self {
+        Self { last_source: NotifySource::Nobody, interval: Duration::ZERO }
+    }
+}
+
+/// What has not changed for so long is rung for when it does.
+pub fn settle_time(poll_interval: Duration) -> Duration {
+    poll_interval * SETTLE_INTERVALS
+}
+
+impl PollBackoff {
+    /// After a look, which may have found other figures than the one before.
+    pub fn next(
+        &mut self,
+        source: NotifySource,
+        changed: bool,
+        poll_interval: Duration,
+    ) -> Duration {
+        let (min_interval, max_interval) = match source {
+            NotifySource::BusyThread => (MAX_POLL_INTERVAL, MAX_POLL_INTERVAL),
+            NotifySource::AllProcesses => (settle_time(poll_interval), MAX_POLL_INTERVAL),
+            NotifySource::Nobody => (poll_interval, poll_interval),
+        };
+        let is_unchanged =
+            source == self.last_source && !(changed && source == NotifySource::AllProcesses);
+        let interval = if is_unchanged { self.interval * 2 } else { min_interval };
+        (self.last_source, self.interval) = (source, interval.min(max_interval).max(min_interval));
+        self.interval
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLL_INTERVAL: Duration = Duration::from_micros(1500);
+
+    fn intervals(source: NotifySource, count: usize) -> Vec<u128> {
+        let mut backoff = PollBackoff::default();
+        (0..count).map(|_| backoff.next(source, false, POLL_INTERVAL).as_micros()).collect()
+    }
+
+    #[test]
+    fn a_changing_element_is_polled_at_the_poll_interval() {
+        assert_eq!(intervals(NotifySource::Nobody, 3), [1500, 1500, 1500]);
+    }
+
+    #[test]
+    fn an_element_with_a_busy_thread_is_polled_at_the_maximum_interval() {
+        assert_eq!(intervals(NotifySource::BusyThread, 2), [1_000_000, 1_000_000]);
+    }
+
+    #[test]
+    fn an_element_that_stays_idle_is_polled_once_a_second_in_the_end() {
+        let intervals = intervals(NotifySource::AllProcesses, 12);
+        assert_eq!((intervals[0], intervals[1], intervals[11]), (6000, 12_000, 1_000_000));
+        let mut backoff = PollBackoff::default();
+        let last =
+            (0..12).map(|_| backoff.next(NotifySource::AllProcesses, false, POLL_INTERVAL)).last();
+        assert_eq!(last, Some(MAX_POLL_INTERVAL));
+        assert_eq!(
+            backoff.next(NotifySource::AllProcesses, true, POLL_INTERVAL),
+            settle_time(POLL_INTERVAL),
+            "something was counted"
+        );
+        assert_eq!(backoff.next(NotifySource::Nobody, true, POLL_INTERVAL), POLL_INTERVAL);
+    }
+}

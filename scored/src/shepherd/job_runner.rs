@@ -1,0 +1,557 @@
+//! The job as it stands on this host: starting its processes, hearing them, seeing them end.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::{Registry, Token};
+use score_proto::job_control::{HostPlacement, JobStart, Placement, Report, Status};
+use score_proto::message::{ElementSpec, JobSpec, NodeUsage, Stream};
+use score_proto::nodeset::NodeSet;
+
+use super::call_handler::CallHandler;
+use super::control_sockets::{ControlEvent, ControlSockets};
+use super::gang_switch::RunGate;
+use super::input::Input;
+use super::inspection::ProcessInspector;
+use super::limit_enforcer::{CgroupCounters, LimitEnforcer};
+use super::metrics::MetricsCollector;
+use super::output::{DrainReason, OutputMux};
+use super::reports::ScoredLink;
+use super::shared_memory::SharedMemory;
+use super::spawn_queue::{self, SpawnQueue, StartError};
+use super::{FIRST_DYNAMIC_TOKEN, INPUT, NETWORKS, reaper};
+use crate::job::exit_code;
+use crate::job::limits::LimitKind;
+use crate::raw_socket::RawSocketClient;
+use crate::sys::process::{self, Reaped, WaitResult};
+use crate::sys::remove;
+
+/// Processes started in one turn of the loop.
+const SPAWNS_PER_TICK: usize = 16;
+/// How long output may take to drain after the user has killed the job.
+const KILL_DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
+/// How long killed processes may take to go.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One process of the running stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessKey {
+    /// Parallel process in the stage, from 0.
+    pub element: u32,
+    /// Node, counted over all hosts.
+    pub node: u32,
+}
+
+/// What does not change while the shepherd lives.
+#[derive(Debug)]
+pub struct ShepherdContext {
+    pub directory: PathBuf,
+    pub outer_proc: Option<OwnedFd>,
+    pub descriptor_limit: libc::rlimit,
+    pub null: File,
+    /// Where the kernel counts what the job uses.
+    pub cgroup_counters: CgroupCounters,
+    /// Whether daemons serve several users.
+    pub multi_user: bool,
+    /// Who opens raw sockets that this process may not.
+    pub raw_client: Option<RawSocketClient>,
+}
+
+/// The job, once it is known.
+#[derive(Debug)]
+pub struct JobInfo {
+    pub job_start: JobStart,
+    pub placement: Placement,
+    /// This host's block of nodes.
+    pub local_host: HostPlacement,
+    pub stage: usize,
+}
+
+/// How far the end of the job has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ShutdownPhase {
+    Running,
+    /// Waiting for killed processes, until then.
+    Killing(Instant),
+    /// Reading what they left.
+    DrainingOutput,
+    Done,
+}
+
+/// The job's part on this host.
+pub struct JobRunner {
+    pub(super) context: ShepherdContext,
+    /// Which hosts there are, until the job comes.
+    pub(super) placement: Option<Placement>,
+    pub(super) job_info: Option<JobInfo>,
+    pub reports: ScoredLink,
+    pub outputs: OutputMux,
+    pub input: Input,
+    pub controls: ControlSockets,
+    pub(super) spawn_queue: SpawnQueue,
+    pub(super) shared_memory: SharedMemory,
+    /// What is seen of the processes from outside.
+    pub inspector: ProcessInspector,
+    /// Whether the job is stopped.
+    pub run_gate: Arc<RunGate>,
+    /// How long it had been, when that was last looked at.
+    last_total_stopped: Duration,
+    /// The user has heard what there is to hear of the networks.
+    pub(super) networks_reported: bool,
+    pub(super) limit_enforcer: LimitEnforcer,
+    pub(super) metrics: MetricsCollector,
+    /// By element of the running stage.
+    pub(super) call_handlers: Vec<CallHandler>,
+    keys_by_pid: HashMap<i32, ProcessKey>,
+    /// The same the other way round.
+    pub(super) pids_by_key: HashMap<ProcessKey, i32>,
+    /// Signals of the user that came before all processes of the stage were started.
+    early_signals: Vec<i32>,
+    /// Flushes that have been reported: caller and the number of its call, by token.
+    pub(super) pending_flushes: HashMap<u64, (ProcessKey, u32)>,
+    next_flush_token: u64,
+    pub(super) started_at: Option<Instant>,
+    last_exit_at: Option<Instant>,
+    /// The user has killed the job: its output is not waited for longer than `killed_until`.
+    killed: bool,
+    kill_drain_deadline: Option<Instant>,
+    shutdown_phase: ShutdownPhase,
+}
+
+fn output_token(index: usize) -> Token {
+    Token(FIRST_DYNAMIC_TOKEN + 2 * index)
+}
+
+fn control_token(index: usize) -> Token {
+    Token(FIRST_DYNAMIC_TOKEN + 2 * index + 1)
+}
+
+impl JobRunner {
+    pub fn new(
+        context: ShepherdContext,
+        reports: ScoredLink,
+        run_gate: Arc<RunGate>,
+        inspector: ProcessInspector,
+    ) -> Self {
+        Self {
+            context,
+            placement: None,
+            job_info: None,
+            reports,
+            outputs: OutputMux::default(),
+            input: Input::default(),
+            controls: ControlSockets::default(),
+            spawn_queue: SpawnQueue::default(),
+            shared_memory: SharedMemory::default(),
+            inspector,
+            run_gate,
+            last_total_stopped: Duration::ZERO,
+            networks_reported: false,
+            limit_enforcer: LimitEnforcer::default(),
+            metrics: MetricsCollector::default(),
+            call_handlers: Vec::new(),
+            keys_by_pid: HashMap::new(),
+            pids_by_key: HashMap::new(),
+            early_signals: Vec::new(),
+            pending_flushes: HashMap::new(),
+            next_flush_token: 0,
+            started_at: None,
+            last_exit_at: None,
+            killed: false,
+            kill_drain_deadline: None,
+            shutdown_phase: ShutdownPhase::Running,
+        }
+    }
+
+    /// Everything has been reported and nothing is left.
+    pub fn is_done(&self) -> bool {
+        self.shutdown_phase == ShutdownPhase::Done
+    }
+
+    /// Whether there is something to do without waiting.
+    pub fn is_runnable(&self) -> bool {
+        let can_spawn = self.spawn_queue.is_pending() && !self.run_gate.is_stopped();
+        can_spawn || self.outputs.is_runnable() || self.controls.is_runnable()
+    }
+
+    /// When something is to be done by the clock.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let line_deadline =
+            if self.run_gate.is_stopped() { None } else { self.outputs.next_deadline() };
+        let kill_deadline = match self.shutdown_phase {
+            ShutdownPhase::Killing(deadline) => Some(deadline),
+            _ => None,
+        };
+        [
+            line_deadline,
+            kill_deadline,
+            self.kill_drain_deadline,
+            self.limit_enforcer.deadline(),
+            self.metrics.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// One turn of the loop: everything that is ready, a bounded amount of each.
+    pub fn tick(&mut self, registry: &Registry, now: Instant) {
+        if let Err(error) = self.shared_memory.register(registry, NETWORKS) {
+            self.fail_job(format!("the networks cannot be watched: {error}"));
+        }
+        self.account_stopped_time();
+        self.spawn_pending(registry);
+        self.outputs.pump(&mut self.reports, now);
+        if !self.run_gate.is_stopped() {
+            self.outputs.expire(&mut self.reports, now);
+        }
+        self.input.pump(&mut self.reports);
+        self.receive_calls();
+        self.measure(now);
+        if let Some(kind) = self.limit_enforcer.check(now, &self.context.directory) {
+            self.on_limit_exceeded(kind);
+        }
+        if self.kill_drain_deadline.is_some_and(|deadline| deadline <= now) {
+            self.kill_drain_deadline = None;
+            self.outputs.abandon(DrainReason::StageEnd);
+            self.outputs.abandon(DrainReason::JobEnd);
+        }
+        loop {
+            self.continue_shutdown(now);
+            match self.outputs.drained(&mut self.reports) {
+                Some(purpose) => self.on_drained(purpose),
+                None => break,
+            }
+        }
+    }
+
+    /// The clocks of the job stand still while it is stopped.
+    fn account_stopped_time(&mut self) {
+        let total_stopped = self.run_gate.total_stopped();
+        let stop_time = total_stopped.saturating_sub(self.last_total_stopped);
+        if !stop_time.is_zero() {
+            self.last_total_stopped = total_stopped;
+            self.outputs.postpone(stop_time);
+            // What came meanwhile was left.
+            self.serve_networks();
+        }
+    }
+
+    /// What processes that have ended have sent is on its way still.
+    pub fn serve_networks(&self) {
+        if !self.run_gate.is_stopped() {
+            self.shared_memory.serve();
+        }
+    }
+
+    /// The user has killed the job.
+    pub(super) fn kill(&mut self) {
+        self.killed = true;
+        self.kill_drain_deadline = Some(Instant::now() + KILL_DRAIN_TIMEOUT);
+        reaper::kill_all();
+    }
+
+    /// Ends everything that is left, then reports it.
+    pub(super) fn begin_shutdown(&mut self) {
+        self.input.close();
+        self.spawn_queue.cancel(None);
+        self.shutdown_phase = ShutdownPhase::Killing(Instant::now() + KILL_TIMEOUT);
+        reaper::kill_all();
+    }
+
+    pub(super) fn drain(&mut self, reason: DrainReason) {
+        if self.killed {
+            self.kill_drain_deadline = Some(Instant::now() + KILL_DRAIN_TIMEOUT);
+        }
+        self.outputs.drain(reason, None);
+    }
+
+    pub(super) fn start_stage(&mut self, stage: usize) {
+        let Some(job_info) = &mut self.job_info else { return };
+        let Some(stage_spec) = job_info.job_start.spec.stages.get(stage) else { return };
+        job_info.stage = stage;
+        if stage > 0 {
+            self.input.close();
+        }
+        let (first_node, node_count) = (job_info.local_host.first_node, job_info.local_host.nodes);
+        self.shared_memory.clear();
+        self.pending_flushes.clear();
+        let new_handler = |(element_index, element): (u32, &ElementSpec)| {
+            let name = element.path.0.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            CallHandler::new(
+                element_index,
+                String::from_utf8_lossy(name).into_owned(),
+                first_node,
+                node_count,
+            )
+        };
+        self.call_handlers = (0..).zip(&stage_spec.elements).map(new_handler).collect();
+        self.controls.reset(stage_spec.elements.len(), first_node, node_count);
+        self.spawn_queue.begin(&self.context.spawn_context(job_info), stage);
+    }
+
+    fn spawn_pending(&mut self, registry: &Registry) {
+        let run_gate = Arc::clone(&self.run_gate);
+        for _ in 0..SPAWNS_PER_TICK {
+            let Some(run_guard) = run_gate.acquire() else { return };
+            let Some(key) = self.spawn_queue.next() else { return };
+            let Some(job_info) = &self.job_info else { return };
+            let stage = job_info.stage;
+            let result = self.spawn_queue.start(&self.context.spawn_context(job_info), stage, key);
+            drop(run_guard);
+            match result {
+                Ok(started) => {
+                    if let Err(error) = self.register_process(started, stage, key, registry) {
+                        self.fail_job(format!("node {}: {error}", key.node));
+                    }
+                }
+                Err(error) => self.on_spawn_error(key, error),
+            }
+            if !self.spawn_queue.is_pending() {
+                self.early_signals.clear();
+            }
+        }
+    }
+
+    fn register_process(
+        &mut self,
+        started: spawn_queue::SpawnedProcess,
+        stage: usize,
+        key: ProcessKey,
+        registry: &Registry,
+    ) -> std::io::Result<()> {
+        self.keys_by_pid.insert(started.pid, key);
+        self.pids_by_key.insert(key, started.pid);
+        self.metrics.on_process_start(key, started.pid);
+        for signal in &self.early_signals {
+            process::kill_group(started.pid, *signal);
+        }
+        let owner = (stage, key.element);
+        if let Some(stdin) = started.stdin {
+            self.input.open(stdin, &mut self.reports, registry, INPUT)?;
+        }
+        if let Some(stdout) = started.stdout {
+            self.outputs.add(stdout, Stream::Stdout, owner, registry, output_token)?;
+        }
+        self.outputs.add(started.stderr, Stream::Stderr, owner, registry, output_token)?;
+        self.controls.add(key, started.control, registry, control_token)
+    }
+
+    fn on_spawn_error(&mut self, ProcessKey { element, node }: ProcessKey, error: StartError) {
+        let nodes = NodeSet::one(node);
+        match error {
+            StartError::Skipped => self.reports.add(Report::Skipped { element, nodes }),
+            StartError::Program(code, why) => {
+                self.reports.add(Report::NotStarted { element, nodes, code, reason: why });
+            }
+            StartError::Job(reason) => {
+                self.fail_job(reason);
+                self.reports.add(Report::Skipped { element, nodes });
+            }
+        }
+    }
+
+    /// The job cannot go on: nothing further is started.
+    pub(super) fn fail_job(&mut self, reason: String) {
+        let reason = match &self.job_info {
+            Some(job_info) if job_info.placement.hosts.len() > 1 => {
+                format!("host {}: {reason}", job_info.local_host.name)
+            }
+            _ => reason,
+        };
+        self.reports.add(Report::JobFailed { code: 1, reason });
+        self.skip_unstarted(None);
+    }
+
+    /// Takes what has not been started off the list, of one element or of all.
+    pub(super) fn skip_unstarted(&mut self, element: Option<u32>) {
+        for ProcessKey { element, node } in self.spawn_queue.cancel(element) {
+            self.reports.add(Report::Skipped { element, nodes: NodeSet::one(node) });
+        }
+    }
+
+    /// The job has exceeded a limit: nothing of it goes on here.
+    fn on_limit_exceeded(&mut self, kind: LimitKind) {
+        let host =
+            self.job_info.as_ref().map_or_else(super::redirection::host_name, JobInfo::host_name);
+        let (code, reason) = self.limit_enforcer.limits().exceeded_message(kind, &host);
+        self.reports.add(Report::JobFailed { code, reason });
+        self.skip_unstarted(None);
+        reaper::kill_all();
+    }
+
+    fn receive_calls(&mut self) {
+        for event in self.controls.receive_events() {
+            match event {
+                ControlEvent::Call(key, call) => self.on_call(key, call),
+                ControlEvent::Malformed(ProcessKey { element, node }, what) => {
+                    self.reports.add(Report::ProtocolViolation { element, node, violation: what });
+                }
+            }
+        }
+    }
+
+    fn on_drained(&mut self, reason: DrainReason) {
+        match reason {
+            DrainReason::Flush(element, node, id) => {
+                let token = self.next_flush_token;
+                self.next_flush_token += 1;
+                self.pending_flushes.insert(token, (ProcessKey { element, node }, id));
+                let host =
+                    self.job_info.as_ref().map_or(0, |job_info| job_info.placement.self_host);
+                self.reports.send(&Report::Flush { host, token });
+            }
+            DrainReason::StageEnd => self.reports.send(&Report::Drained),
+            DrainReason::JobEnd => self.finish(),
+        }
+    }
+
+    /// Takes every child that has ended.
+    pub fn reap(&mut self, registry: &Registry) {
+        while let WaitResult::Exited(reaped) = process::reap() {
+            self.on_process_exit(reaped);
+        }
+        self.tick(registry, Instant::now());
+    }
+
+    fn on_process_exit(&mut self, reaped: Reaped) {
+        // Others are orphans that we have inherited.
+        let Some(key) = self.keys_by_pid.remove(&reaped.pid) else { return };
+        self.pids_by_key.remove(&key);
+        self.last_exit_at = Some(Instant::now());
+        if reaped.status == Status::Signaled(libc::SIGKILL) && self.limit_enforcer.was_oom_killed()
+        {
+            self.on_limit_exceeded(LimitKind::Memory);
+        }
+        // What it has said before its end counts before its end.
+        self.controls.mark_exited(key);
+        self.receive_calls();
+        self.controls.remove(key);
+        let Some(job_info) = &self.job_info else { return };
+        let ProcessKey { element, node } = key;
+        let process = node - job_info.local_host.first_node;
+        let counters = self.shared_memory.counters(element, process).unwrap_or_default();
+        self.shared_memory.on_process_exit(element, process);
+        self.inspector.on_process_exit(element, node);
+        if let Some(handler) = self.call_handlers.get_mut(element as usize) {
+            handler.on_process_exit(node);
+        }
+        let busy = self.metrics.on_process_exit(key);
+        if job_info.job_start.spec.statistics {
+            self.reports.add(Report::Usage(vec![NodeUsage {
+                stage: job_info.stage as u32,
+                element,
+                node,
+                user_ns: reaped.user_ns,
+                system_ns: reaped.system_ns,
+                max_rss_kib: reaped.max_rss_kib,
+                code: exit_code::of_status(reaped.status),
+                sent: counters.sent,
+                received: counters.received,
+                sent_bytes: counters.sent_bytes,
+                received_bytes: counters.received_bytes,
+                busy_permille: busy.permille(),
+            }]));
+        }
+        match self.spawn_queue.spawn_failure(key) {
+            Some(error) => self.on_spawn_error(key, error),
+            None => {
+                let nodes = NodeSet::one(node);
+                self.reports.add(Report::Ended { element, nodes, status: reaped.status });
+            }
+        }
+    }
+
+    /// The user's signal to the job: its next processes get it, too, while not all are started.
+    pub(super) fn signal_all(&mut self, signal: i32) {
+        let is_early = self.spawn_queue.is_pending() || self.pids_by_key.is_empty();
+        if is_early && !self.early_signals.contains(&signal) {
+            self.early_signals.push(signal);
+        }
+        self.signal(None, signal);
+    }
+
+    /// Sends a signal to the group of every process that runs, or of those of one element.
+    pub(super) fn signal(&self, element: Option<u32>, signal: i32) {
+        for (key, pid) in &self.pids_by_key {
+            if element.is_none_or(|element| element == key.element) {
+                process::kill_group(*pid, signal);
+            }
+        }
+    }
+
+    fn continue_shutdown(&mut self, now: Instant) {
+        let ShutdownPhase::Killing(deadline) = self.shutdown_phase else { return };
+        let all_exited = loop {
+            match process::reap() {
+                WaitResult::Exited(_) => {}
+                WaitResult::NoChildren => break true,
+                WaitResult::AllRunning => break false,
+            }
+        };
+        if all_exited || deadline <= now {
+            self.shutdown_phase = ShutdownPhase::DrainingOutput;
+            self.drain(DrainReason::JobEnd);
+        } else {
+            // A subreaper inherits what its children leave.
+            reaper::kill_all();
+        }
+    }
+
+    fn finish(&mut self) {
+        if self.shutdown_phase != ShutdownPhase::DrainingOutput {
+            return;
+        }
+        self.shutdown_phase = ShutdownPhase::Done;
+        if self.context.multi_user
+            && let Ok(directory) = File::open(&self.context.directory)
+        {
+            // As the user, so that root has less to do with it. What cannot go is named by scored.
+            let _ = remove::empty(&directory.into());
+        }
+        let elapsed = match (self.started_at, self.last_exit_at) {
+            (Some(began), Some(end)) => end.saturating_duration_since(began),
+            _ => Duration::ZERO,
+        };
+        let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        self.reports.add(Report::Finished { elapsed_ns });
+    }
+}
+
+impl ShepherdContext {
+    pub(super) fn spawn_context<'a>(
+        &'a self,
+        job_info: &'a JobInfo,
+    ) -> spawn_queue::SpawnContext<'a> {
+        spawn_queue::SpawnContext {
+            spec: &job_info.job_start.spec,
+            local_host: &job_info.local_host,
+            host_index: job_info.placement.self_host,
+            host_count: job_info.placement.hosts.len() as u32,
+            directory: &self.directory,
+            descriptor_limit: self.descriptor_limit,
+            die_with_parent: self.outer_proc.is_none(),
+            multi_user: self.multi_user,
+            null: &self.null,
+        }
+    }
+}
+
+impl JobInfo {
+    /// What was submitted.
+    pub fn spec(&self) -> &JobSpec {
+        &self.job_start.spec
+    }
+
+    /// What this host is called: by the job, or by itself.
+    pub fn host_name(&self) -> String {
+        match self.local_host.name.as_str() {
+            "" => super::redirection::host_name(),
+            name => name.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Figures for monitors (manual 3.5.3): looked at without stopping anybody, from the C-Areas, the
+//! counters of PM and the kernel's. While nobody watches they cost one look, when the job begins,
+//! at what memory and disk are free.
+//!
+//! The share in which a process is busy is statistical: its idle flag is looked at some ten times
+//! in a period, in a short one every 20 ms. What counts is the job's running time, so the shares
+//! of a job that runs in slices are those of its slices.
+
+mod proc_stats;
+mod sampler;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use score_proto::job_control::Report;
+use score_proto::observation::{self, HostMetrics, NodeMetrics};
+
+pub use sampler::BusyTime;
+
+use super::disk_usage;
+use super::inspection::ProcessInspector;
+use super::job_runner::{JobRunner, ProcessKey};
+use super::networks::MessageCounters;
+use crate::job::limits::JobLimits;
+use proc_stats::MemoryReader;
+use sampler::Sampler;
+
+/// Between two looks at the job's directory at least, and how many times longer than a look.
+const DISK_SCAN_INTERVAL: Duration = Duration::from_secs(1);
+const DISK_SCAN_BACKOFF_FACTOR: u32 = 20;
+/// Files that are counted of it at most: this process has other things to do.
+const MAX_SCANNED_FILES: usize = 20_000;
+/// Between two looks at a process's memory at least.
+const MEMORY_SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
+/// Files about processes that are kept open at most: the job needs descriptors more.
+const MAX_OPEN_PROC_FILES: usize = 256;
+
+/// What is kept between reports.
+#[derive(Debug, Default)]
+pub struct MetricsCollector {
+    sampler: Sampler,
+    /// What memory and disk are shown against, once that was asked.
+    scales_kib: Option<[u64; 2]>,
+    disk_kib: u64,
+    next_disk_scan: Option<Instant>,
+    next_memory_sample: Option<Instant>,
+    /// In the order of their C-Areas.
+    processes: BTreeMap<ProcessKey, MeasuredProcess>,
+}
+
+/// What is known of a process.
+#[derive(Debug)]
+struct MeasuredProcess {
+    pid: i32,
+    busy_time: BusyTime,
+    memory: MemoryReader,
+    memory_kib: u64,
+    /// Its user monitors.
+    user_monitors: [u8; 2],
+}
+
+impl MetricsCollector {
+    /// What memory and disk are shown against: their limits, or what was free at the first look.
+    fn scales_kib(&mut self, limits: &JobLimits, directory: &Path) -> [u64; 2] {
+        let limit = |bytes: Option<u64>| bytes.map(|bytes| bytes / 1024);
+        *self.scales_kib.get_or_insert_with(|| {
+            let disk = limit(limits.disk).unwrap_or_else(|| proc_stats::free_kib(directory));
+            [limit(limits.memory).unwrap_or_else(proc_stats::available_kib), disk]
+        })
+    }
+
+    /// The shares are wanted at the end of each process (`stat`).
+    pub fn keep_sampling(&mut self, now: Instant) {
+        self.sampler.keep_sampling(now);
+    }
+
+    /// [`score_proto::order::Order::Watch`]
+    pub fn set_period(&mut self, period_ms: u32, now: Instant) {
+        self.sampler.set_period(period_ms, now);
+        if period_ms == 0 {
+            self.processes.values_mut().for_each(|process| process.memory.close());
+        }
+    }
+
+    /// When [`JobRunner::measure`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.sampler.deadline()
+    }
+
+    /// A process has begun.
+    pub fn on_process_start(&mut self, key: ProcessKey, pid: i32) {
+        let (busy_time, memory) = (BusyTime::default(), MemoryReader::default());
+        let process =
+            MeasuredProcess { pid, busy_time, memory, memory_kib: 0, user_monitors: [0; 2] };
+        self.processes.insert(key, process);
+    }
+
+    /// A process has ended: how much of its time it was busy.
+    pub fn on_process_exit(&mut self, key: ProcessKey) -> BusyTime {
+        self.processes.remove(&key).map(|process| process.busy_time).unwrap_or_default()
+    }
+
+    /// Looks at what the processes show; their job has run for `step` since the last time, if it
+    /// has.
+    fn sample_idle(&mut self, inspector: &ProcessInspector, elapsed: Option<Duration>) {
+        let monitors = inspector.monitors();
+        for (key, process) in &mut self.processes {
+            let (idle, user_monitors) = monitors.process(key.element, key.node).unwrap_or_default();
+            process.user_monitors = user_monitors;
+            if let Some(elapsed) = elapsed {
+                process.busy_time.add_sample(elapsed, idle);
+            }
+        }
+    }
+
+    fn sample_disk(&mut self, directory: &Path, now: Instant) {
+        if self.next_disk_scan.is_none_or(|due| due <= now) {
+            let bytes_used = disk_usage::bytes_used(directory, u64::MAX, MAX_SCANNED_FILES);
+            self.disk_kib = bytes_used.map_or(self.disk_kib, |bytes| bytes / 1024);
+            self.next_disk_scan =
+                Some(now + DISK_SCAN_INTERVAL.max(now.elapsed() * DISK_SCAN_BACKOFF_FACTOR));
+        }
+    }
+
+    fn sample_memory(&mut self, now: Instant) {
+        if self.next_memory_sample.is_none_or(|due| due <= now) {
+            let keep_open = self.processes.len() <= MAX_OPEN_PROC_FILES;
+            for process in self.processes.values_mut() {
+                process.memory_kib = process.memory.kib(process.pid, keep_open);
+            }
+            self.next_memory_sample = Some(now + MEMORY_SAMPLE_INTERVAL);
+        }
+    }
+}
+
+impl JobRunner {
+    /// Looks at the processes and reports, if it is time for that.
+    pub(super) fn measure(&mut self, now: Instant) {
+        let Some(job_info) = self.job_info.as_ref().filter(|_| self.metrics.sampler.is_due(now))
+        else {
+            return;
+        };
+        let elapsed = self.metrics.sampler.sample(now, self.run_gate.job_time());
+        self.metrics.sample_idle(&self.inspector, elapsed);
+        if !self.metrics.sampler.is_report_due(now) || self.reports.is_slow() {
+            return;
+        }
+        self.metrics.sample_disk(&self.context.directory, now);
+        self.metrics.sample_memory(now);
+        let [memory_scale_kib, disk_scale_kib] =
+            self.metrics.scales_kib(self.limit_enforcer.limits(), &self.context.directory);
+        let (at_ns, first_node, host) =
+            (super::monotonic_ns(), job_info.local_host.first_node, job_info.placement.self_host);
+        let message_counters: Vec<Option<MessageCounters>> = (0..)
+            .zip(&self.call_handlers)
+            .map(|(element, _)| self.shared_memory.message_counters(element))
+            .collect();
+        let node_metrics = |(key, process): (&ProcessKey, &MeasuredProcess)| {
+            let element_counters =
+                message_counters.get(key.element as usize).and_then(Option::as_ref);
+            let counters = element_counters.map(|element_counters| {
+                element_counters.counters(key.node.wrapping_sub(first_node))
+            });
+            let counters = counters.unwrap_or_default();
+            let [usr0, usr1] = process.user_monitors;
+            NodeMetrics {
+                element: key.element,
+                node: key.node,
+                host,
+                sampled_at_ns: at_ns,
+                observed_ns: process.busy_time.watched_ns,
+                busy_ns: process.busy_time.busy_ns,
+                sent: counters.sent,
+                received: counters.received,
+                sent_bytes: counters.sent_bytes,
+                received_bytes: counters.received_bytes,
+                memory_kib: process.memory_kib,
+                cpu_ns: proc_stats::cpu_ns(process.pid),
+                usr0,
+                usr1,
+            }
+        };
+        let nodes = self.metrics.processes.iter().map(node_metrics).collect();
+        let host = HostMetrics {
+            host,
+            name: job_info.host_name(),
+            disk_kib: self.metrics.disk_kib,
+            disk_scale_kib,
+            memory_scale_kib,
+        };
+        self.reports.add(Report::Metrics(observation::Metrics { hosts: vec![host], nodes }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busy_time_of_a_process_is_dropped_on_exit() {
+        let key = ProcessKey { element: 0, node: 3 };
+        let mut metrics = MetricsCollector::default();
+        metrics.on_process_start(key, 1);
+        metrics.sample_idle(&ProcessInspector::new().unwrap(), Some(Duration::from_millis(5)));
+        assert_eq!(
+            metrics.on_process_exit(key).permille(),
+            Some(1000),
+            "who has not attached is busy"
+        );
+        assert_eq!(metrics.on_process_exit(key), BusyTime::default());
+    }
+}

@@ -1,0 +1,184 @@
+//! Opening the devices of a parallel process that reach other hosts, one network set after the
+//! other.
+
+use score_pm::device::ethernet::wire::WireEndpoint;
+use score_pm::rdma::probe_adapter;
+use score_pm::{Device, Error};
+use score_proto::job_control::{HostPlacement, Placement};
+
+use super::rdma::{self, Adapter, RdmaOffer, RdmaUnavailable};
+use super::transport::{TransportOffer, TransportPlan};
+use super::{NetworkSetDevices, OpenDevice, PacketTag};
+use crate::raw_socket::{OpenRequest, RawSocketClient};
+
+/// Names a variable of scored's own environment, for tests: the wires of its jobs lose, double and
+/// reorder as it says (docs/ethernet.md).
+const TEST_LOSS_ENV: &str = "SCORE_TEST_LOSS";
+
+/// What packets of a network set carry: other sets' are strangers, too.
+pub fn secret_of(job: u64, set: u32) -> u64 {
+    job.wrapping_add(u64::from(set))
+}
+
+/// What the sets have in common.
+pub struct DeviceOpener<'a> {
+    pub placement: &'a Placement,
+    pub local_host: &'a HostPlacement,
+    pub tag: PacketTag,
+    /// Who opens raw sockets that this process may not.
+    pub raw_client: Option<&'a RawSocketClient>,
+    /// Links that AF_XDP was tried on: it takes one for itself.
+    pub xdp_links: Vec<String>,
+}
+
+impl DeviceOpener<'_> {
+    /// Opens what reaches other hosts, and says what that is.
+    pub fn open_set(
+        &mut self,
+        set_index: u32,
+        plan: TransportPlan,
+    ) -> Result<(NetworkSetDevices, TransportOffer), String> {
+        let ethernet_error = |error: Error| {
+            let (name, links) = (&plan.name, plan.links.join(", "));
+            format!("network {name}: no ethernet device on {links}: {error}")
+        };
+        let udp =
+            self.open_ethernet(set_index, ("udp", &plan.links), None).map_err(ethernet_error)?;
+        let udp_table = udp.address_table().map_err(ethernet_error)?;
+        let (mut raw_device, mut raw_note) = (None, None);
+        match &plan.raw {
+            Some(Ok(links)) => match self.open_raw(set_index, links) {
+                Ok((opened, note)) => (raw_device, raw_note) = (Some(opened), note),
+                Err(reason) => raw_note = Some(reason),
+            },
+            Some(Err(reason)) => raw_note = Some(reason.clone()),
+            None => {}
+        }
+        let raw_table = raw_device
+            .as_ref()
+            .map(OpenDevice::address_table)
+            .transpose()
+            .map_err(ethernet_error)?;
+        let mut verbs = None;
+        let rdma = plan.rdma.as_ref().map(|plan| {
+            let adapter = self.open_rdma(set_index, plan).map(|(opened, adapter)| {
+                verbs = Some(opened);
+                adapter
+            });
+            RdmaOffer { is_requested: plan.is_requested, adapter }
+        });
+        let offer = TransportOffer { rdma, raw: raw_table, udp: udp_table, raw_note };
+        let set = NetworkSetDevices {
+            verbs,
+            raw: raw_device,
+            udp: Some(udp),
+            ..NetworkSetDevices::with_name(plan.name)
+        };
+        Ok((set, offer))
+    }
+
+    /// RDMA, if it can be had.
+    fn open_rdma(
+        &self,
+        set_index: u32,
+        plan: &rdma::RdmaProbe,
+    ) -> Result<(OpenDevice, Adapter), RdmaUnavailable> {
+        let PacketTag { secret, stage, element, .. } = self.tag;
+        let to_text = |number: u32| number.to_string();
+        // Hellos of another stage or element are strangers, too.
+        let secret_mask = u64::from(stage << 16 | element & 0xffff).rotate_left(32);
+        let mut options = vec![
+            "-nodes".to_owned(),
+            to_text(self.placement.nodes()),
+            "-first".to_owned(),
+            to_text(self.local_host.first_node),
+            "-local".to_owned(),
+            to_text(self.local_host.nodes),
+            "-link".to_owned(),
+            plan.address.to_string(),
+            "-secret".to_owned(),
+            format!("{:x}", secret_of(secret, set_index) ^ secret_mask),
+        ];
+        options.extend(plan.options.iter().cloned());
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let probed = probe_adapter(&options)?;
+        plan.check(&probed)?;
+        let open_error = |error: Error| RdmaUnavailable {
+            reason: format!("{}: {error}", probed.wires),
+            has_adapter: true,
+        };
+        let opened = Device::open("verbs", &options).and_then(|device| {
+            OpenDevice::new(device, self.local_host.nodes, self.local_host.first_node)
+        });
+        let opened = opened.map_err(open_error)?;
+        let addresses = opened.address_table().map_err(open_error)?;
+        Ok((opened, Adapter { addresses, fabric: probed.fabric, subnet: probed.subnet }))
+    }
+
+    /// AF_XDP takes a link for itself, so that it is for one process alone on its host, and for one
+    /// set of that.
+    fn open_raw(
+        &mut self,
+        set_index: u32,
+        links: &[String],
+    ) -> Result<(OpenDevice, Option<String>), String> {
+        let is_sole_process = self.tag.is_only_element && self.local_host.nodes == 1;
+        let is_exclusive =
+            is_sole_process && !links.iter().any(|link| self.xdp_links.contains(link));
+        if is_exclusive {
+            self.xdp_links.extend_from_slice(links);
+        }
+        let link_names = links.join(", ");
+        let sockets = self.raw_client.map(|raw_client| {
+            let process =
+                |_| raw_client.open(OpenRequest { set: set_index, use_xdp: is_exclusive });
+            (0..self.local_host.nodes).map(process).collect::<Result<Vec<_>, _>>()
+        });
+        let sockets = sockets.transpose().map_err(|reason| format!("{link_names}: {reason}"))?;
+        let wire = if is_exclusive { "raw" } else { "packet" };
+        let opened = self.open_ethernet(set_index, (wire, links), sockets).map_err(|error| {
+            let hint = if error == Error::Permission { " (CAP_NET_RAW is needed)" } else { "" };
+            format!("{link_names}: {error}{hint}")
+        })?;
+        let scope = if is_sole_process { "one network set" } else { "one process" };
+        let note = match is_exclusive {
+            true => opened.device.wire_note().unwrap_or_default(),
+            false => Some(format!("AF_XDP is for {scope} on a link; AF_PACKET is used instead")),
+        };
+        Ok((opened, note))
+    }
+
+    /// An ethernet device over these links, with sockets of its own or with those that are given.
+    fn open_ethernet(
+        &self,
+        set_index: u32,
+        (wire, links): (&str, &[String]),
+        sockets: Option<Vec<Vec<WireEndpoint>>>,
+    ) -> score_pm::PmResult<OpenDevice> {
+        let PacketTag { secret, stage, element, .. } = self.tag;
+        let to_text = |number: u32| number.to_string();
+        let options = [
+            "-nodes",
+            &to_text(self.placement.nodes()),
+            "-first",
+            &to_text(self.local_host.first_node),
+            "-local",
+            &to_text(self.local_host.nodes),
+            "-wire",
+            wire,
+            "-secret",
+            &format!("{:x}", secret_of(secret, set_index)),
+            "-incarnation",
+            &to_text(stage << 16 | element & 0xffff),
+        ];
+        let loss_spec = std::env::var(TEST_LOSS_ENV).ok();
+        let loss = loss_spec.iter().flat_map(|loss| ["-loss", loss.as_str()]);
+        let links = links.iter().flat_map(|link| ["-link", link.as_str()]);
+        let options: Vec<&str> = options.into_iter().chain(links).chain(loss).collect();
+        let device = match sockets {
+            Some(sockets) => Device::open_with_sockets(&options, sockets)?,
+            None => Device::open("ethernet", &options)?,
+        };
+        OpenDevice::new(device, self.local_host.nodes, self.local_host.first_node)
+    }
+}

@@ -1,0 +1,314 @@
+//! One network of a job on one host: by which wires other hosts are reached over it. What is
+//! allowed and what works may differ from host to host; every host offers what it has, and all
+//! take what all have.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use nix::ifaddrs::getifaddrs;
+use score_proto::job_control::Placement;
+use score_proto::message::{HostKind, JobSpec, Level};
+use score_proto::network::{ADDRESSING, AUTO, HostNetwork, NetworkTransport, SHMEM, UDP};
+use serde::{Deserialize, Serialize};
+
+use super::rdma::{self, RdmaOffer};
+
+/// What is to be opened for one network set on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransportPlan {
+    /// The network's name.
+    pub name: String,
+    /// What UDP goes over: interfaces or addresses.
+    pub links: Vec<String>,
+    /// The interfaces for raw Ethernet; why not, where it was asked for; nothing where it was not.
+    pub raw: Option<Result<Vec<String>, String>>,
+    /// How RDMA is tried; nothing where it is not.
+    pub rdma: Option<rdma::RdmaProbe>,
+}
+
+/// What one host offers for one network set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransportOffer {
+    /// RDMA, if it is to be tried.
+    pub rdma: Option<RdmaOffer>,
+    /// Raw Ethernet, if there is.
+    pub raw: Option<AddressTable>,
+    /// UDP.
+    pub udp: AddressTable,
+    /// Why raw Ethernet is not there, or not as good as it might be.
+    pub raw_note: Option<String>,
+}
+
+/// Where the nodes of a host are reached by one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressTable {
+    /// As the device says it; opaque.
+    pub encoded: Vec<u8>,
+    /// Its wires and links, for people.
+    pub description: String,
+}
+
+/// The name of each network set.
+pub fn set_names(spec: &JobSpec) -> Vec<String> {
+    let default_name = match &spec.hosts[..] {
+        [] | [_] => SHMEM,
+        hosts if hosts.iter().all(|host| host.kind == HostKind::Virtual) => UDP,
+        _ => AUTO,
+    };
+    match spec.networks.is_empty() {
+        true => vec![default_name.to_owned()],
+        false => spec.networks.clone(),
+    }
+}
+
+/// What is to be opened here for the network of that name.
+///
+/// # Errors
+/// This host is not on it.
+pub fn plan(name: &str, spec: &JobSpec, placement: &Placement) -> Result<TransportPlan, String> {
+    let host =
+        spec.hosts.get(placement.self_host as usize).ok_or("this host is none of the job's")?;
+    let network = host.network(name);
+    let network = network.ok_or_else(|| format!("host {} is not on network {name}", host.name))?;
+    let address =
+        placement.self_placement().and_then(|local_host| local_host.address).map(|addr| addr.ip());
+    let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    // Virtual hosts without namespaces have addresses on the loopback link, and no other.
+    let is_loopback = host.kind == HostKind::Virtual && address.is_loopback();
+    let links = match network.links.is_empty() || is_loopback {
+        true => vec![address.to_string()],
+        false => network.links.clone(),
+    };
+    let owns_links = host.kind == HostKind::Virtual && !is_loopback;
+    let raw = (network.transport == NetworkTransport::Raw).then(|| {
+        let allowed = network.trusted || owns_links;
+        if allowed { links.iter().map(|link| interface(link)).collect() } else { refusal(&network) }
+    });
+    let is_requested = network.transport == NetworkTransport::Verbs;
+    let rdma = (is_requested || network.transport == NetworkTransport::Auto)
+        .then(|| rdma::RdmaProbe { address, options: rdma_options(&network), is_requested });
+    Ok(TransportPlan { name: name.to_owned(), links, raw, rdma })
+}
+
+/// What the database says of the adapter, as options of the device.
+fn rdma_options(network: &HostNetwork) -> Vec<String> {
+    let configured = |name: &&str| network.addressing.iter().find(|(known, _)| known == name);
+    let pairs = ADDRESSING.iter().filter_map(configured);
+    pairs.flat_map(|(name, value)| [format!("-{name}"), value.clone()]).collect()
+}
+
+/// The interfaces of each network set of a job that raw Ethernet goes by here; none where it is not
+/// that, or may not be.
+pub fn raw_links(spec: &JobSpec, placement: &Placement) -> Vec<Vec<String>> {
+    let links = |name: &String| match plan(name, spec, placement) {
+        Ok(TransportPlan { raw: Some(Ok(links)), .. }) => links,
+        _ => Vec::new(),
+    };
+    set_names(spec).iter().map(links).collect()
+}
+
+/// A raw socket in a user's process can read and forge everything on its link.
+fn refusal<T>(network: &HostNetwork) -> Result<T, String> {
+    Err(match network.links.is_empty() {
+        true => "scorehosts.db describes no network of that name that it marks trusted".to_owned(),
+        false => {
+            "scorehosts.db does not mark it trusted, nor does the job own its links".to_owned()
+        }
+    })
+}
+
+/// The name of an interface, for its name or its address.
+fn interface(link: &str) -> Result<String, String> {
+    let Ok(address) = link.parse::<IpAddr>() else { return Ok(link.to_owned()) };
+    let interfaces = getifaddrs().map_err(|error| format!("the interfaces: {error}"))?;
+    let has_address = |candidate: &nix::ifaddrs::InterfaceAddress| {
+        let sockaddr = candidate.address.as_ref();
+        let ipv4 = sockaddr.and_then(|at| at.as_sockaddr_in()).map(|at| IpAddr::V4(at.ip()));
+        let ipv6 = || sockaddr.and_then(|at| at.as_sockaddr_in6()).map(|at| IpAddr::V6(at.ip()));
+        ipv4.or_else(ipv6) == Some(address)
+    };
+    let interface_name =
+        interfaces.into_iter().find(has_address).map(|candidate| candidate.interface_name);
+    interface_name.ok_or_else(|| format!("no interface has the address {address}"))
+}
+
+/// Whether all hosts go by raw Ethernet: UDP and that do not understand each other.
+pub fn is_raw<'a>(offers: impl IntoIterator<Item = &'a TransportOffer>) -> bool {
+    offers.into_iter().all(|offer| offer.raw.is_some())
+}
+
+/// Where all nodes are reached by ethernet.
+pub fn address_table(offers: &[&TransportOffer], raw: bool) -> Vec<u8> {
+    let chosen_table =
+        |offer: &&TransportOffer| offer.raw.clone().filter(|_| raw).unwrap_or(offer.udp.clone());
+    offers.iter().flat_map(|offer| chosen_table(offer).encoded).collect()
+}
+
+/// What the user has to know of the wires of a network: at most one line. `offers`: by host name.
+pub fn note(name: &str, offers: &[(&str, &TransportOffer)]) -> Option<(Level, String)> {
+    rdma::note(name, offers).or_else(|| ethernet_note(name, offers))
+}
+
+fn ethernet_note(name: &str, offers: &[(&str, &TransportOffer)]) -> Option<(Level, String)> {
+    let raw = is_raw(offers.iter().map(|(_, offer)| *offer));
+    let has_note = |offer: &TransportOffer| offer.raw_note.is_some() && offer.raw.is_some() == raw;
+    let noted_offers: Vec<_> = offers.iter().filter(|(_, offer)| has_note(offer)).collect();
+    let (host, offer) = noted_offers.first()?;
+    let reason = offer.raw_note.as_deref().unwrap_or_default();
+    let others_text = match noted_offers.len() {
+        1 => String::new(),
+        count => format!(" (and {} more)", count - 1),
+    };
+    Some(match raw {
+        true => (Level::Info, format!("network {name}: host {host}{others_text}: {reason}")),
+        false => {
+            let text = "UDP is used instead of raw Ethernet";
+            (Level::Warning, format!("network {name}: {text}: host {host}{others_text}: {reason}"))
+        }
+    })
+}
+
+/// The wires that a network uses, for people.
+pub fn describe_transports(offers: &[&TransportOffer]) -> String {
+    let (rdma_adapters, covers_all) = rdma::adapters_in_use(offers);
+    let mut parts = Vec::new();
+    if !rdma_adapters.is_empty() {
+        parts.push(format!("RDMA by {}", join_unique(rdma_adapters)));
+    }
+    if !covers_all {
+        let raw = is_raw(offers.iter().copied());
+        let descriptions = offers.iter().map(|offer| match &offer.raw {
+            Some(raw_table) if raw => raw_table.description.as_str(),
+            _ => &offer.udp.description,
+        });
+        parts.push(join_unique(descriptions));
+    }
+    parts.join(", ")
+}
+
+/// Each once, and three at most.
+fn join_unique<'a>(descriptions: impl IntoIterator<Item = &'a str>) -> String {
+    let mut unique: Vec<&str> = Vec::new();
+    for description in descriptions {
+        if !unique.contains(&description) {
+            unique.push(description);
+        }
+    }
+    let shown_count = unique.len().min(3);
+    let others_text = if unique.len() > shown_count { "; others" } else { "" };
+    format!("{}{others_text}", unique[..shown_count].join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::message::{HostSpec, OsBytes};
+    use std::net::SocketAddr;
+
+    fn offer(raw: Option<&str>, raw_note: Option<&str>) -> TransportOffer {
+        let address_table = |description: &str| AddressTable {
+            encoded: Vec::new(),
+            description: description.to_owned(),
+        };
+        let udp = address_table("UDP over eth0");
+        TransportOffer {
+            rdma: None,
+            raw: raw.map(address_table),
+            udp,
+            raw_note: raw_note.map(str::to_owned),
+        }
+    }
+
+    fn job(kind: HostKind, trusted: bool) -> JobSpec {
+        let network = HostNetwork::new("fast", "ethernet", trusted, vec!["eth1".to_owned()]);
+        let host = |name: &str| HostSpec {
+            name: name.to_owned(),
+            kind,
+            networks: vec![network.clone()],
+            ..HostSpec::local(1)
+        };
+        JobSpec {
+            hosts: vec![host("a"), host("b")],
+            stages: Vec::new(),
+            environment: Vec::new(),
+            directory: OsBytes(Vec::new()),
+            umask: 0,
+            options: Vec::new(),
+            statistics: false,
+            reads_stdin: false,
+            independent_nodes: false,
+            networks: Vec::new(),
+            network_sets: 0,
+        }
+    }
+
+    fn plan_for(name: &str, spec: &JobSpec, address: &str) -> TransportPlan {
+        let addr: SocketAddr = format!("{address}:9").parse().unwrap();
+        let hosts = spec.hosts.iter().map(|host| (host.name.clone(), Some((addr, 0)), 1));
+        plan(name, spec, &Placement::new(0, hosts)).unwrap()
+    }
+
+    #[test]
+    fn raw_wires_are_for_trusted_networks_and_links_of_virtual_hosts() {
+        use HostKind::{Remote, Virtual};
+        let raw = |kind, trusted, address: &str| {
+            plan_for("fast", &job(kind, trusted), address).raw.unwrap()
+        };
+        assert_eq!(raw(Remote, true, "10.0.0.1"), Ok(vec!["eth1".to_owned()]));
+        assert_eq!(raw(Virtual, false, "10.0.0.1"), Ok(vec!["eth1".to_owned()]));
+        assert!(raw(Remote, false, "10.0.0.1").unwrap_err().contains("trusted"));
+        assert!(raw(Virtual, false, "127.0.0.2").unwrap_err().contains("trusted"));
+    }
+
+    #[test]
+    fn an_undescribed_network_uses_the_address_of_the_daemon() {
+        let spec = job(HostKind::Remote, false);
+        let plan = plan_for("agent-udp", &spec, "10.0.0.1");
+        assert_eq!((plan.links, plan.raw), (vec!["10.0.0.1".to_owned()], None));
+        assert!(plan_for("ethernet", &spec, "10.0.0.1").raw.unwrap().is_err());
+        assert_eq!((set_names(&spec), plan.rdma), (vec!["auto".to_owned()], None));
+        assert_eq!(interface("127.0.0.1"), Ok("lo".to_owned()));
+        assert!(interface("192.0.2.77").unwrap_err().contains("192.0.2.77"));
+    }
+
+    #[test]
+    fn rdma_is_tried_with_the_options_of_the_database_and_by_default_without_any() {
+        let mut spec = job(HostKind::Remote, false);
+        for host in &mut spec.hosts {
+            let configured = [("level", "3"), ("device", "mlx5_1"), ("nodes", "9")];
+            let configured = configured.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let ib = HostNetwork::new("ib", "verbs", false, Vec::new())
+                .with_addressing(configured.into());
+            host.networks.push(ib);
+        }
+        let rdma = |name| plan_for(name, &spec, "10.0.0.1").rdma;
+        let plan = rdma("ib").unwrap();
+        assert_eq!((plan.address.to_string(), plan.is_requested), ("10.0.0.1".to_owned(), true));
+        assert_eq!(plan.options, ["-device", "mlx5_1", "-level", "3"]);
+        assert!(rdma("auto").is_some_and(|plan| !plan.is_requested && plan.options.is_empty()));
+        assert_eq!((rdma("fast"), rdma("agent-udp")), (None, None));
+    }
+
+    #[test]
+    fn one_host_without_raw_wires_is_named_and_all_take_udp() {
+        let good = offer(Some("AF_XDP over eth0"), None);
+        let degraded = offer(Some("AF_PACKET over eth0"), Some("no room; AF_PACKET is used"));
+        let unavailable = offer(None, Some("operation not permitted"));
+        assert_eq!(note("n", &[("a", &good), ("b", &good)]), None);
+        assert_eq!(describe_transports(&[&good, &good]), "AF_XDP over eth0");
+        assert_eq!(
+            describe_transports(&[&good, &degraded]),
+            "AF_XDP over eth0; AF_PACKET over eth0"
+        );
+        let (level, line) = note("n", &[("a", &good), ("b", &degraded)]).unwrap();
+        assert_eq!(level, Level::Info);
+        assert_eq!(line, "network n: host b: no room; AF_PACKET is used");
+        let (level, line) =
+            note("n", &[("a", &degraded), ("b", &unavailable), ("c", &unavailable)]).unwrap();
+        assert_eq!(level, Level::Warning);
+        let expected = "network n: UDP is used instead of raw Ethernet: host b (and 1 more): \
+                      operation not permitted";
+        assert_eq!(line, expected);
+        assert_eq!(describe_transports(&[&good, &unavailable]), "UDP over eth0");
+        assert_eq!(note("n", &[("a", &offer(None, None))]), None);
+    }
+}

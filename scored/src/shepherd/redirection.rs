@@ -1,0 +1,82 @@
+//! Redirection to files of this host (manual, scrun(1), INPUT/OUTPUT REDIRECTION).
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use score_proto::message::FileName;
+
+use crate::sys::spawn::ChildFile;
+
+/// Where the files of a job without `/` in their name are, and how many processes write there.
+#[derive(Debug, Clone, Copy)]
+pub struct RedirectContext<'a> {
+    /// The job's directory.
+    pub directory: &'a Path,
+    /// Processes of a parallel process on this host.
+    pub process_count: u32,
+}
+
+impl RedirectContext<'_> {
+    fn path(&self, name: &FileName) -> PathBuf {
+        // join() takes an absolute name as it is.
+        self.directory.join(std::ffi::OsString::from_vec(name.0.0.clone()))
+    }
+
+    /// `NAME.NODE`: the name of one process's file where several processes write.
+    fn path_of_node(&self, name: &FileName, node: u32) -> PathBuf {
+        let mut path = self.path(name).into_os_string();
+        path.push(format!(".{node}"));
+        path.into()
+    }
+
+    /// `:= NAME`: every process opens it; the file that this node has written comes first.
+    pub fn input(&self, name: &FileName, node: u32) -> ChildFile {
+        let mut paths = vec![self.path(name)];
+        if !name.is_absolute() {
+            paths.insert(0, self.path_of_node(name, node));
+        }
+        child_file(paths, libc::O_RDONLY)
+    }
+
+    /// `=: NAME` and `=:: NAME`. `None`: this process is to write to /dev/null, since only the
+    /// first of a host writes to an absolute name.
+    pub fn output(
+        &self,
+        name: &FileName,
+        append: bool,
+        process: u32,
+        node: u32,
+    ) -> Option<ChildFile> {
+        let path = match (name.is_absolute(), self.process_count) {
+            (true, _) if process > 0 => return None,
+            (true, _) | (false, 1) => self.path(name),
+            (false, _) => self.path_of_node(name, node),
+        };
+        let mode_flag = if append { libc::O_APPEND } else { libc::O_TRUNC };
+        Some(child_file(vec![path], libc::O_WRONLY | libc::O_CREAT | mode_flag))
+    }
+}
+
+/// A FIFO without a peer is not waited for.
+fn child_file(paths: Vec<PathBuf>, flags: i32) -> ChildFile {
+    // check() has refused NUL bytes.
+    let to_c_string =
+        |path: PathBuf| CString::new(path.into_os_string().into_vec()).unwrap_or_default();
+    let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
+    ChildFile { paths: paths.into_iter().map(to_c_string).collect(), flags }
+}
+
+/// One line that names the file and the host.
+pub fn open_error(path: &CStr, errno: i32) -> String {
+    let reason = nix::errno::Errno::from_raw(errno).desc();
+    format!("host {}: {}: {reason}", host_name(), path.to_string_lossy())
+}
+
+/// The name of this host, for messages.
+pub fn host_name() -> String {
+    match nix::sys::utsname::uname() {
+        Ok(name) => name.nodename().to_string_lossy().into_owned(),
+        Err(_) => "localhost".to_owned(),
+    }
+}

@@ -1,0 +1,168 @@
+//! The shared memory of the job's parallel processes: the board, their C-Areas, their PM devices.
+//! Made when a parallel process attaches, so that a plain program never pays for it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use mio::{Registry, Token};
+use score_pm::Counters;
+use score_proto::PROTOCOL_VERSION;
+use score_proto::carea::{AREA_BYTES, BOARD_BYTES, BOARD_MAGIC, board};
+use score_proto::job_control::{HostNetworkAddress, Placement};
+use score_proto::message::{NetworkSet, ProgramKind};
+use score_proto::nodeset::NodeSet;
+
+use super::gang_switch::RunGate;
+use super::job_runner::JobInfo;
+use super::networks::{MessageCounters, NetworkReport, Networks, PacketTag};
+use crate::raw_socket::RawSocketClient;
+use crate::sys::memfd::{PublishedMap, sealed};
+
+/// What one parallel process shares.
+struct ElementMemory {
+    /// Made when all have attached.
+    area: Option<OwnedFd>,
+    networks: Networks,
+}
+
+/// All shared memory of the job on this host.
+#[derive(Default)]
+pub struct SharedMemory {
+    board: Option<Arc<PublishedMap>>,
+    elements: HashMap<u32, ElementMemory>,
+    /// Stages that were begun.
+    stage_count: u32,
+}
+
+impl SharedMemory {
+    /// The first node of a parallel process has attached on this host: opens what other hosts need
+    /// to know the address of. Nothing, when there is no other host. `asker`: who opens what this
+    /// process may not.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn open(
+        &mut self,
+        element: u32,
+        job_info: &JobInfo,
+        raw_client: Option<&RawSocketClient>,
+    ) -> Result<Vec<HostNetworkAddress>, String> {
+        let (spec, secret) = (job_info.spec(), job_info.job_start.secret);
+        let elements = &spec.stages[job_info.stage].elements;
+        let is_only_element =
+            elements.iter().filter(|one| one.kind == ProgramKind::Score).count() < 2;
+        let tag = PacketTag { secret, stage: self.stage_count, element, is_only_element };
+        let mut networks = Networks::default();
+        let addresses = networks.open(spec, &job_info.placement, tag, raw_client)?;
+        self.elements.insert(element, ElementMemory { area: None, networks });
+        Ok(addresses)
+    }
+
+    /// Makes the memory of one parallel process, every node of which has attached. `peers`: what
+    /// [`SharedMemory::open`] has said on all hosts. `oversubscribed`: this host has more processes of
+    /// the job than processors.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn create(
+        &mut self,
+        element: u32,
+        placement: &Placement,
+        peers: &[HostNetworkAddress],
+        oversubscribed: bool,
+        run_gate: &RunGate,
+    ) -> Result<NetworkReport, String> {
+        let node_count = placement.self_placement().map_or(0, |local_host| local_host.nodes);
+        if self.board.is_none() {
+            let page = PublishedMap::new(c"score-board", BOARD_BYTES)
+                .map_err(|error| format!("no memory for the board: {error}"))?;
+            page.store_u32(board::VERSION, PROTOCOL_VERSION);
+            page.store_u64(board::STARTED_NS, super::monotonic_ns());
+            let page = self.board.insert(Arc::new(page));
+            run_gate.publish_to(Arc::clone(page));
+        }
+        if let Some(page) = &self.board {
+            page.store_u32(board::FLAGS, if oversubscribed { board::OVERSUBSCRIBED } else { 0 });
+            page.store_u64(board::MAGIC, BOARD_MAGIC);
+        }
+        let area = sealed(c"score-area", AREA_BYTES as u64 * u64::from(node_count))
+            .map_err(|error| format!("no memory for the C-Area: {error}"))?;
+        let memory = self.elements.get_mut(&element).ok_or("nobody has attached")?;
+        memory.area = Some(area);
+        memory.networks.join(placement, peers, oversubscribed)
+    }
+
+    /// The C-Areas of a parallel process, and what counts its messages.
+    pub fn inspected_memory(&self, element: u32) -> Option<(BorrowedFd<'_>, MessageCounters)> {
+        let memory = self.elements.get(&element)?;
+        Some((memory.area.as_ref()?.as_fd(), memory.networks.message_counters()))
+    }
+
+    /// Which of their contexts reaches which nodes.
+    pub fn network_sets(&self, element: u32, placement: &Placement) -> Vec<NetworkSet> {
+        let memory = self.elements.get(&element);
+        memory.map(|memory| memory.networks.sets(placement)).unwrap_or_default()
+    }
+
+    /// The descriptors that the Welcome of one process of this host carries.
+    ///
+    /// # Errors
+    /// One line for the user.
+    pub fn descriptors(&self, element: u32, process: u32) -> Result<Vec<OwnedFd>, String> {
+        let memory = self.elements.get(&element).ok_or("it has no shared memory")?;
+        let area = memory.area.as_ref().ok_or("not all have attached")?;
+        let page = self.board.as_ref().ok_or("the job has no board")?;
+        let duplicated = |result: io::Result<OwnedFd>| {
+            result.map_err(|error| format!("no descriptor left for process {process}: {error}"))
+        };
+        let area = area.as_fd().try_clone_to_owned();
+        let mut descriptors = vec![duplicated(page.fd().try_clone_to_owned())?, duplicated(area)?];
+        descriptors.extend(memory.networks.descriptors(process)?);
+        Ok(descriptors)
+    }
+
+    /// What counts the messages of a parallel process. None: it has no networks yet.
+    pub fn message_counters(&self, element: u32) -> Option<MessageCounters> {
+        Some(self.elements.get(&element)?.networks.message_counters())
+    }
+
+    /// What a process of this host has sent and received so far. None: it has no networks yet.
+    pub fn counters(&self, element: u32, process: u32) -> Option<Counters> {
+        Some(self.elements.get(&element)?.networks.counters(process))
+    }
+
+    /// A process of this host has ended.
+    pub fn on_process_exit(&self, element: u32, process: u32) {
+        if let Some(memory) = self.elements.get(&element) {
+            memory.networks.on_process_exit(process);
+        }
+    }
+
+    /// Nodes have ended, on whichever host: what is sent to them is dropped.
+    pub fn on_nodes_exited(&self, element: u32, nodes: &NodeSet) {
+        if let Some(memory) = self.elements.get(&element) {
+            memory.networks.on_nodes_exited(nodes);
+        }
+    }
+
+    /// Has `token` told when [`SharedMemory::serve`] has something to do.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.elements.values_mut().try_for_each(|memory| memory.networks.register(registry, token))
+    }
+
+    /// Goes on with sending what processes that have ended have left.
+    pub fn serve(&self) {
+        self.elements.values().for_each(|memory| memory.networks.serve());
+    }
+
+    /// The parallel processes of a stage have ended.
+    pub fn clear(&mut self) {
+        self.elements.clear();
+        self.stage_count = self.stage_count.wrapping_add(1);
+    }
+}

@@ -1,0 +1,420 @@
+//! Starting the processes of a stage: their pipes, files, environment and control sockets.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use nix::fcntl::OFlag;
+use nix::sched::CpuSet;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::pipe2;
+use score_proto::env;
+use score_proto::job_control;
+use score_proto::message::{ElementSpec, Input, JobSpec, OsBytes, Output, ProgramKind};
+
+use super::cpu_binding;
+use super::job_runner::ProcessKey;
+use super::redirection::{self, RedirectContext};
+use crate::job::program_paths;
+use crate::sys::spawn::{CONTROL_FD, ChildFile, FdSource, Program, SpawnArgs, SpawnError, Spawner};
+
+/// What is the same for all processes of one parallel process.
+#[derive(Debug)]
+struct SpawnPlan {
+    program: Program,
+    display_name: String,
+    /// NAME=VALUE, the node's own variables not included.
+    environment: Vec<CString>,
+    directory: CString,
+    is_per_host: bool,
+}
+
+/// The starts of a stage that are still to be made.
+#[derive(Debug, Default)]
+pub struct SpawnQueue {
+    /// This host's first node, and how many there are.
+    first_node: u32,
+    node_count: usize,
+    plans: Vec<SpawnPlan>,
+    pending: VecDeque<ProcessKey>,
+    /// Files that processes have to open, by number and descriptor.
+    child_files: HashMap<(usize, usize), ChildFile>,
+    /// Read end of the pipe from the left-hand neighbour, by node of this host.
+    left_pipes: Vec<Option<OwnedFd>>,
+    /// The processor of each process, where they are kept to one.
+    cpu_sets: Vec<CpuSet>,
+    spawner: Spawner,
+}
+
+/// What the shepherd keeps of a process that it has started.
+#[derive(Debug)]
+pub struct SpawnedProcess {
+    /// Its process id.
+    pub pid: i32,
+    /// Our end of its control socket.
+    pub control: OwnedFd,
+    /// Write end of its standard input, when scrun feeds it.
+    pub stdin: Option<OwnedFd>,
+    /// Read end of its standard output, when it goes to scrun.
+    pub stdout: Option<OwnedFd>,
+    /// Read end of its standard error.
+    pub stderr: OwnedFd,
+}
+
+/// Why a process was not started.
+#[derive(Debug)]
+pub enum StartError {
+    /// It needs not be (`system -host`): counts as ended with 0.
+    Skipped,
+    /// Its program could not be run: exit code and reason.
+    Program(u8, String),
+    /// The job cannot go on: reason.
+    Job(String),
+}
+
+/// What the starts of a job have in common.
+#[derive(Debug)]
+pub struct SpawnContext<'a> {
+    /// The job.
+    pub spec: &'a JobSpec,
+    /// This host's nodes.
+    pub local_host: &'a job_control::HostPlacement,
+    /// This host.
+    pub host_index: u32,
+    /// Hosts of the job.
+    pub host_count: u32,
+    /// The job's directory.
+    pub directory: &'a Path,
+    /// RLIMIT_NOFILE as it was before the shepherd raised its own.
+    pub descriptor_limit: libc::rlimit,
+    /// There is no PID namespace.
+    pub die_with_parent: bool,
+    /// Whether daemons serve several users.
+    pub multi_user: bool,
+    /// /dev/null, open for reading and writing.
+    pub null: &'a File,
+}
+
+fn c_string(bytes: &[u8]) -> CString {
+    // check() has refused NUL bytes; to cut there is harmless.
+    CString::new(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
+}
+
+fn errno_text(error: nix::errno::Errno) -> &'static str {
+    error.desc()
+}
+
+impl SpawnQueue {
+    /// Prepares a stage.
+    pub fn begin(&mut self, context: &SpawnContext<'_>, stage: usize) {
+        let elements = &context.spec.stages[stage].elements;
+        let local_host = context.local_host;
+        self.plans = elements.iter().map(|element| SpawnPlan::new(context, element)).collect();
+        self.pending = (0..elements.len() as u32)
+            .flat_map(|element| {
+                local_host.node_range().map(move |node| ProcessKey { element, node })
+            })
+            .collect();
+        self.left_pipes = local_host.node_range().map(|_| None).collect();
+        self.child_files.clear();
+        (self.first_node, self.node_count) = (local_host.first_node, local_host.nodes as usize);
+        self.cpu_sets = match context.multi_user {
+            true => cpu_binding::stage_cpu_sets(context.spec, stage, local_host.nodes),
+            false => Vec::new(),
+        };
+        self.spawner.reset();
+    }
+
+    /// Which of this host's nodes it is.
+    fn process_index(&self, key: ProcessKey) -> usize {
+        (key.node - self.first_node) as usize
+    }
+
+    fn index(&self, key: ProcessKey) -> usize {
+        key.element as usize * self.node_count + self.process_index(key)
+    }
+
+    /// Why a process that has ended was never more than an attempt, if so.
+    pub fn spawn_failure(&mut self, key: ProcessKey) -> Option<StartError> {
+        let index = self.index(key);
+        let error = self.spawner.error_of(index)?;
+        if let SpawnError::File(fd, path, errno) = error {
+            let path = self.child_files.get(&(self.index(key), fd))?.paths.get(path)?;
+            return Some(StartError::Job(redirection::open_error(path, errno)));
+        }
+        Some(self.plans.get(key.element as usize)?.to_start_error(error))
+    }
+
+    /// The next process to start, if any.
+    pub fn next(&mut self) -> Option<ProcessKey> {
+        let next = self.pending.pop_front();
+        if next.is_none() {
+            // No end of a pipe may stay open here: readers would wait for ever.
+            self.left_pipes.clear();
+        }
+        next
+    }
+
+    /// Whether there are processes to start.
+    pub fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Takes the processes of one element, or of all, off the list and returns them.
+    pub fn cancel(&mut self, element: Option<u32>) -> Vec<ProcessKey> {
+        let (cancelled, remaining): (Vec<ProcessKey>, Vec<ProcessKey>) =
+            self.pending.drain(..).partition(|key| element.is_none_or(|one| one == key.element));
+        self.pending = remaining.into();
+        cancelled
+    }
+
+    /// Starts one process.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left of it then.
+    pub fn start(
+        &mut self,
+        context: &SpawnContext<'_>,
+        stage: usize,
+        key: ProcessKey,
+    ) -> Result<SpawnedProcess, StartError> {
+        let elements = &context.spec.stages[stage].elements;
+        let spec = &elements[key.element as usize];
+        let process = self.process_index(key);
+        let left_pipe = self.left_pipes.get_mut(process).and_then(Option::take);
+        let plan = &self.plans[key.element as usize];
+        if plan.is_per_host && process > 0 {
+            return Err(StartError::Skipped);
+        }
+        let (child_stdin, stdin) = standard_input(context, stage, key, spec, left_pipe)?;
+        let is_last = key.element as usize + 1 == elements.len();
+        let (child_stdout, stdout_reader) = standard_output(context, key, spec, is_last)?;
+        let (stderr, child_stderr) = pipe()?;
+        let (control, child_control) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+                .map_err(|error| creation_error("control socket", error))?;
+        let node_variables = node_environment(context, key);
+        let environment: Vec<&CStr> =
+            plan.environment.iter().chain(&node_variables).map(CString::as_c_str).collect();
+        let spawn_args = SpawnArgs {
+            program: &plan.program,
+            environment: &environment,
+            directory: &plan.directory,
+            descriptors: [
+                child_stdin.source(),
+                child_stdout.source(),
+                FdSource::Fd(child_stderr.as_fd()),
+                FdSource::Fd(child_control.as_fd()),
+            ],
+            descriptor_limit: context.descriptor_limit,
+            die_with_parent: context.die_with_parent,
+            cpu_set: self.cpu_sets.get(process),
+        };
+        let index = self.index(key);
+        let pid =
+            self.spawner.spawn(&spawn_args, index).map_err(|error| plan.to_start_error(error))?;
+        for (fd, source) in [child_stdin, child_stdout].into_iter().enumerate() {
+            if let StdioSource::File(child_file) = source {
+                self.child_files.insert((index, fd), child_file);
+            }
+        }
+        let mut stdout = stdout_reader;
+        if !is_last {
+            self.left_pipes[process] = stdout.take();
+        }
+        Ok(SpawnedProcess { pid, control, stdin, stdout, stderr })
+    }
+}
+
+/// The process's end of its standard input or output.
+enum StdioSource {
+    Fd(OwnedFd),
+    File(ChildFile),
+}
+
+impl StdioSource {
+    fn source(&self) -> FdSource<'_> {
+        match self {
+            StdioSource::Fd(descriptor) => FdSource::Fd(descriptor.as_fd()),
+            StdioSource::File(opening) => FdSource::File(opening),
+        }
+    }
+}
+
+fn creation_error(what: &str, error: nix::errno::Errno) -> StartError {
+    StartError::Job(format!("no {what} can be made: {}", errno_text(error)))
+}
+
+/// Read end, write end.
+fn pipe() -> Result<(OwnedFd, OwnedFd), StartError> {
+    pipe2(OFlag::O_CLOEXEC).map_err(|error| creation_error("pipe", error))
+}
+
+fn clone_null(context: &SpawnContext<'_>) -> Result<OwnedFd, StartError> {
+    context
+        .null
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| StartError::Job(format!("no descriptor can be made: {error}")))
+}
+
+/// The process's end, and ours if scrun's input goes there.
+fn standard_input(
+    context: &SpawnContext<'_>,
+    stage: usize,
+    key: ProcessKey,
+    spec: &ElementSpec,
+    left_pipe: Option<OwnedFd>,
+) -> Result<(StdioSource, Option<OwnedFd>), StartError> {
+    let redirect =
+        RedirectContext { directory: context.directory, process_count: context.local_host.nodes };
+    match &spec.input {
+        Input::File(name) => Ok((StdioSource::File(redirect.input(name, key.node)), None)),
+        Input::Default if receives_stdin(context.spec, stage, key) => {
+            let (reader, writer) = pipe()?;
+            Ok((StdioSource::Fd(reader), Some(writer)))
+        }
+        // No neighbour wrote (it was skipped, or could not be started): nothing to read.
+        Input::Default => {
+            Ok((StdioSource::Fd(left_pipe.map_or_else(|| clone_null(context), Ok)?), None))
+        }
+    }
+}
+
+/// Whether scrun's standard input goes to this process.
+pub fn receives_stdin(spec: &JobSpec, stage: usize, key: ProcessKey) -> bool {
+    spec.reads_stdin
+        && stage == 0
+        && key == ProcessKey { element: 0, node: 0 }
+        && spec.stages[0].elements[0].input == Input::Default
+}
+
+/// The process's end, and the other one if there is a pipe.
+fn standard_output(
+    context: &SpawnContext<'_>,
+    key: ProcessKey,
+    spec: &ElementSpec,
+    is_last: bool,
+) -> Result<(StdioSource, Option<OwnedFd>), StartError> {
+    let redirect =
+        RedirectContext { directory: context.directory, process_count: context.local_host.nodes };
+    match &spec.output {
+        Output::File { name, append } if is_last => {
+            let process = key.node - context.local_host.first_node;
+            let source = match redirect.output(name, *append, process, key.node) {
+                Some(child_file) => StdioSource::File(child_file),
+                None => StdioSource::Fd(clone_null(context)?),
+            };
+            Ok((source, None))
+        }
+        _ => {
+            let (reader, writer) = pipe()?;
+            Ok((StdioSource::Fd(writer), Some(reader)))
+        }
+    }
+}
+
+fn node_environment(context: &SpawnContext<'_>, key: ProcessKey) -> [CString; 2] {
+    let process = key.node - context.local_host.first_node;
+    [
+        c_string(format!("{}={process}", env::SELF_PROC_ENV).as_bytes()),
+        c_string(format!("{}={}", env::SELF_NODE_ENV, key.node).as_bytes()),
+    ]
+}
+
+fn environment_value<'a>(environment: &'a [OsBytes], name: &str) -> Option<&'a [u8]> {
+    environment
+        .iter()
+        .find_map(|variable| variable.0.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+}
+
+impl SpawnPlan {
+    fn new(context: &SpawnContext<'_>, element: &ElementSpec) -> Self {
+        use std::os::unix::ffi::OsStrExt;
+        let spec = context.spec;
+        let job_dir = context.directory.as_os_str().as_bytes();
+        let (in_job_dir, is_per_host) = match element.kind {
+            ProgramKind::Score => (false, false),
+            ProgramKind::Plain => (true, false),
+            ProgramKind::System { per_host } => (true, per_host),
+        };
+        let directory = if in_job_dir { job_dir } else { &spec.directory.0 };
+        let mut job_environment = vec![
+            [env::JOB_DIR_ENV.as_bytes(), b"=", job_dir].concat(),
+            format!("{}={CONTROL_FD}", env::CONTROL_FD_ENV).into_bytes(),
+            format!("{}={}", env::SELF_HOST_ENV, context.host_index).into_bytes(),
+            format!("{}={}", env::NUM_PROC_ENV, context.local_host.nodes).into_bytes(),
+            format!("{}={}", env::NUM_HOST_ENV, context.host_count).into_bytes(),
+            format!("{}={}", env::NUM_NODE_ENV, spec.nodes()).into_bytes(),
+        ];
+        if in_job_dir {
+            job_environment.push([b"PWD=", job_dir].concat());
+            job_environment.push([b"OLDPWD=", spec.directory.0.as_slice()].concat());
+        }
+        let is_overridden = |variable: &[u8]| {
+            let name = variable.split(|byte| *byte == b'=').next().unwrap_or_default();
+            let reserved = [env::SELF_PROC_ENV, env::SELF_NODE_ENV, env::RESOURCE_FD_ENV];
+            reserved.iter().any(|reserved_name| reserved_name.as_bytes() == name)
+                || job_environment
+                    .iter()
+                    .any(|assignment| assignment.strip_prefix(name).is_some_and(|v| v[0] == b'='))
+        };
+        let inherited = spec.environment.iter().filter(|variable| !is_overridden(&variable.0));
+        let environment =
+            inherited.map(|v| c_string(&v.0)).chain(job_environment.iter().map(|v| c_string(v)));
+        let arguments = element.args.iter().map(|argument| c_string(&argument.0)).collect();
+        Self {
+            program: Program::new(candidates(context, element), arguments),
+            display_name: String::from_utf8_lossy(&element.path.0).into_owned(),
+            environment: environment.collect(),
+            directory: c_string(directory),
+            is_per_host,
+        }
+    }
+
+    fn to_start_error(&self, error: SpawnError) -> StartError {
+        let reason = |errno: i32| nix::errno::Errno::from_raw(errno).desc();
+        match error {
+            SpawnError::Program(libc::ENOENT) => {
+                let text = format!("{}: not found, or its interpreter is not", self.display_name);
+                StartError::Program(127, text)
+            }
+            SpawnError::Program(errno) => {
+                StartError::Program(126, format!("{}: {}", self.display_name, reason(errno)))
+            }
+            SpawnError::Directory(errno) => {
+                let directory = self.directory.to_string_lossy();
+                StartError::Program(126, format!("cannot enter {directory}: {}", reason(errno)))
+            }
+            SpawnError::Process(errno) => {
+                StartError::Job(format!("no further process can be started: {}", reason(errno)))
+            }
+            SpawnError::File(.., errno) | SpawnError::Setup(errno) => {
+                StartError::Job(format!("a process cannot be set up: {}", reason(errno)))
+            }
+        }
+    }
+}
+
+/// The paths to try, in order: for `system` as execvp(3) does.
+fn candidates(context: &SpawnContext<'_>, element: &ElementSpec) -> Vec<CString> {
+    use std::os::unix::ffi::OsStrExt;
+    let spec = context.spec;
+    if let Some(staged_path) = program_paths::relative_path(spec, element) {
+        return vec![c_string(context.directory.join(staged_path).as_os_str().as_bytes())];
+    }
+    let path = &element.path.0;
+    let uses_path = matches!(element.kind, ProgramKind::System { .. }) && !path.contains(&b'/');
+    if !uses_path {
+        return vec![c_string(path)];
+    }
+    let search_path =
+        environment_value(&spec.environment, "PATH").unwrap_or(b"/usr/local/bin:/bin:/usr/bin");
+    search_path
+        .split(|byte| *byte == b':')
+        .map(|dir| if dir.is_empty() { b".".as_slice() } else { dir })
+        .map(|dir| c_string(&[dir, b"/", path].concat()))
+        .collect()
+}

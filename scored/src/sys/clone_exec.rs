@@ -1,0 +1,350 @@
+//! A process between its making and its program. Until then it uses our memory (CLONE_VM) instead
+//! of a copy, which would have to be made and given back; unlike a vfork nobody waits for it, as
+//! it may take its time: it opens files, which may be on a server that is gone.
+//!
+//! It runs on a stack of its own, and does system calls only: by our own instruction, because
+//! those of the C library leave their error in a place that it shares with the thread that made
+//! it. All that it reads is in its [`PreExecChild`], which nobody touches before the kernel says that
+//! it has left our memory (CLONE_CHILD_CLEARTID).
+
+// UNSAFETY: clone(2) with a stack, and the system calls of what runs there.
+#![expect(unsafe_code)]
+
+use std::arch::asm;
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use nix::sched::CpuSet;
+
+use super::spawn::{CONTROL_FD, ChildFile, FdSource, SpawnArgs};
+
+pub const STEP_SETUP: u64 = 1;
+pub const STEP_DIRECTORY: u64 = 2;
+pub const STEP_EXEC: u64 = 3;
+/// Plus four times the path's number, plus the descriptor's.
+pub const STEP_OPEN_FILE: u64 = 16;
+
+/// Bytes of its stack: system calls need none of it.
+const STACK_SIZE: usize = 32 << 10;
+/// What all processors ask of a stack.
+const STACK_ALIGNMENT: usize = 16;
+/// Exit code of one that did not come to its program.
+const EXIT_EXEC_FAILED: usize = 127;
+
+/// C strings, and the list of pointers to them that execve(2) takes.
+struct Strings {
+    /// Behind the pointers.
+    _bytes: Box<[u8]>,
+    pointers: Box<[*const c_char]>,
+}
+
+impl Strings {
+    fn new<'a>(strings: impl Iterator<Item = &'a CStr> + Clone) -> Strings {
+        let bytes: Vec<u8> =
+            strings.clone().flat_map(|string| string.to_bytes_with_nul()).copied().collect();
+        let bytes = bytes.into_boxed_slice();
+        let mut offset = 0;
+        let mut pointers = Vec::new();
+        for string in strings {
+            pointers.push(bytes[offset..].as_ptr().cast());
+            offset += string.to_bytes_with_nul().len();
+        }
+        pointers.push(ptr::null());
+        Strings { _bytes: bytes, pointers: pointers.into_boxed_slice() }
+    }
+}
+
+/// Where one of its descriptors comes from.
+enum RawFdSource {
+    Fd(c_int),
+    File(Strings, c_int),
+}
+
+impl RawFdSource {
+    fn new(source: &FdSource<'_>) -> RawFdSource {
+        match source {
+            FdSource::Fd(descriptor) => RawFdSource::Fd(descriptor.as_raw_fd()),
+            FdSource::File(ChildFile { paths, flags }) => {
+                RawFdSource::File(Strings::new(paths.iter().map(|path| path.as_c_str())), *flags)
+            }
+        }
+    }
+}
+
+/// What it is to do.
+struct ChildSetup {
+    candidates: Strings,
+    arguments: Strings,
+    /// `/bin/sh FILE arguments`, for a script without `#!`; it fills in FILE.
+    shell_arguments: Box<[*const c_char]>,
+    environment: Strings,
+    directory: Strings,
+    descriptors: [RawFdSource; 4],
+    descriptor_limit: libc::rlimit,
+    /// Our process number, where it shall end with us.
+    parent_pid: Option<u32>,
+    cpu_set: Option<CpuSet>,
+}
+
+impl ChildSetup {
+    fn new(args: &SpawnArgs<'_>) -> ChildSetup {
+        let (candidates, arguments) = args.program.parts();
+        let arguments = Strings::new(arguments.iter().map(|argument| argument.as_c_str()));
+        let mut shell_arguments = vec![c"/bin/sh".as_ptr(), ptr::null()];
+        // With the null pointer at its end, also where there is no argument at all.
+        shell_arguments.extend(&arguments.pointers[1.min(arguments.pointers.len() - 1)..]);
+        ChildSetup {
+            candidates: Strings::new(candidates.iter().map(|path| path.as_c_str())),
+            arguments,
+            shell_arguments: shell_arguments.into_boxed_slice(),
+            environment: Strings::new(args.environment.iter().copied()),
+            directory: Strings::new([args.directory].into_iter()),
+            descriptors: [0, 1, 2, 3].map(|fd| RawFdSource::new(&args.descriptors[fd])),
+            descriptor_limit: args.descriptor_limit,
+            parent_pid: args.die_with_parent.then(std::process::id),
+            cpu_set: args.cpu_set.copied(),
+        }
+    }
+}
+
+/// See the module. It may be dropped, or used again, when it [`PreExecChild::is_gone`]; one that is not
+/// has to be forgotten.
+pub struct PreExecChild {
+    /// 1 while a process uses this; the kernel writes 0, and wakes nobody.
+    in_use: AtomicU32,
+    /// Step << 32 | errno of what went wrong, or 0.
+    error: AtomicU64,
+    /// The process's, while it is busy.
+    setup: UnsafeCell<ChildSetup>,
+    stack: Box<[MaybeUninit<u8>]>,
+}
+
+impl std::fmt::Debug for PreExecChild {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Newborn {{ busy: {:?} }}", self.in_use)
+    }
+}
+
+impl PreExecChild {
+    /// Makes a process, in a session of its own; all signals must be blocked in the caller. `used`:
+    /// one that is gone. Answers the process number, or errno.
+    pub fn new(
+        args: &SpawnArgs<'_>,
+        spare: Option<Rc<PreExecChild>>,
+    ) -> Result<(i32, Rc<PreExecChild>), i32> {
+        let setup = ChildSetup::new(args);
+        let mut spare = spare.filter(|used| used.is_released());
+        let spare_stack =
+            spare.as_mut().and_then(Rc::get_mut).map(|child| std::mem::take(&mut child.stack));
+        let mut stack = spare_stack.unwrap_or_else(|| Box::new_uninit_slice(STACK_SIZE));
+        let top = stack.as_mut_ptr_range().end;
+        let top = top.wrapping_sub(top.addr() % STACK_ALIGNMENT);
+        let child = Rc::new(PreExecChild {
+            in_use: AtomicU32::new(1),
+            error: AtomicU64::new(0),
+            setup: UnsafeCell::new(setup),
+            stack,
+        });
+        let flags = libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID | libc::SIGCHLD;
+        let null = ptr::null_mut::<c_void>();
+        let child_ptr = Rc::as_ptr(&child).cast_mut().cast::<c_void>();
+        // SAFETY: its own stack, whose end is aligned; both stay where they are until it is gone;
+        // no thread-local storage is asked for, and none is used there.
+        let pid = unsafe {
+            libc::clone(begin, top.cast(), flags, child_ptr, null, null, child.in_use.as_ptr())
+        };
+        if pid < 0 {
+            let errno = std::io::Error::last_os_error().raw_os_error();
+            child.in_use.store(0, Ordering::Relaxed);
+            return Err(errno.unwrap_or(libc::EIO));
+        }
+        Ok((pid, child))
+    }
+
+    /// Whether the process has left our memory: it runs its program, or has ended.
+    pub fn is_released(&self) -> bool {
+        self.in_use.load(Ordering::Acquire) == 0
+    }
+
+    /// Of one that is gone: which step went wrong, and errno.
+    pub fn error(&self) -> Option<(u64, i32)> {
+        let word = self.error.load(Ordering::Acquire);
+        (word != 0).then_some((word >> 32, (word as u32).cast_signed()))
+    }
+}
+
+/// A system call, as the kernel answers it: an errno that is negative, or what it returns.
+///
+/// # Safety
+/// As the call's.
+#[inline(always)]
+unsafe fn call(number: c_long, arguments: [usize; 4]) -> isize {
+    let [a, b, c, d] = arguments;
+    let result: isize;
+    // SAFETY: the caller's; nothing is on the stack below.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") a, in("rsi") b,
+            in("rdx") c, in("r10") d, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!("svc 0", in("x8") number, inlateout("x0") a => result, in("x1") b, in("x2") c,
+            in("x3") d, options(nostack));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "riscv64")]
+    unsafe {
+        asm!("ecall", in("a7") number, inlateout("a0") a => result, in("a1") b, in("a2") c,
+            in("a3") d, options(nostack));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+    compile_error!("how does this processor call the system?");
+    result
+}
+
+/// What it does, on its own stack.
+extern "C" fn begin(child_ptr: *mut c_void) -> c_int {
+    // SAFETY: the newborn, whose order is this process's alone until it is gone.
+    let (child, setup) = unsafe {
+        let child = &*child_ptr.cast::<PreExecChild>();
+        (child, &mut *child.setup.get())
+    };
+    // SAFETY: this is the child; what it reads is in the order.
+    let (step, error) = unsafe {
+        match prepare(setup) {
+            Ok(()) => (STEP_EXEC, execute(setup)),
+            Err(failure) => failure,
+        }
+    };
+    child.error.store(step << 32 | error as u64, Ordering::Release);
+    exit_child()
+}
+
+fn exit_child() -> ! {
+    loop {
+        // SAFETY: ends this process, and touches nothing.
+        unsafe { call(libc::SYS_exit_group, [EXIT_EXEC_FAILED, 0, 0, 0]) };
+    }
+}
+
+/// `Err`: step and errno.
+///
+/// # Safety
+/// Runs in the child only.
+unsafe fn prepare(setup: &ChildSetup) -> Result<(), (u64, isize)> {
+    let check = |result: isize, step: u64| if result < 0 { Err((step, -result)) } else { Ok(()) };
+    // SAFETY: plain system calls on values that the parent has prepared.
+    unsafe {
+        if let Some(parent_pid) = setup.parent_pid {
+            let pdeathsig_args = [libc::PR_SET_PDEATHSIG as usize, libc::SIGKILL as usize, 0, 0];
+            call(libc::SYS_prctl, pdeathsig_args);
+            if call(libc::SYS_getppid, [0; 4]) != parent_pid as isize {
+                exit_child();
+            }
+        }
+        check(call(libc::SYS_setsid, [0; 4]), STEP_SETUP)?;
+        if let Some(cpu_set) = &setup.cpu_set {
+            let cpu_set_addr = ptr::from_ref(cpu_set).addr();
+            // One that is taken from the host meanwhile is no reason not to run.
+            call(libc::SYS_sched_setaffinity, [0, size_of::<CpuSet>(), cpu_set_addr, 0]);
+        }
+        // What comes now may take long; all dispositions are default, so that a signal ends it.
+        let empty_mask = 0u64;
+        let mask = [libc::SIG_SETMASK as usize, ptr::from_ref(&empty_mask).addr(), 0, 8];
+        call(libc::SYS_rt_sigprocmask, mask);
+        for (target_fd, source) in (0usize..).zip(&setup.descriptors) {
+            let source_fd = match source {
+                RawFdSource::Fd(fd) => *fd as isize,
+                RawFdSource::File(paths, flags) => match open_first(paths, *flags) {
+                    Ok(fd) => fd,
+                    Err((path_index, error)) => {
+                        return Err((STEP_OPEN_FILE + 4 * path_index + target_fd as u64, error));
+                    }
+                },
+            };
+            // They are above the numbers they get (`descriptor::reserve_low`), so none is its own
+            // target and none is overwritten before its turn.
+            if source_fd <= CONTROL_FD as isize {
+                return Err((STEP_SETUP, libc::EBADF as isize));
+            }
+            check(call(libc::SYS_dup3, [source_fd.cast_unsigned(), target_fd, 0, 0]), STEP_SETUP)?;
+        }
+        let limit_addr = ptr::from_ref(&setup.descriptor_limit).addr();
+        let prlimit_args = [0, libc::RLIMIT_NOFILE as usize, limit_addr, 0];
+        check(call(libc::SYS_prlimit64, prlimit_args), STEP_SETUP)?;
+        let directory = (*setup.directory.pointers.as_ptr()).addr();
+        check(call(libc::SYS_chdir, [directory, 0, 0, 0]), STEP_DIRECTORY)
+    }
+}
+
+/// Opens the first path that is there; else the number of the one that counts, and errno.
+///
+/// # Safety
+/// As [`prepare`].
+unsafe fn open_first(paths: &Strings, flags: c_int) -> Result<isize, (u64, isize)> {
+    let mut failure = (0, libc::ENOENT as isize);
+    let cwd = libc::AT_FDCWD as usize;
+    for (index, path) in (0..).zip(&paths.pointers) {
+        if path.is_null() {
+            break;
+        }
+        // SAFETY: system calls on a C string and on what they have returned.
+        let error = unsafe {
+            let open_flags = (flags | libc::O_CLOEXEC) as usize;
+            let result = call(libc::SYS_openat, [cwd, path.addr(), open_flags, 0o666]);
+            let fd = result.cast_unsigned();
+            let getfl_args = [fd, libc::F_GETFL as usize, 0, 0];
+            let flags = if result < 0 { result } else { call(libc::SYS_fcntl, getfl_args) };
+            let blocking = (flags & !(libc::O_NONBLOCK as isize)).cast_unsigned();
+            let setfl_args = [fd, libc::F_SETFL as usize, blocking, 0];
+            match if flags < 0 { flags } else { call(libc::SYS_fcntl, setfl_args) } {
+                0 => return Ok(result),
+                error => -error,
+            }
+        };
+        failure = (index, error);
+        if error != libc::ENOENT as isize {
+            break;
+        }
+    }
+    Err(failure)
+}
+
+/// Tries the candidates as execvp(3) does; returns the errno that tells most.
+///
+/// # Safety
+/// As [`prepare`]; every list ends with a null pointer, the rest are C strings.
+unsafe fn execute(setup: &mut ChildSetup) -> isize {
+    let mut best_errno = libc::ENOENT;
+    let (arguments, environment) =
+        (setup.arguments.pointers.as_ptr().addr(), setup.environment.pointers.as_ptr().addr());
+    for candidate in &setup.candidates.pointers {
+        if candidate.is_null() {
+            break;
+        }
+        // SAFETY: see above.
+        let error = unsafe {
+            let error = -call(libc::SYS_execve, [candidate.addr(), arguments, environment, 0]);
+            if error == libc::ENOEXEC as isize {
+                // A script without `#!`: a shell would run it as its own.
+                *setup.shell_arguments.as_mut_ptr().add(1) = *candidate;
+                let argv = setup.shell_arguments.as_ptr();
+                call(libc::SYS_execve, [(*argv).addr(), argv.addr(), environment, 0]);
+            }
+            error
+        };
+        match error as c_int {
+            libc::ENOENT | libc::ENOTDIR | libc::ENODEV | libc::ESTALE | libc::ETIMEDOUT => {}
+            libc::EACCES => best_errno = libc::EACCES,
+            _ => return error,
+        }
+    }
+    best_errno as isize
+}

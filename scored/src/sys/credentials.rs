@@ -1,0 +1,297 @@
+//! Becoming the user of a job: for good, and before anything of the user's is touched. Names are
+//! looked up in a child process with a deadline, since a name service may never answer.
+
+// UNSAFETY: fork for the look-up, the session keyring, limits: no safe wrapper.
+#![expect(unsafe_code)]
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::{Gid, Uid, User, getgrouplist, pipe2, setgroups, setresgid, setresuid};
+use score_proto::job_control::{Limit, Owner};
+
+use super::process;
+
+/// How long the name services may take.
+const NSS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that a look-up may answer: the kernel takes 65,536 groups.
+const MAX_NSS_ANSWER_LEN: usize = 1 << 20;
+/// KEYCTL_JOIN_SESSION_KEYRING
+const JOIN_SESSION_KEYRING: libc::c_int = 1;
+
+/// What the name services of this host say about a uid.
+#[derive(Debug, PartialEq, Eq)]
+struct UserEntry {
+    name: String,
+    groups: Vec<u32>,
+}
+
+/// Turns this process, which has one thread and is root's, into the owner's. Afterwards nothing
+/// that it does, and nothing that it starts, can come back.
+///
+/// # Errors
+/// One line. The process must do nothing for the user then, and end.
+pub fn become_owner(owner: &Owner) -> Result<(), String> {
+    let entry = look_up(owner.uid, owner.gid)?;
+    let name = String::from_utf8_lossy(&owner.name.0).into_owned();
+    let groups = match entry {
+        // Where nobody knows the uid there are no further groups to have.
+        None => vec![owner.gid],
+        Some(entry) if !name.is_empty() && entry.name != name => {
+            return Err(format!(
+                "uid {} is {name} where the job was submitted, and {} here: its users are not \
+                 those of this host",
+                owner.uid, entry.name
+            ));
+        }
+        Some(entry) => entry.groups,
+    };
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        format!("cannot become uid {}: {what}: {error}", owner.uid)
+    };
+    reset_inherited_state(&owner.limits);
+    let groups: Vec<Gid> = groups.into_iter().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    setgroups(&groups).map_err(|error| failed("setgroups", &error))?;
+    setresgid(gid, gid, gid).map_err(|error| failed("setresgid", &error))?;
+    setresuid(uid, uid, uid).map_err(|error| failed("setresuid", &error))?;
+    verify_irrevocable(owner).map_err(|reason| failed("not for good", &reason))
+}
+
+/// What is the service's own and not the user's: keys, niceness, score for the OOM killer, limits.
+fn reset_inherited_state(limits: &[Limit]) {
+    // SAFETY: no memory is passed; a kernel without keyrings answers ENOSYS.
+    unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) };
+    if fs::read_to_string("/proc/self/oom_score_adj").is_ok_and(|text| text.starts_with('-')) {
+        let _ = fs::write("/proc/self/oom_score_adj", "0");
+    }
+    // SAFETY: plain numbers.
+    unsafe {
+        if libc::getpriority(libc::PRIO_PROCESS, 0) < 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+    }
+    for limit in limits {
+        process::lower_limit(limit);
+    }
+}
+
+/// Whether the way back is shut.
+fn verify_irrevocable(owner: &Owner) -> Result<(), String> {
+    let ids = nix::unistd::getresuid().map_err(|error| error.to_string())?;
+    let groups = nix::unistd::getresgid().map_err(|error| error.to_string())?;
+    let uids = [ids.real, ids.effective, ids.saved];
+    if uids.iter().any(|id| id.as_raw() != owner.uid) {
+        return Err("another uid is left".to_owned());
+    }
+    let gids = [groups.real, groups.effective, groups.saved];
+    if gids.iter().any(|id| id.as_raw() != owner.gid) {
+        return Err("another gid is left".to_owned());
+    }
+    if owner.uid == 0 {
+        return Ok(());
+    }
+    let root = Uid::from_raw(0);
+    if setresuid(root, root, root).is_ok() {
+        return Err("root can be had back".to_owned());
+    }
+    let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+    let sets = ["CapPrm:", "CapEff:", "CapInh:", "CapAmb:"];
+    let mut capabilities =
+        status.lines().filter(|line| sets.iter().any(|set| line.starts_with(set)));
+    match capabilities
+        .find(|line| line.split_whitespace().nth(1).is_some_and(|bits| !is_zero(bits)))
+    {
+        Some(line) => Err(format!("capabilities are left ({line})")),
+        None => Ok(()),
+    }
+}
+
+fn is_zero(digits: &str) -> bool {
+    digits.bytes().all(|digit| digit == b'0')
+}
+
+/// Asks the name services, but not for ever. None: nobody knows this uid.
+fn look_up(uid: u32, gid: u32) -> Result<Option<UserEntry>, String> {
+    let timeout_error = || {
+        format!("uid {uid}: the name services did not answer within {} s", NSS_TIMEOUT.as_secs())
+    };
+    let failed = |error: nix::errno::Errno| format!("uid {uid}: no look-up can be made: {error}");
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(failed)?;
+    // SAFETY: as fork; we have one thread, so that the child may do what it likes.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
+    if pid < 0 {
+        return Err(failed(nix::errno::Errno::last()));
+    }
+    if pid == 0 {
+        let text = query_name_services(uid, gid);
+        let written = File::from(writer).write_all(text.as_bytes());
+        // SAFETY: ends the child without running the parent's exit handlers.
+        unsafe { libc::_exit(i32::from(written.is_err())) }
+    }
+    drop(writer);
+    let text = read_until(File::from(reader), Instant::now() + NSS_TIMEOUT);
+    process::kill(pid, libc::SIGKILL);
+    process::wait_for(pid);
+    parse_answer(&text.ok_or_else(timeout_error)?).map_err(|reason| format!("uid {uid}: {reason}"))
+}
+
+/// In the child: the answer as text.
+fn query_name_services(uid: u32, gid: u32) -> String {
+    match User::from_uid(Uid::from_raw(uid)) {
+        Err(error) => format!("failed\n{error}"),
+        Ok(None) => "nobody\n".to_owned(),
+        Ok(Some(user)) => {
+            let name = CString::new(user.name.clone()).unwrap_or_default();
+            match getgrouplist(&name, Gid::from_raw(gid)) {
+                Err(error) => format!("failed\n{error}"),
+                Ok(groups) => {
+                    let groups: Vec<String> = groups.iter().map(Gid::to_string).collect();
+                    format!("known\n{}\n{}", user.name, groups.join(" "))
+                }
+            }
+        }
+    }
+}
+
+fn parse_answer(text: &str) -> Result<Option<UserEntry>, String> {
+    let mut lines = text.lines();
+    match (lines.next(), lines.next(), lines.next()) {
+        (Some("nobody"), ..) => Ok(None),
+        (Some("known"), Some(name), Some(groups)) => {
+            let groups: Result<_, _> = groups.split(' ').map(str::parse).collect();
+            let groups = groups.map_err(|_| "the look-up of its groups made no sense")?;
+            Ok(Some(UserEntry { name: name.to_owned(), groups }))
+        }
+        (Some("failed"), Some(reason), _) => Err(format!("the name services failed: {reason}")),
+        _ => Err("the look-up of its name has died".to_owned()),
+    }
+}
+
+/// Everything up to the end of the pipe; None when that is not reached in time.
+fn read_until(mut pipe: File, deadline: Instant) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    while bytes.len() < MAX_NSS_ANSWER_LEN {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
+        let mut poll_fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut poll_fds, timeout) {
+            Ok(0) => return None,
+            Ok(_) => match pipe.read(&mut chunk) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+            },
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(_) => break,
+        }
+    }
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Who is at the other end of a local socket: what the kernel noted when it connected.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn peer_ids(socket: &impl AsFd) -> std::io::Result<(u32, u32)> {
+    let peer = getsockopt(socket, PeerCredentials)?;
+    Ok((peer.uid(), peer.gid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use score_proto::job_control::Status;
+    use score_proto::message::OsBytes;
+
+    fn owner(uid: u32, name: &str) -> Owner {
+        Owner { uid, gid: uid, name: OsBytes(name.as_bytes().to_vec()), limits: Vec::new() }
+    }
+
+    /// Runs `check` in a child process; true when it said yes.
+    fn in_child(check: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child runs plain code and ends at once; no other thread of the test harness
+        // holds a lock that it needs for longer than a moment (glibc's allocator is fork-safe).
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let code = i32::from(!check());
+            // SAFETY: ends the child only.
+            unsafe { libc::_exit(code) }
+        }
+        process::wait_for(pid).map(|reaped| reaped.status) == Some(Status::Exited(0))
+    }
+
+    fn is_root() -> bool {
+        let root = nix::unistd::geteuid().is_root();
+        if !root {
+            eprintln!("skipped: only root can become somebody else");
+        }
+        root
+    }
+
+    #[test]
+    fn a_process_that_became_a_user_cannot_regain_root_and_has_only_the_users_groups() {
+        if !is_root() {
+            return;
+        }
+        // Known to nobody: no groups but its own.
+        assert!(in_child(|| {
+            let result = become_owner(&owner(54_321, ""));
+            let groups = nix::unistd::getgroups().unwrap_or_default();
+            let root = Uid::from_raw(0);
+            result == Ok(())
+                && groups == [Gid::from_raw(54_321)]
+                && setresuid(root, root, root).is_err()
+                && fs::read("/etc/shadow").is_err()
+        }));
+    }
+
+    #[test]
+    fn a_uid_with_another_name_on_this_host_is_refused_naming_both() {
+        if !is_root() {
+            return;
+        }
+        assert!(in_child(|| {
+            let error = become_owner(&owner(1, "alice")).unwrap_err();
+            error.contains("alice") && error.contains("daemon") && nix::unistd::geteuid().is_root()
+        }));
+    }
+
+    #[test]
+    fn limits_go_down_and_never_up() {
+        assert!(in_child(|| {
+            let initial = process::resource_limit(libc::RLIMIT_NOFILE);
+            let claim = |soft, hard| Limit { resource: libc::RLIMIT_NOFILE, soft, hard };
+            process::lower_limit(&claim(u64::MAX, u64::MAX));
+            let unchanged =
+                process::resource_limit(libc::RLIMIT_NOFILE).rlim_max == initial.rlim_max;
+            process::lower_limit(&claim(40, 50));
+            let lowered = process::resource_limit(libc::RLIMIT_NOFILE);
+            unchanged && (lowered.rlim_cur, lowered.rlim_max) == (40, 50)
+        }));
+    }
+
+    #[test]
+    fn malformed_answers_of_the_name_services_are_errors() {
+        let entry = UserEntry { name: "a".to_owned(), groups: vec![1, 2] };
+        assert_eq!(parse_answer("known\na\n1 2"), Ok(Some(entry)));
+        assert_eq!(parse_answer("nobody\n"), Ok(None));
+        for wrong in ["", "known\na", "known\na\nx", "failed\nEIO", "what"] {
+            assert!(parse_answer(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_local_socket_reports_the_ids_of_its_peer() {
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let self_ids = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+        assert_eq!(peer_ids(&socket).unwrap(), self_ids);
+    }
+}

@@ -1,0 +1,23 @@
+//! Ties a program that is about to be started to this process.
+
+// UNSAFETY: what runs between fork and exec.
+#![expect(unsafe_code)]
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Has the kernel send `signal` to the program when this process ends, by whatever cause.
+pub fn set_pdeathsig(command: &mut Command, signal: i32) {
+    let parent = std::process::id();
+    let set_death_signal = move || {
+        // SAFETY: system calls with plain numbers, which a forked child may do.
+        let parent_exited = unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0);
+            libc::getppid().cast_unsigned() != parent
+        };
+        if parent_exited { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { command.pre_exec(set_death_signal) };
+}

@@ -1,0 +1,235 @@
+//! Stopping processes and waiting until they have stopped.
+
+// UNSAFETY: waitid, timers that signal a thread, and signal dispositions have no safe wrapper.
+#![expect(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::ptr;
+use std::time::Duration;
+
+use super::realtime;
+
+/// What a process does, as /proc says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcStat {
+    /// One letter: proc_pid_stat(5).
+    pub state: u8,
+    /// Its parent.
+    pub parent: i32,
+    /// Threads, its first one included though that may have ended.
+    pub threads: u32,
+    /// Where its first one runs, or ran last.
+    pub cpu: usize,
+}
+
+impl ProcStat {
+    /// It was stopped by a signal.
+    pub fn is_stopped(self) -> bool {
+        self.state == b'T'
+    }
+
+    /// None of its code runs before it has seen a signal that stops it. What waits for a disk, or
+    /// for a child of vfork(2), sees it later, and first.
+    pub fn is_halted(self) -> bool {
+        match self.state {
+            b'T' | b't' | b'D' | b'X' => true,
+            b'Z' => self.threads <= 1,
+            _ => false,
+        }
+    }
+}
+
+/// Looks at a process; none when it is gone.
+pub fn read_stat(pid: i32) -> Option<ProcStat> {
+    let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
+    let mut bytes = [0; 1024];
+    let count = file.read(&mut bytes).ok()?;
+    parse_stat(&bytes[..count])
+}
+
+fn parse_stat(stat: &[u8]) -> Option<ProcStat> {
+    // The name in parentheses may hold anything, parentheses too: count from the last one.
+    let name = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name + 1..]).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    let parent = fields.next()?.parse().ok()?;
+    // Fields 20 and 39, counted from 1.
+    let threads = fields.nth(15)?.parse().ok()?;
+    let cpu = fields.nth(18)?.parse().ok()?;
+    Some(ProcStat { state, parent, threads, cpu })
+}
+
+/// Whether a process waits for its processor that has been sent a signal that stops it: it sees
+/// that before it runs any of its own code, but only when it is its turn. Who runs there in its
+/// place can tell. None of several threads: they hear of the signal from the first that runs.
+pub fn is_waiting_for_cpu(pid: i32, earlier: ProcStat) -> bool {
+    let is_same_cpu = |stat: ProcStat| stat.threads == 1 && stat.cpu == earlier.cpu;
+    let stat_on_its_cpu = || realtime::run_on_cpu(earlier.cpu, || read_stat(pid)).flatten();
+    is_same_cpu(earlier) && stat_on_its_cpu().is_some_and(is_same_cpu)
+}
+
+/// Whether a signal to a process waits to be taken.
+pub fn is_signal_pending(pid: i32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let bits = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> (signal - 1) & 1 == 1)
+}
+
+/// How a wait for a child has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopResult {
+    /// It has stopped, with all of its threads.
+    Stopped,
+    /// It has ended.
+    Ended,
+    /// A signal came first.
+    Interrupted,
+}
+
+/// Waits until a child has stopped or ended; takes neither.
+pub fn wait_for_stop(pid: i32) -> StopResult {
+    let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+    match wait_id(libc::P_PID, pid, flags) {
+        Ok(Some((_, libc::CLD_STOPPED | libc::CLD_TRAPPED))) => StopResult::Stopped,
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => StopResult::Interrupted,
+        _ => StopResult::Ended,
+    }
+}
+
+/// Takes the news that a child has stopped, if there are any.
+pub fn next_stopped_child() -> Option<i32> {
+    wait_id(libc::P_ALL, 0, libc::WSTOPPED | libc::WNOHANG).ok()?.map(|(pid, _)| pid)
+}
+
+/// Process and what happened to it.
+fn wait_id(kind: libc::idtype_t, pid: i32, flags: i32) -> io::Result<Option<(i32, i32)>> {
+    // SAFETY: an all-zero siginfo_t is a valid value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: writes the struct given.
+    if unsafe { libc::waitid(kind, pid.cast_unsigned(), &mut info, flags) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: waitid has filled it in as SIGCHLD's, or left it zero.
+    let pid = unsafe { info.si_pid() };
+    Ok((pid != 0).then_some((pid, info.si_code)))
+}
+
+/// Has no signal sent to this process when a child stops or goes on.
+///
+/// # Errors
+/// As sigaction(2).
+pub fn ignore_stops_of_children() -> io::Result<()> {
+    set_disposition(libc::SIGCHLD, libc::SIG_DFL, libc::SA_NOCLDSTOP)
+}
+
+fn set_disposition(signal: i32, handler: usize, flags: i32) -> io::Result<()> {
+    // SAFETY: an all-zero sigaction is a valid value: no mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    (action.sa_sigaction, action.sa_flags) = (handler, flags);
+    // SAFETY: reads the struct given; the handler touches nothing.
+    match unsafe { libc::sigaction(signal, &action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+extern "C" fn nothing(_: i32) {}
+
+/// Interrupts the system calls in which the thread waits that has made it, again and again while
+/// it is on.
+#[derive(Debug)]
+pub struct InterruptTimer(libc::timer_t);
+
+impl InterruptTimer {
+    /// Off.
+    ///
+    /// # Errors
+    /// As timer_create(2).
+    pub fn new() -> io::Result<Self> {
+        let signal = libc::SIGRTMIN() + 1;
+        // Without SA_RESTART, so that calls are interrupted. execve(2) forgets it.
+        set_disposition(signal, nothing as *const () as usize, 0)?;
+        // SAFETY: all-zero values are valid; each call reads and writes the structs given.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
+            let mut event: libc::sigevent = std::mem::zeroed();
+            (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_THREAD_ID, signal);
+            event.sigev_notify_thread_id = libc::gettid();
+            let mut timer: libc::timer_t = ptr::null_mut();
+            match libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) {
+                0 => Ok(Self(timer)),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+
+    /// On: after so long, then every so often (both less than a second).
+    pub fn start(&self, first: Duration, period: Duration) {
+        self.set([first, period]);
+    }
+
+    /// Off.
+    pub fn stop(&self) {
+        self.set([Duration::ZERO; 2]);
+    }
+
+    fn set(&self, times: [Duration; 2]) {
+        let to_timespec =
+            |time: Duration| libc::timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+        let [it_value, it_interval] = times.map(to_timespec);
+        let spec = libc::itimerspec { it_interval, it_value };
+        // SAFETY: reads the struct given.
+        unsafe { libc::timer_settime(self.0, 0, &spec, ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_stat_line_is_parsed_whatever_the_process_name() {
+        let stat = |state, parent| Some(ProcStat { state, parent, threads: 3, cpu: 6 });
+        let rest = "7 7 0 -1 1 2 3 4 5 6 7 8 9 20 0 3 0 99 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 17 6 0";
+        assert_eq!(parse_stat(format!("7 (sh) S 1 {rest}").as_bytes()), stat(b'S', 1));
+        assert_eq!(parse_stat(format!("7 (a) R 9 (b) T 12 {rest}").as_bytes()), stat(b'T', 12));
+        for bad in [&b"7 (sh"[..], b"", b"7 (sh)", b"7 (sh) S", b"7 (sh) S x", b"7 (sh) S 1 7 7"] {
+            assert_eq!(parse_stat(bad), None);
+        }
+        let self_stat = super::read_stat(std::process::id() as i32).unwrap();
+        assert_eq!(self_stat.parent, std::os::unix::process::parent_id() as i32);
+        assert!(self_stat.threads > 0 && !self_stat.is_halted());
+    }
+
+    #[test]
+    fn a_process_that_waits_for_its_cpu_is_recognised_by_a_thread_pinned_there() {
+        let pinned = std::thread::spawn(|| {
+            realtime::pin_to_first_cpu();
+            let mut spinner =
+                Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+            let pid = spinner.id() as i32;
+            let stat = super::read_stat(pid).unwrap();
+            assert!(is_waiting_for_cpu(pid, stat), "{stat:?}");
+            let other_cpu = ProcStat { cpu: stat.cpu + 1, ..stat };
+            assert!(!is_waiting_for_cpu(pid, other_cpu), "it is not there");
+            let multithreaded = ProcStat { threads: 2, ..stat };
+            assert!(!is_waiting_for_cpu(pid, multithreaded), "others of it may run");
+            spinner.kill().unwrap();
+            spinner.wait().unwrap();
+            assert!(!is_waiting_for_cpu(pid, stat), "it is gone");
+        });
+        pinned.join().unwrap();
+        // Who may run anywhere would not be there any more.
+        let self_pid = std::process::id() as i32;
+        let single = ProcStat { threads: 1, ..super::read_stat(self_pid).unwrap() };
+        assert!(!is_waiting_for_cpu(self_pid, single));
+    }
+}

@@ -1,0 +1,216 @@
+//! Several jobs of one login: side by side, each with its own output, signals and end.
+
+mod driver;
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use driver::*;
+use score_proto::PROTOCOL_VERSION;
+use score_proto::client_session::{self, MAX_JOBS, SESSION_JOB, ServerMessageDecoder};
+use score_proto::message::*;
+
+/// A login with any number of jobs.
+struct MultiJobClient {
+    /// Ends scored when the test ends.
+    _scored: Driver,
+    socket: UnixStream,
+    decoder: ServerMessageDecoder,
+    /// What came, by job.
+    jobs: BTreeMap<u32, Outcome>,
+    /// Jobs of which scored has said that there is none.
+    unknown: Vec<u32>,
+}
+
+impl MultiJobClient {
+    fn new() -> Self {
+        let scored = Driver::connect(ScoredOptions::default());
+        let socket = scored.socket.try_clone().unwrap();
+        let (jobs, unknown) = (BTreeMap::new(), Vec::new());
+        let mut client = Self {
+            _scored: scored,
+            socket,
+            decoder: ServerMessageDecoder::default(),
+            jobs,
+            unknown,
+        };
+        client.send(SESSION_JOB, &ClientMessage::Hello { version: PROTOCOL_VERSION });
+        client
+    }
+
+    fn send(&mut self, job: u32, message: &ClientMessage) {
+        let mut frame = Vec::new();
+        client_session::encode(job, message, &mut frame).unwrap();
+        self.socket.write_all(&frame).unwrap();
+    }
+
+    fn submit(&mut self, job: u32, spec: JobSpec) {
+        self.send(job, &ClientMessage::Submit(spec));
+    }
+
+    fn outcome_of(&mut self, job: u32) -> &mut Outcome {
+        self.jobs.entry(job).or_default()
+    }
+
+    /// Takes what has come; waits 20 ms at most.
+    fn step(&mut self) {
+        let mut chunk = vec![0; 256 * 1024];
+        match self.socket.read(&mut chunk) {
+            Ok(0) => panic!("scored has gone: {:?}", self.jobs),
+            Ok(count) => self.decoder.push(&chunk[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+        while let Some(frame) = self.decoder.next().unwrap() {
+            self.on_message(frame.job, frame.message);
+        }
+    }
+
+    fn on_message(&mut self, job: u32, message: ServerMessage) {
+        let has_ended = self.jobs.get(&job).is_some_and(|outcome| outcome.end.is_some());
+        assert!(
+            !has_ended || message == ServerMessage::UnknownJob,
+            "after the end of job {job} came {message:?}"
+        );
+        match message {
+            ServerMessage::Output { stream: Stream::Stdout, bytes, .. } => {
+                self.send(job, &ClientMessage::OutputAck(bytes.len() as u64));
+                self.outcome_of(job).out.extend(bytes);
+            }
+            ServerMessage::Output { bytes, .. } => {
+                self.send(job, &ClientMessage::OutputAck(bytes.len() as u64))
+            }
+            ServerMessage::Flush(token) => self.send(job, &ClientMessage::Flushed(token)),
+            ServerMessage::Notice { level, text } => {
+                self.outcome_of(job).notices.push((level, text))
+            }
+            ServerMessage::Refused { reason, code } => {
+                self.outcome_of(job).refused = Some((reason, code))
+            }
+            ServerMessage::Finished(end) => self.outcome_of(job).end = Some(end),
+            ServerMessage::Directory(path) => self.outcome_of(job).dir = path,
+            ServerMessage::UnknownJob => self.unknown.push(job),
+            _ => {}
+        }
+    }
+
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while !holds(self) {
+            assert!(Instant::now() < end, "{what} did not come: {:?}", self.jobs);
+            self.step();
+        }
+    }
+
+    fn until_ended(&mut self, job: u32) -> u8 {
+        self.until("the end of a job", |client| client.outcome_of(job).end.is_some());
+        self.outcome_of(job).code()
+    }
+
+    fn until_started(&mut self, job: u32) {
+        self.until("the first line", |client| client.outcome_of(job).text().contains("up\n"));
+    }
+}
+
+#[test]
+fn jobs_of_one_login_run_side_by_side_and_each_comes_to_its_own_end() {
+    let mut client = MultiJobClient::new();
+    client.submit(1, job(2, vec![sh("echo up; sleep 1000")]));
+    client.submit(2, job(1, vec![sh("echo up; read line; kill -SEGV $$")]));
+    client.submit(3, job(2, vec![sh("seq 20000; exit 3")]));
+    let cat = JobSpec { reads_stdin: true, ..job(1, vec![system(&["cat"])]) };
+    client.submit(70_000, cat);
+    client.until_started(1);
+    assert_eq!(client.until_ended(2), 128 + libc::SIGSEGV as u8);
+    assert_eq!(client.until_ended(3), 3);
+    let expected = (1..=20000).flat_map(|line| [line, line]).map(|line: u32| line.to_string());
+    let mut expected: Vec<String> = expected.collect();
+    expected.sort();
+    assert_eq!(client.outcome_of(3).lines(), expected);
+    client.send(70_000, &ClientMessage::Stdin(b"for the fourth\n".to_vec()));
+    client.send(70_000, &ClientMessage::StdinEof);
+    assert_eq!(client.until_ended(70_000), 0);
+    assert_eq!(client.outcome_of(70_000).text(), "for the fourth\n");
+    // All others have come and gone; this one is still as it was.
+    assert!(client.outcome_of(1).end.is_none());
+    client.send(1, &ClientMessage::Signal(libc::SIGINT));
+    assert_eq!(client.until_ended(1), 128 + libc::SIGINT as u8);
+    assert_eq!(client.outcome_of(1).text(), "up\nup\n");
+    // Its number is free again.
+    client.jobs.clear();
+    client.submit(1, job(1, vec![sh("echo again")]));
+    assert_eq!((client.until_ended(1), client.outcome_of(1).text().as_str()), (0, "again\n"));
+}
+
+#[test]
+fn a_duplicate_or_unknown_job_number_is_reported_and_affects_no_other_job() {
+    let mut client = MultiJobClient::new();
+    client.submit(5, job(1, vec![sh("echo up; sleep 1000")]));
+    client.until_started(5);
+    client.submit(5, job(1, vec![sh("echo second")]));
+    client
+        .until("the notice", |client| client.outcome_of(5).notices().contains("a job of number 5"));
+    for message in [
+        ClientMessage::Kill,
+        ClientMessage::Stdin(vec![1; 1000]),
+        ClientMessage::StdinEof,
+        ClientMessage::Suspend,
+    ] {
+        client.send(6, &message);
+    }
+    // They are on their way often when a job ends.
+    client.send(6, &ClientMessage::OutputAck(7));
+    client.submit(7, job(1, vec![sh("exit 9")]));
+    assert_eq!(client.until_ended(7), 9);
+    assert_eq!(client.unknown, [6; 4]);
+    client.send(7, &ClientMessage::Kill);
+    client.send(5, &ClientMessage::Kill);
+    assert_eq!(client.until_ended(5), 128 + libc::SIGKILL as u8);
+    assert_eq!(client.unknown, [6, 6, 6, 6, 7]);
+    assert_eq!(client.outcome_of(5).text(), "up\n");
+}
+
+#[test]
+fn a_login_has_a_bounded_number_of_jobs_and_ends_them_all_with_it() {
+    let mark = mark();
+    let mut spec = job(1, vec![sh("echo up; setsid sleep 1000 & sleep 1000")]);
+    spec.environment.push(bytes(&mark));
+    let mut client = MultiJobClient::new();
+    let last = MAX_JOBS as u32;
+    (1..=last + 1).for_each(|job| client.submit(job, spec.clone()));
+    client.until("the refusal", |client| client.outcome_of(last + 1).refused.is_some());
+    let (reason, _) = client.outcome_of(last + 1).refused.take().unwrap();
+    assert!(reason.contains(&format!("{MAX_JOBS} jobs")), "{reason}");
+    (1..=last).for_each(|job| client.until_started(job));
+    client.send(3, &ClientMessage::Kill);
+    client.until_ended(3);
+    client.submit(last + 1, spec);
+    client.until_started(last + 1);
+    let folders: Vec<String> = client.jobs.values().map(|job| job.dir.clone()).collect();
+    assert!(marked(&mark).len() >= MAX_JOBS);
+    client.socket.shutdown(std::net::Shutdown::Both).unwrap();
+    let end = Instant::now() + TEST_TIMEOUT;
+    while !marked(&mark).is_empty() {
+        assert!(Instant::now() < end, "{:?} are left", marked(&mark));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for folder in folders {
+        while std::path::Path::new(&folder).exists() {
+            assert!(Instant::now() < end, "{folder} is left");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn job_number_zero_is_refused() {
+    let mut client = MultiJobClient::new();
+    client.submit(SESSION_JOB, job(1, vec![sh("echo no")]));
+    client.until("the refusal", |client| client.outcome_of(SESSION_JOB).refused.is_some());
+    assert_eq!(
+        client.outcome_of(SESSION_JOB).refused.as_ref().unwrap().0,
+        "0 is the number of no job"
+    );
+}

@@ -1,0 +1,199 @@
+//! A real daemon that hears of jobs which are not meant for it: of another life of its host, or of
+//! another job that had the same number.
+
+mod driver;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use driver::*;
+use score_proto::frame;
+use score_proto::job_control::{JobStart, Order, Placement, Report};
+use score_proto::peer_message::{Hello, Incarnation, JoinRequest, PeerMessage};
+use score_tree::key::Key;
+use score_tree::link::{Link, LinkTimeouts};
+
+const KEY: [u8; 32] = [7; 32];
+const LIMITS: LinkTimeouts =
+    LinkTimeouts { handshake_timeout: TEST_TIMEOUT, silence_timeout: TEST_TIMEOUT };
+const JOB: u32 = 9;
+
+/// This test as the server, and a daemon that has joined.
+struct Server {
+    stream: TcpStream,
+    link: Link,
+    started_at: Instant,
+    daemon: Child,
+    join: JoinRequest,
+    _scratch: TempDir,
+}
+
+impl Server {
+    fn start(name: &str) -> Self {
+        let scratch = TempDir::new(name);
+        std::fs::write(scratch.path("key"), KEY).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let daemon = Command::new(env!("CARGO_BIN_EXE_scored"))
+            .args(["-daemon", "-connect", &address, "-host", "h", "-key", &scratch.path("key")])
+            .env_remove("XDG_RUNTIME_DIR")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (stream, peer_address) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let link = Link::accept(&Key::from_bytes(KEY), LIMITS, Duration::ZERO);
+        // Until it has said what it is.
+        let join = JoinRequest {
+            name: String::new(),
+            incarnation: 0,
+            address: peer_address,
+            server_incarnation: None,
+            unreachable_parent: None,
+            attach_seq: 0,
+        };
+        let started_at = Instant::now();
+        let mut server = Self { stream, link, started_at, daemon, join, _scratch: scratch };
+        let hello = Hello { host: None, name: "server".to_owned(), incarnation: 1 };
+        server.send(&PeerMessage::Hello(hello));
+        server.join = server.until("it joins", |message| match message {
+            PeerMessage::Join(join) => Some(join),
+            _ => None,
+        });
+        server
+    }
+
+    fn send(&mut self, message: &PeerMessage) {
+        self.link.send(message, self.started_at.elapsed()).unwrap();
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        let out = self.link.outgoing().to_vec();
+        self.stream.write_all(&out).unwrap();
+        self.link.mark_written(out.len());
+    }
+
+    fn send_order(&mut self, job_incarnation: u64, order: &Order) {
+        let body = frame::encode_datagram(order).unwrap();
+        self.send(&PeerMessage::Order { job: JOB, job_incarnation, body });
+    }
+
+    fn send_placement(&mut self, job_incarnation: u64, incarnation: Incarnation) {
+        let daemon = Some((self.join.address, incarnation));
+        let placement = Placement::new(job_incarnation, [("h".to_owned(), daemon, 1)]);
+        self.send_order(job_incarnation, &Order::SetPlacement(placement));
+    }
+
+    fn send_begin(&mut self, job_incarnation: u64, script: &str) {
+        let spec = job(1, vec![sh(script)]);
+        self.send_order(
+            job_incarnation,
+            &Order::StartJob(Box::new(JobStart { job: JOB, secret: 1, spec, owner: None })),
+        );
+    }
+
+    /// The first thing among what comes that is wanted.
+    fn until<T>(&mut self, what: &str, select: impl Fn(PeerMessage) -> Option<T>) -> T {
+        let end = Instant::now() + TEST_TIMEOUT;
+        let mut chunk = [0; 65536];
+        loop {
+            assert!(Instant::now() < end, "it did not come: {what}");
+            while let Some(message) = self.link.next::<PeerMessage>().unwrap() {
+                if let Some(found) = select(message) {
+                    return found;
+                }
+            }
+            match self.stream.read(&mut chunk) {
+                Ok(0) => panic!("the daemon has gone before {what}"),
+                Ok(count) => self.link.push(&chunk[..count], self.started_at.elapsed()).unwrap(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+            self.link.tick(self.started_at.elapsed()).unwrap();
+            self.flush();
+        }
+    }
+
+    fn report<T>(
+        &mut self,
+        what: &str,
+        job_incarnation: u64,
+        select: impl Fn(Report) -> Option<T>,
+    ) -> T {
+        self.until(what, |message| match message {
+            PeerMessage::Report { job: JOB, job_incarnation: reported, body }
+                if reported == job_incarnation =>
+            {
+                select(frame::decode_datagram(&body).unwrap())
+            }
+            _ => None,
+        })
+    }
+
+    /// Starts the job's processes and waits for their word.
+    fn run(&mut self, job_incarnation: u64, line: &str) {
+        self.report("ready", job_incarnation, |report| (report == Report::Ready).then_some(()));
+        self.send_order(job_incarnation, &Order::StartStage(0));
+        self.report(line, job_incarnation, |report| match report {
+            Report::Output { bytes, .. } => (bytes == format!("{line}\n").as_bytes()).then_some(()),
+            _ => None,
+        });
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn is_end(report: Report) -> Option<()> {
+    matches!(report, Report::Ended { .. }).then_some(())
+}
+
+#[test]
+fn a_job_placed_on_an_earlier_incarnation_of_the_host_is_not_started() {
+    let mut server = Server::start("lives");
+    let incarnation = server.join.incarnation;
+    server.send_placement(1, incarnation + 1);
+    let reason = server.report("a refusal", 1, |report| match report {
+        Report::UnknownJob { reason } => Some(reason),
+        _ => None,
+    });
+    assert!(reason.contains("begun anew"), "{reason}");
+    // The same number, meant for this one.
+    server.send_placement(2, incarnation);
+    server.send_begin(2, "echo up; exec sleep 300");
+    server.run(2, "up");
+}
+
+#[test]
+fn a_late_order_of_an_earlier_job_does_not_touch_the_one_that_has_its_number_now() {
+    let mut server = Server::start("numbers");
+    let incarnation = server.join.incarnation;
+    server.send_placement(2, incarnation);
+    server.send_begin(2, "echo up; exec sleep 300");
+    server.run(2, "up");
+    for late in [Order::Kill, Order::Finish, Order::Abort] {
+        server.send_order(1, &late);
+    }
+    // A new one ends what is left of its predecessor, whoever leads that.
+    let mark = mark();
+    server.send_placement(3, incarnation);
+    server.send_begin(3, &format!("export {mark}; echo second; exec sleep 300"));
+    server.run(3, "second");
+    // It has said its word, and is about to be what carries the mark.
+    let end = Instant::now() + TEST_TIMEOUT;
+    while marked(&mark).len() != 1 {
+        assert!(Instant::now() < end, "{:?}", marked(&mark));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    server.send_order(2, &Order::Kill);
+    server.send_order(3, &Order::Signal(10));
+    server.report("the end of the right one", 3, is_end);
+    assert_eq!(marked(&mark).len(), 0);
+}

@@ -1,0 +1,229 @@
+//! Multi-user mode (manual 1.4.3; scrun(1), `scored`): the job goes to the scored of this host,
+//! which knows who the user is, and the server of the cluster chooses the hosts.
+
+use crate::nodes::HostAssignment;
+use crate::options::{OptionArg, ScrunOptions};
+use crate::usage::{EXIT_USAGE, StartError};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{User, getuid};
+use score_hosts::node_request::parse_hosts;
+use score_hosts::{Shape as Asked, parse_nodes};
+use score_proto::allocation_request::AllocationRequest;
+use score_proto::elf_note::Request;
+use score_proto::env::{DEFAULT_SOCKET, SCORED_SOCKET_ENV};
+use score_proto::job_control::Limit;
+use score_proto::message::{HostSpec, Login, OsBytes};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// What a job keeps of its user's limits.
+const INHERITED_LIMITS: [Resource; 11] = [
+    Resource::RLIMIT_AS,
+    Resource::RLIMIT_CORE,
+    Resource::RLIMIT_CPU,
+    Resource::RLIMIT_DATA,
+    Resource::RLIMIT_FSIZE,
+    Resource::RLIMIT_MEMLOCK,
+    Resource::RLIMIT_MSGQUEUE,
+    Resource::RLIMIT_NICE,
+    Resource::RLIMIT_NPROC,
+    Resource::RLIMIT_RTPRIO,
+    Resource::RLIMIT_STACK,
+];
+
+/// A login, and what is wanted of the cluster.
+#[derive(Debug)]
+pub struct ClusterRequest {
+    /// Who.
+    pub login: Login,
+    /// How many nodes.
+    pub shape: AllocationRequest,
+}
+
+/// The login that the options ask for, if they do: `scored`, unless `group` or `file` stands to the
+/// left of it.
+///
+/// # Errors
+/// Numbers that cannot be, or what only single-user mode can do.
+pub fn from_options(
+    options: &ScrunOptions,
+    request: &Request,
+) -> Result<Option<ClusterRequest>, StartError> {
+    let decisive = |given: &&OptionArg| matches!(given.key.as_str(), "scored" | "group" | "file");
+    let Some(given) = options.given.iter().find(decisive).filter(|given| given.key == "scored")
+    else {
+        return Ok(None);
+    };
+    let shape = shape(options, request)?;
+    let name = User::from_uid(getuid()).ok().flatten().map(|user| user.name).unwrap_or_default();
+    let login = Login {
+        uid: getuid().as_raw(),
+        name: OsBytes(name.into_bytes()),
+        cluster: given.value.clone().unwrap_or_default(),
+        limits: INHERITED_LIMITS.iter().filter_map(|resource| current_limit(*resource)).collect(),
+    };
+    Ok(Some(ClusterRequest { login, shape }))
+}
+
+fn current_limit(resource: Resource) -> Option<Limit> {
+    let (soft, hard) = getrlimit(resource).ok()?;
+    Some(Limit { resource: resource as u32, soft, hard })
+}
+
+fn shape(options: &ScrunOptions, request: &Request) -> Result<AllocationRequest, StartError> {
+    let (min_nodes, max_nodes) = request.nodes;
+    let Some(given) = options.nodes() else {
+        return Ok(match request.procs {
+            Some(procs) => AllocationRequest::HostsByProcs {
+                hosts: min_nodes.div_ceil(procs.max(1)).max(1),
+                procs,
+            },
+            None => AllocationRequest::AllFreeSlots { min_nodes, max_nodes },
+        });
+    };
+    let value = given.value.as_deref().unwrap_or_default();
+    let refuse =
+        |line: String| StartError::usage(given.position, format!("{}={value}: {line}", given.key));
+    let parse = if given.key == "hosts" { parse_hosts } else { parse_nodes };
+    let parsed = parse(value).map_err(refuse)?;
+    let shape = match (parsed.shape, request.procs) {
+        (Asked::Nodes(nodes), None) => AllocationRequest::FewestHosts(nodes),
+        (Asked::Nodes(nodes), Some(procs)) if procs > 0 && nodes % procs == 0 => {
+            AllocationRequest::HostsByProcs { hosts: nodes / procs, procs }
+        }
+        (Asked::Nodes(_), Some(procs)) => {
+            return Err(refuse(format!("the program wants {procs} processes on each host")));
+        }
+        (Asked::Hosts(_, procs), Some(required_procs)) if procs != required_procs => {
+            return Err(refuse(format!(
+                "the program wants {required_procs} processes on each host"
+            )));
+        }
+        (Asked::Hosts(Some(hosts), procs), _) => AllocationRequest::HostsByProcs { hosts, procs },
+        (Asked::Hosts(None, procs), _) => {
+            AllocationRequest::EveryHost { procs, min_nodes, max_nodes }
+        }
+        (Asked::WholeHosts(hosts), Some(procs)) => AllocationRequest::HostsByProcs { hosts, procs },
+        (Asked::WholeHosts(hosts), None) => {
+            AllocationRequest::Exclusive { hosts, min_nodes, max_nodes }
+        }
+    };
+    let nodes = match shape {
+        AllocationRequest::FewestHosts(nodes) => u64::from(nodes),
+        AllocationRequest::HostsByProcs { hosts, procs } => u64::from(hosts) * u64::from(procs),
+        // The server sees to it.
+        AllocationRequest::AllFreeSlots { .. }
+        | AllocationRequest::Exclusive { .. }
+        | AllocationRequest::EveryHost { .. } => u64::from(min_nodes),
+    };
+    if nodes < u64::from(min_nodes) || nodes > u64::from(max_nodes) {
+        return Err(refuse(format!("the program takes {min_nodes} to {max_nodes} nodes")));
+    }
+    Ok(shape)
+}
+
+impl ClusterRequest {
+    /// A choice that says how many nodes there are at least.
+    pub fn provisional_assignment(&self) -> HostAssignment {
+        let nodes = self.shape.min_slots().try_into().unwrap_or(u32::MAX);
+        HostAssignment { hosts: vec![HostSpec::local(nodes)] }
+    }
+
+    /// Calls the scored of this host.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn connect(&self) -> Result<UnixStream, StartError> {
+        let path = std::env::var_os(SCORED_SOCKET_ENV).map(PathBuf::from);
+        let path = path.unwrap_or_else(|| DEFAULT_SOCKET.into());
+        UnixStream::connect(&path).map_err(|error| {
+            let cluster = &self.login.cluster;
+            let line = format!(
+                "scored={cluster}: no scored serves this host ({}: {error}); without the option \
+                 scored the job runs in single-user mode",
+                path.display()
+            );
+            StartError::plain(EXIT_USAGE, line)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::{OsStr, OsString};
+
+    fn cluster_request(
+        line: &str,
+        environment: &str,
+        request: &Request,
+    ) -> Result<Option<ClusterRequest>, String> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let parsed = ScrunOptions::parse(&words, OsStr::new(environment));
+        let (options, _) = parsed.map_err(|error| error.line)?;
+        from_options(&options, request).map_err(|error| error.line)
+    }
+
+    fn shape(line: &str, request: &Request) -> Result<AllocationRequest, String> {
+        cluster_request(&format!("-scored=c {line}"), "", request).map(|found| found.unwrap().shape)
+    }
+
+    #[test]
+    fn the_leftmost_of_scored_group_and_file_decides() {
+        let is_shared = |line, environment| {
+            cluster_request(line, environment, &Request::default()).unwrap().is_some()
+        };
+        assert!(is_shared("-scored=c", ""));
+        assert!(is_shared("-nodes=2", "scored=c"));
+        assert!(is_shared("-scored=c,group=g", ""));
+        assert!(!is_shared("-group=local:2", "scored=c"));
+        assert!(!is_shared("-nodes=2", ""));
+    }
+
+    #[test]
+    fn nodes_become_what_the_server_can_place() {
+        let any = Request::default();
+        assert_eq!(shape("-nodes=5", &any), Ok(AllocationRequest::FewestHosts(5)));
+        assert_eq!(
+            shape("-nodes=3x2", &any),
+            Ok(AllocationRequest::HostsByProcs { hosts: 3, procs: 2 })
+        );
+        assert_eq!(
+            shape("", &any),
+            Ok(AllocationRequest::AllFreeSlots { min_nodes: 1, max_nodes: any.nodes.1 })
+        );
+        let (min_nodes, max_nodes) = any.nodes;
+        assert_eq!(
+            shape("-nodes=x3", &any),
+            Ok(AllocationRequest::EveryHost { procs: 3, min_nodes, max_nodes })
+        );
+        assert_eq!(
+            shape("-hosts=2", &any),
+            Ok(AllocationRequest::Exclusive { hosts: 2, min_nodes, max_nodes })
+        );
+        // Which hosts are of that kind, the server knows.
+        assert_eq!(
+            shape("-nodes=3x2.linux.opteron", &any),
+            Ok(AllocationRequest::HostsByProcs { hosts: 3, procs: 2 })
+        );
+        let fixed = Request { nodes: (4, 8), procs: Some(2), ..Request::default() };
+        assert_eq!(
+            shape("-hosts=3", &fixed),
+            Ok(AllocationRequest::HostsByProcs { hosts: 3, procs: 2 })
+        );
+        assert_eq!(shape("", &fixed), Ok(AllocationRequest::HostsByProcs { hosts: 2, procs: 2 }));
+        assert_eq!(
+            shape("-nodes=6", &fixed),
+            Ok(AllocationRequest::HostsByProcs { hosts: 3, procs: 2 })
+        );
+        for (option, expected) in [
+            ("-nodes=5", "2 processes"),
+            ("-nodes=2x3", "2 processes"),
+            ("-nodes=1x2", "4 to 8 nodes"),
+            ("-nodes=x3", "2 processes"),
+        ] {
+            let error = shape(option, &fixed).unwrap_err();
+            assert!(error.contains(expected), "{option}: {error}");
+        }
+    }
+}

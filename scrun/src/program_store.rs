@@ -1,0 +1,140 @@
+//! Programs that travel: named by the hash of what they hold, and read with the user's rights when
+//! a host asks for them.
+
+use crate::usage::{EXIT_USAGE, StartError, printable};
+use score_proto::message::{ContentHash, FileDigest, HostKind, JobSpec, MAX_IO_CHUNK, ProgramKind};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Pieces of one answer at most: more is asked for again.
+const MAX_CHUNKS_PER_REPLY: u64 = 16;
+
+/// The files that hosts may ask for.
+#[derive(Debug, Default)]
+pub struct ProgramStore(HashMap<ContentHash, PathBuf>);
+
+impl ProgramStore {
+    /// Names the programs of a job by their content, where it runs elsewhere than here, or nobody
+    /// knows yet where.
+    ///
+    /// # Errors
+    /// A program that cannot be read.
+    pub fn add_content_hashes(
+        spec: &mut JobSpec,
+        are_hosts_undecided: bool,
+    ) -> Result<ProgramStore, StartError> {
+        let mut store = ProgramStore::default();
+        let mut digests = HashMap::new();
+        let are_all_local = spec.hosts.iter().all(|host| host.kind == HostKind::Local);
+        if spec.hosts.len() < 2 && are_all_local && !are_hosts_undecided {
+            return Ok(store);
+        }
+        for element in spec.stages.iter_mut().flat_map(|stage| &mut stage.elements) {
+            if matches!(element.kind, ProgramKind::System { .. }) {
+                continue;
+            }
+            let path = Path::new(OsStr::from_bytes(&element.path.0)).to_path_buf();
+            let content = match digests.get(&path) {
+                Some(content) => *content,
+                None => digest(&path).map_err(|error| {
+                    let line = format!("{}: {error}", printable(path.as_os_str()));
+                    StartError::plain(EXIT_USAGE, line)
+                })?,
+            };
+            digests.insert(path.clone(), content);
+            store.0.insert(content.hash, path);
+            element.digest = Some(content);
+        }
+        Ok(store)
+    }
+
+    /// A piece of a program: none when it is not one of the job, has ended, or cannot be read.
+    pub fn read(&self, hash: &ContentHash, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length.min(MAX_IO_CHUNK)];
+        let path = self.0.get(hash);
+        let read = path
+            .map(|path| File::open(path).and_then(|file| read_full_at(&file, &mut bytes, offset)));
+        bytes.truncate(match read {
+            Some(Ok(count)) => count,
+            _ => 0,
+        });
+        bytes
+    }
+
+    /// The pieces that answer a wish: where each begins, and its length.
+    pub fn chunk_ranges(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
+        let chunk = MAX_IO_CHUNK as u64;
+        (0..length.div_ceil(chunk).min(MAX_CHUNKS_PER_REPLY)).map(move |index| {
+            let left = length - index * chunk;
+            (offset.saturating_add(index * chunk), left.min(chunk) as usize)
+        })
+    }
+}
+
+fn read_full_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut count = 0;
+    while count < bytes.len() {
+        match file.read_at(&mut bytes[count..], offset + count as u64)? {
+            0 => break,
+            read => count += read,
+        }
+    }
+    Ok(count)
+}
+
+fn digest(path: &Path) -> io::Result<FileDigest> {
+    let mut file = File::open(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let (mut bytes, mut size) = (vec![0; 1 << 20], 0);
+    loop {
+        match file.read(&mut bytes)? {
+            0 => break,
+            count => {
+                hasher.update(&bytes[..count]);
+                size += count as u64;
+            }
+        }
+    }
+    Ok(FileDigest { hash: *hasher.finalize().as_bytes(), size })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chunks_of_a_program_have_its_hash() {
+        let executable = std::env::current_exe().unwrap();
+        let content = digest(&executable).unwrap();
+        let store = ProgramStore(HashMap::from([(content.hash, executable)]));
+        let mut hasher = blake3::Hasher::new();
+        let mut offset = 0;
+        loop {
+            let chunk = store.read(&content.hash, offset, MAX_IO_CHUNK);
+            if chunk.is_empty() {
+                break;
+            }
+            assert!(chunk.len() <= MAX_IO_CHUNK);
+            hasher.update(&chunk);
+            offset += chunk.len() as u64;
+        }
+        assert_eq!((offset, *hasher.finalize().as_bytes()), (content.size, content.hash));
+        assert!(store.read(&[0; 32], 0, 1).is_empty());
+    }
+
+    #[test]
+    fn a_reply_is_bounded_whatever_length_is_requested() {
+        assert_eq!(ProgramStore::chunk_ranges(5, 1).collect::<Vec<_>>(), [(5, 1)]);
+        let two = [(7, MAX_IO_CHUNK), (7 + MAX_IO_CHUNK as u64, 3)];
+        assert_eq!(ProgramStore::chunk_ranges(7, MAX_IO_CHUNK as u64 + 3).collect::<Vec<_>>(), two);
+        assert_eq!(
+            ProgramStore::chunk_ranges(u64::MAX, u64::MAX).count() as u64,
+            MAX_CHUNKS_PER_REPLY
+        );
+    }
+}

@@ -1,0 +1,222 @@
+//! What many hosts print, in few sections: equal output of neighbours is shown once, under the
+//! names of all of them (scout(1)). No I/O here.
+//!
+//! What a host prints is kept until its command has ended, so that it can be compared; when it is
+//! more than that, it is shown as it comes, under the name of the host and an asterisk.
+
+use super::host_ranges;
+use score_proto::message::{JobEnd, NodeUsage, Stream};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// Bytes of a host's stream that are kept at least, if it does not go on (scout(1): 4 Kbytes).
+const MIN_HOST_BUFFER: usize = 4 * 1024;
+/// The same at most.
+const MAX_HOST_BUFFER: usize = 64 * 1024;
+/// Bytes that are kept of all hosts together.
+const MAX_TOTAL_BUFFER: usize = 64 * 1024 * 1024;
+
+/// Exit code for a host of which nothing has been heard.
+const EXIT_HOST_LOST: u8 = 1;
+
+/// In which order hosts are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// That of the session; equal output of neighbours is merged.
+    #[default]
+    Merge,
+    /// By what they have printed; all that is equal is merged.
+    Sort,
+    /// The same, backwards.
+    Reverse,
+    /// As it comes, nothing is merged.
+    Arrival,
+}
+
+/// How output is shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OutputFormat {
+    /// In which order.
+    pub order: Order,
+    /// Objects for programs, one a line, instead of text.
+    pub json: bool,
+    /// Whether names are bold, on standard output and error.
+    pub bold: [bool; 2],
+}
+
+/// One of the two streams.
+#[derive(Debug)]
+struct StreamState {
+    /// What is kept, by host.
+    buffered: Vec<Vec<u8>>,
+    /// Hosts that have printed more than is kept.
+    passthrough: Vec<bool>,
+    /// The host under whose name the last line stands.
+    last_host: Option<usize>,
+    at_line_start: bool,
+}
+
+/// The output of one command on all hosts.
+#[derive(Debug)]
+pub struct OutputMerger {
+    hosts: Vec<String>,
+    format: OutputFormat,
+    buffer_limit: usize,
+    streams: [StreamState; 2],
+}
+
+impl OutputMerger {
+    /// Nothing has been printed yet.
+    pub fn new(hosts: Vec<String>, format: OutputFormat) -> Self {
+        let new_stream = || StreamState {
+            buffered: vec![Vec::new(); hosts.len()],
+            passthrough: vec![format.order == Order::Arrival; hosts.len()],
+            last_host: None,
+            at_line_start: true,
+        };
+        let buffer_limit =
+            (MAX_TOTAL_BUFFER / hosts.len().max(1) / 2).clamp(MIN_HOST_BUFFER, MAX_HOST_BUFFER);
+        Self { streams: [new_stream(), new_stream()], hosts, format, buffer_limit }
+    }
+
+    /// Whether all of it goes to standard output.
+    pub fn is_for_programs(&self) -> bool {
+        self.format.json
+    }
+
+    /// A host has printed something: what is to be written now, unless it is kept.
+    pub fn push_output(&mut self, host: u32, stream: Stream, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        let (host, index) = (host as usize, index(stream));
+        let state = &mut self.streams[index];
+        let (buffered, passthrough) =
+            (state.buffered.get_mut(host)?, state.passthrough.get_mut(host)?);
+        if !*passthrough && buffered.len() + bytes.len() <= self.buffer_limit {
+            buffered.extend_from_slice(&bytes);
+            return None;
+        }
+        *passthrough = true;
+        let mut text = std::mem::take(buffered);
+        text.extend_from_slice(&bytes);
+        let mut out = Vec::new();
+        let is_new = state.last_host.replace(host) != Some(host);
+        self.write_section(index, &[host], is_new.then_some("*"), &text, &mut out);
+        Some(out)
+    }
+
+    /// A section, with a heading if there is a mark for it.
+    fn write_section(
+        &mut self,
+        index: usize,
+        hosts: &[usize],
+        mark: Option<&str>,
+        text: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        if self.format.json {
+            let stream = ["stdout", "stderr"][index];
+            let text = String::from_utf8_lossy(text);
+            let whole = !hosts.iter().any(|host| self.streams[index].passthrough[*host]);
+            let hosts: Vec<&str> = hosts.iter().map(|host| self.hosts[*host].as_str()).collect();
+            let line = json!({ "hosts": hosts, "stream": stream, "whole": whole, "text": text });
+            out.extend_from_slice(format!("{line}\n").as_bytes());
+            return;
+        }
+        if let Some(mark) = mark {
+            let line_start = if self.streams[index].at_line_start { "" } else { "\n" };
+            let names = host_ranges::compress(hosts.iter().map(|host| self.hosts[*host].as_str()));
+            let mark = if self.format.order == Order::Arrival { "" } else { mark };
+            let (bold, plain) =
+                if self.format.bold[index] { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+            let heading = format!("{line_start}{bold}{names}{mark}:{plain}\n");
+            out.extend_from_slice(heading.as_bytes());
+        }
+        out.extend_from_slice(text);
+        self.streams[index].at_line_start = out.last() == Some(&b'\n');
+    }
+
+    /// The command has ended everywhere, or nothing more can come: what was kept, for both
+    /// streams. `end` then has the exit code of scout. `reader_gone`: a death of SIGPIPE is no
+    /// news.
+    pub fn finish(&mut self, end: Option<&mut JobEnd>, reader_closed: bool) -> [Vec<u8>; 2] {
+        let mut out = [self.flush_remaining(0), self.flush_remaining(1)];
+        if self.format.json {
+            // Programs read one stream.
+            let errors = std::mem::take(&mut out[1]);
+            out[0].extend_from_slice(&errors);
+        }
+        if let Some(end) = end {
+            let codes = self.exit_codes(&end.usage);
+            let max_code =
+                codes.iter().map(|code| code.unwrap_or(EXIT_HOST_LOST)).max().unwrap_or(0);
+            // A code of another part of the job, which has been told.
+            end.code = if max_code == 0 { end.code } else { max_code };
+            self.report_exit_codes(&codes, reader_closed, &mut out);
+        }
+        out
+    }
+
+    fn flush_remaining(&mut self, index: usize) -> Vec<u8> {
+        let buffered = std::mem::take(&mut self.streams[index].buffered);
+        let mut order: Vec<usize> = (0..buffered.len()).collect();
+        match self.format.order {
+            Order::Merge | Order::Arrival => {}
+            Order::Sort => order.sort_by(|one, other| buffered[*one].cmp(&buffered[*other])),
+            Order::Reverse => order.sort_by(|one, other| buffered[*other].cmp(&buffered[*one])),
+        }
+        let mut out = Vec::new();
+        for group in order.chunk_by(|one, other| buffered[*one] == buffered[*other]) {
+            let text = buffered[group[0]].clone();
+            if !text.is_empty() {
+                self.write_section(index, group, Some(""), &text, &mut out);
+            }
+        }
+        out
+    }
+
+    /// What the command gave on each host; None where nobody knows.
+    fn exit_codes(&self, usage: &[NodeUsage]) -> Vec<Option<u8>> {
+        let last_element = usage.iter().map(|usage| usage.element).max().unwrap_or(0);
+        let mut codes = vec![None; self.hosts.len()];
+        for usage in usage.iter().filter(|usage| usage.element == last_element) {
+            if let Some(code) = codes.get_mut(usage.node as usize) {
+                *code = Some(usage.code);
+            }
+        }
+        codes
+    }
+
+    fn report_exit_codes(&self, codes: &[Option<u8>], reader_closed: bool, out: &mut [Vec<u8>; 2]) {
+        let mut hosts: BTreeMap<Option<u8>, Vec<&str>> = BTreeMap::new();
+        for (host, code) in self.hosts.iter().zip(codes) {
+            hosts.entry(*code).or_default().push(host);
+        }
+        for (code, hosts) in hosts {
+            if self.format.json {
+                let line = json!({ "hosts": hosts, "code": code });
+                out[0].extend_from_slice(format!("{line}\n").as_bytes());
+                continue;
+            }
+            let is_expected = code == Some(0) || (reader_closed && code == Some(141));
+            if !is_expected {
+                let line_start = if self.streams[1].at_line_start { "" } else { "\n" };
+                let hosts = host_ranges::compress(hosts);
+                let line = match code {
+                    Some(code @ 129..=192) => {
+                        format!("exit code {code} (signal {}) on {hosts}", code - 128)
+                    }
+                    Some(code) => format!("exit code {code} on {hosts}"),
+                    None => format!("no exit code from {hosts}"),
+                };
+                out[1].extend_from_slice(format!("{line_start}scout: {line}\n").as_bytes());
+            }
+        }
+    }
+}
+
+fn index(stream: Stream) -> usize {
+    usize::from(stream == Stream::Stderr)
+}
+
+#[cfg(test)]
+#[path = "merge_tests.rs"]
+mod tests;

@@ -1,0 +1,382 @@
+//! Opening a session: a scored brings the hosts up, then the user's shell runs until it ends, and
+//! the session with it.
+
+use super::options::ScoutOptions;
+use super::{describe_hosts, host_ranges, reporter};
+use crate::diagnostics::Reporter;
+use crate::local_environment::{LocalEnvironment, bintype};
+use crate::options::table::FORWARDED_TO_SCORED;
+use crate::options::{OptionArg, ScrunOptions as JobOptions};
+use crate::scout_login;
+use crate::session::daemon::{self, DaemonHandle};
+use crate::session::state::EXIT_DAEMON_LOST;
+use crate::usage::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_USAGE, ErrorPosition, StartError};
+use crate::{networks, nodes};
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigSet, Signal, kill, killpg, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpgid, getpgrp, getppid};
+use score_proto::PROTOCOL_VERSION;
+use score_proto::client_session::{self, SESSION_JOB, ServerMessageDecoder};
+use score_proto::env::{REMOTE_SHELL_ENV, SCOUT_ENV};
+use score_proto::message::{ClientMessage, HostSpec, Level, ServerMessage};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// First word of the process that becomes the shell.
+pub const SHELL_CHILD_ARG: &str = "-shell";
+
+/// How long the shell may take to go when scout has to.
+const SHELL_EXIT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same for scored.
+const DAEMON_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Opens a session, runs the shell or command in it, and gives its exit code.
+///
+/// # Errors
+/// What keeps the session from being opened.
+pub fn run(options: &ScoutOptions) -> Result<u8, StartError> {
+    refuse_nested(options)?;
+    let reporter = reporter();
+    let hosts = hosts(options, &reporter)?;
+    let daemon_error =
+        |error: &dyn std::fmt::Display| StartError::plain(EXIT_DAEMON_LOST, error.to_string());
+    let signals = open_signalfd().map_err(|errno| daemon_error(&errno))?;
+    let rsh: Option<(&str, &OsStr)> = options.rsh.as_deref().map(|rsh| (REMOTE_SHELL_ENV, rsh));
+    let variables: Vec<_> = rsh.into_iter().collect();
+    let (daemon, socket) =
+        daemon::start(&scored_args(options), &variables).map_err(|error| daemon_error(&error))?;
+    let mut session = ScoutSession {
+        reporter,
+        socket: Some(socket),
+        decoder: ServerMessageDecoder::default(),
+        signals,
+        daemon,
+        directory: None,
+    };
+    let result = session.serve(options, &hosts);
+    // Before anything else: the end of this socket is the end of the session.
+    drop(session.socket.take());
+    session.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
+    session.remove_directory();
+    result.map_err(|error| match error {
+        SessionError::Refused(error) => error,
+        SessionError::System(error) => daemon_error(&error),
+    })
+}
+
+/// A shell inside a shell is rarely meant.
+fn refuse_nested(options: &ScoutOptions) -> Result<(), StartError> {
+    let Some(path) = scout_login::session_socket().filter(|_| !options.force) else {
+        return Ok(());
+    };
+    // A session that is gone is none.
+    let Ok(connection) = scout_login::login(Path::new(&path)) else { return Ok(()) };
+    let line = format!(
+        "this is inside a scout session on {}; leave it first, or say -force",
+        describe_hosts(&connection.hosts)
+    );
+    Err(StartError::plain(EXIT_USAGE, line))
+}
+
+/// The hosts that the options mean, as for scrun.
+fn hosts(options: &ScoutOptions, reporter: &Reporter) -> Result<Vec<HostSpec>, StartError> {
+    let given = |(key, value): &(&str, String)| OptionArg {
+        key: (*key).to_owned(),
+        value: Some(value.clone()),
+        position: ErrorPosition::Unspecified,
+    };
+    let job_options = JobOptions { given: options.hosts.iter().map(given).collect() };
+    let links = networks::links(&job_options);
+    let local_env = LocalEnvironment::current();
+    let mut warn = |line: &str| reporter.report(Level::Warning, line);
+    let hosts = local_env.available_hosts(&job_options, &mut warn)?.unwrap_or_default();
+    let spec = |mut host: score_hosts::Host| {
+        if local_env.is_local(&host) {
+            host.processors.get_or_insert_with(|| (local_env.count_processors)());
+            host.bintype.get_or_insert_with(bintype);
+        }
+        nodes::host_spec(&host, (1, links), &local_env)
+    };
+    Ok(hosts.into_iter().map(spec).collect())
+}
+
+/// How daemons start: more words for scored.
+fn scored_args(options: &ScoutOptions) -> Vec<String> {
+    let given = options.hosts.iter().filter(|(name, _)| FORWARDED_TO_SCORED.contains(name));
+    let timeout =
+        options.timeout.map(|duration| ["-timeout".into(), duration.as_secs().to_string()]);
+    let words = given.map(|(name, value)| [format!("-{name}"), value.clone()]);
+    words.chain(timeout).flatten().collect()
+}
+
+/// Signals are read from a descriptor; those of the terminal's keys are the shell's affair, and so
+/// are stops.
+fn open_signalfd() -> nix::Result<SignalFd> {
+    let handled =
+        [Signal::SIGCHLD, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+    let handled: SigSet = handled.into_iter().collect();
+    let mut blocked = handled;
+    // A line of scout's own may be written while the shell has the terminal.
+    blocked.add(Signal::SIGTTOU);
+    blocked.thread_block()?;
+    SignalFd::with_flags(&handled, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+}
+
+enum SessionError {
+    Refused(StartError),
+    System(io::Error),
+}
+
+impl From<io::Error> for SessionError {
+    fn from(error: io::Error) -> Self {
+        SessionError::System(error)
+    }
+}
+
+impl From<Errno> for SessionError {
+    fn from(errno: Errno) -> Self {
+        SessionError::System(errno.into())
+    }
+}
+
+/// What has come.
+enum SessionEvent {
+    Message(ServerMessage),
+    /// scored is gone.
+    Lost,
+    Signal(i32),
+}
+
+struct ScoutSession {
+    reporter: Reporter,
+    /// To scored, while it is there.
+    socket: Option<UnixStream>,
+    decoder: ServerMessageDecoder,
+    signals: SignalFd,
+    daemon: DaemonHandle,
+    /// The session's directory: scored removes it, unless it dies.
+    directory: Option<PathBuf>,
+}
+
+impl ScoutSession {
+    fn serve(&mut self, options: &ScoutOptions, hosts: &[HostSpec]) -> Result<u8, SessionError> {
+        self.request_session(hosts)?;
+        let socket_path = match self.wait_until_open()? {
+            Ok(socket_path) => socket_path,
+            Err(code) => return Ok(code),
+        };
+        if options.words.is_empty() && io::stdin().is_terminal() {
+            let names = host_ranges::compress(hosts.iter().map(|host| host.name.as_str()));
+            let line = format!("session on {names}: exit or ^D ends it");
+            self.reporter.report(Level::Error, &line);
+        }
+        let pid = self.start_shell(options, &socket_path)?;
+        self.supervise_shell(pid)
+    }
+
+    fn request_session(&mut self, hosts: &[HostSpec]) -> Result<(), SessionError> {
+        let mut bytes = Vec::new();
+        let hello = ClientMessage::Hello { version: PROTOCOL_VERSION };
+        for message in [hello, ClientMessage::OpenScoutSession(hosts.to_vec())] {
+            client_session::encode(SESSION_JOB, &message, &mut bytes).map_err(io::Error::other)?;
+        }
+        match &mut self.socket {
+            Some(socket) => Ok(socket.write_all(&bytes)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The session's socket, or the exit code when there will be none.
+    fn wait_until_open(&mut self) -> Result<Result<OsString, u8>, SessionError> {
+        loop {
+            match self.next_event()? {
+                SessionEvent::Message(ServerMessage::ScoutSessionOpened { socket }) => {
+                    return Ok(Ok(socket.into()));
+                }
+                SessionEvent::Message(ServerMessage::Refused { reason, code }) => {
+                    return Err(SessionError::Refused(StartError::plain(code, reason)));
+                }
+                SessionEvent::Message(message) => self.on_message(message)?,
+                SessionEvent::Lost => {
+                    let exit_description = self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
+                    let line = format!("the session was not opened: {exit_description}");
+                    return Err(SessionError::Refused(StartError::plain(EXIT_DAEMON_LOST, line)));
+                }
+                SessionEvent::Signal(libc::SIGCHLD) => {}
+                SessionEvent::Signal(signal) => return Ok(Err(128 + signal as u8)),
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: ServerMessage) -> Result<(), SessionError> {
+        match message {
+            ServerMessage::Notice { level, text } => self.reporter.report(level, &text),
+            ServerMessage::Directory(path) => self.directory = Some(path.into()),
+            ServerMessage::Hello { version } if version != PROTOCOL_VERSION => {
+                let line = format!("scored speaks protocol {version}, scout {PROTOCOL_VERSION}");
+                return Err(SessionError::Refused(StartError::plain(EXIT_DAEMON_LOST, line)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Waits for the next thing that happens.
+    fn next_event(&mut self) -> Result<SessionEvent, SessionError> {
+        loop {
+            if let Some(job_message) = self.decoder.next().map_err(io::Error::other)? {
+                return Ok(SessionEvent::Message(job_message.message));
+            }
+            let mut sources = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+            let socket = self.socket.as_ref().map(UnixStream::as_fd);
+            sources.extend(socket.map(|socket| PollFd::new(socket, PollFlags::POLLIN)));
+            match poll(&mut sources, PollTimeout::NONE) {
+                Err(Errno::EINTR) => continue,
+                other => other?,
+            };
+            let ready = |index: usize| sources.get(index).and_then(PollFd::any).unwrap_or(false);
+            let (is_signal_pending, is_socket_readable) = (ready(0), ready(1));
+            // The session's end before that of the shell, which may be a consequence.
+            if is_socket_readable && let Some(socket) = &mut self.socket {
+                let mut chunk = [0; 16 * 1024];
+                match socket.read(&mut chunk) {
+                    Ok(count @ 1..) => self.decoder.push(&chunk[..count]),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Ok(0) | Err(_) => {
+                        self.socket = None;
+                        return Ok(SessionEvent::Lost);
+                    }
+                }
+                continue;
+            }
+            if is_signal_pending && let Some(signal) = self.signals.read_signal()? {
+                return Ok(SessionEvent::Signal(signal.ssi_signo as i32));
+            }
+        }
+    }
+
+    fn start_shell(&self, options: &ScoutOptions, socket: &OsStr) -> Result<Pid, SessionError> {
+        let scout_path = std::env::current_exe()?;
+        let mut command = Command::new(&scout_path);
+        command.arg(SHELL_CHILD_ARG).arg(std::process::id().to_string()).env(SCOUT_ENV, socket);
+        if let Some(rsh) = &options.rsh {
+            command.env(REMOTE_SHELL_ENV, rsh);
+        }
+        match (options.words.is_empty(), options.runs_locally) {
+            (true, _) => {
+                let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+                command.arg(shell.unwrap_or_else(|| "/bin/sh".into()));
+            }
+            (false, true) => drop(command.args(&options.words)),
+            (false, false) => {
+                let order_option = ["-merge", "-sort", "-rev", "-nosort"][options.order as usize];
+                command.arg(scout_path).arg(order_option);
+                command.args(options.stdin.then_some("-stdin"));
+                command.args(options.json.then_some("-json"));
+                command.arg("--").args(&options.words);
+            }
+        }
+        let child = command.spawn()?;
+        Ok(Pid::from_raw(child.id() as i32))
+    }
+
+    /// Until the shell has ended; gives scout's exit code.
+    fn supervise_shell(&mut self, shell: Pid) -> Result<u8, SessionError> {
+        let mut is_lost = false;
+        loop {
+            match self.next_event()? {
+                SessionEvent::Signal(libc::SIGCHLD) => {
+                    if let Some(code) = try_wait_shell(shell)? {
+                        return Ok(if is_lost && code == 0 { EXIT_DAEMON_LOST } else { code });
+                    }
+                }
+                // The keys of the terminal are for the shell and what runs in it.
+                SessionEvent::Signal(libc::SIGINT | libc::SIGQUIT) => {}
+                SessionEvent::Signal(signal) => {
+                    // The session ends first, whatever the shell does.
+                    self.socket = None;
+                    hang_up_shell(shell)?;
+                    return Ok(128 + signal as u8);
+                }
+                SessionEvent::Message(message) => self.on_message(message)?,
+                SessionEvent::Lost => {
+                    is_lost = true;
+                    let exit_description = self.daemon.wait_for_exit(DAEMON_EXIT_TIMEOUT);
+                    self.remove_directory();
+                    let line = format!("the session is lost: {exit_description}; leave this shell");
+                    self.reporter.report(Level::Error, &line);
+                }
+            }
+        }
+    }
+
+    fn remove_directory(&mut self) {
+        if let Some(directory) = self.directory.take()
+            && let Err(reason) = daemon::remove_directory(&directory)
+        {
+            self.reporter.report(Level::Error, &format!("left behind: {reason}"));
+        }
+    }
+}
+
+/// What has become of the shell: its exit code, if it has ended. A shell that stops itself (its
+/// command `suspend`) stops scout, too, so that the shell outside goes on.
+fn try_wait_shell(shell: Pid) -> nix::Result<Option<u8>> {
+    match waitpid(shell, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED))? {
+        WaitStatus::Exited(_, code) => Ok(Some(code as u8)),
+        WaitStatus::Signaled(_, signal, _) => Ok(Some(128 + signal as u8)),
+        // In scout's own group the terminal stops and continues both.
+        WaitStatus::Stopped(..) if getpgid(Some(shell)) != Ok(getpgrp()) => {
+            raise(Signal::SIGSTOP)?;
+            // It goes on from here after fg.
+            let _ = killpg(shell, Signal::SIGCONT).or_else(|_| kill(shell, Signal::SIGCONT));
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Tells the shell to go, and waits for a moment; it gets the signal again when scout ends.
+fn hang_up_shell(shell: Pid) -> nix::Result<()> {
+    for signal in [Signal::SIGHUP, Signal::SIGCONT] {
+        let _ = kill(shell, signal);
+    }
+    let deadline = Instant::now() + SHELL_EXIT_TIMEOUT;
+    while Instant::now() < deadline {
+        match waitpid(shell, Some(WaitPidFlag::WNOHANG))? {
+            WaitStatus::StillAlive => std::thread::sleep(Duration::from_millis(2)),
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// Becomes the shell: with ordinary signals, and a hangup when scout dies. `words` are scout's
+/// process id and the command. Gives an exit code only when that fails.
+pub fn exec_shell(words: &[OsString]) -> u8 {
+    let [parent, program, rest @ ..] = words else { return EXIT_USAGE };
+    let death_signal_set = set_pdeathsig(Signal::SIGHUP);
+    let unblocked = SigSet::all().thread_unblock();
+    if let Err(errno) = death_signal_set.and(unblocked) {
+        reporter().report(Level::Error, &format!("the shell cannot be started: {errno}"));
+        return EXIT_NOT_EXECUTABLE;
+    }
+    if *parent != *getppid().to_string() {
+        // scout has died before it could be watched.
+        return 128 + libc::SIGHUP as u8;
+    }
+    let error = Command::new(program).args(rest).exec();
+    reporter().report(Level::Error, &format!("{}: {error}", crate::usage::printable(program)));
+    if error.kind() == ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_EXECUTABLE }
+}

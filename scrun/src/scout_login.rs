@@ -1,0 +1,103 @@
+//! Logging in to the scout session that this process runs in, if it runs in one.
+
+use crate::usage::{EXIT_USAGE, StartError};
+use score_proto::PROTOCOL_VERSION;
+use score_proto::client_session::ServerMessageDecoder;
+use score_proto::env::SCOUT_ENV;
+use score_proto::frame;
+use score_proto::message::{ClientMessage, HostSpec, ServerMessage};
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the session may take to answer.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A session that has been entered.
+#[derive(Debug)]
+pub struct ScoutConnection {
+    /// The connection: greeted, and ready for a job.
+    pub stream: UnixStream,
+    /// What has been heard of it.
+    pub decoder: ServerMessageDecoder,
+    /// The hosts of the session, in order.
+    pub hosts: Vec<HostSpec>,
+}
+
+/// What the environment says of a session.
+pub fn session_socket() -> Option<OsString> {
+    std::env::var_os(SCOUT_ENV).filter(|path| !path.is_empty())
+}
+
+/// Enters the session that the environment names, if it names one.
+///
+/// # Errors
+/// A session that is gone, or lets nobody in.
+pub fn login_if_in_session() -> Result<Option<ScoutConnection>, StartError> {
+    let Some(path) = session_socket() else { return Ok(None) };
+    let connection = login(Path::new(&path)).map_err(|reason| {
+        let line = format!("{SCOUT_ENV}: {reason}; leave this shell, or unset {SCOUT_ENV}");
+        StartError::plain(EXIT_USAGE, line)
+    })?;
+    Ok(Some(connection))
+}
+
+/// Enters the session behind this socket.
+///
+/// # Errors
+/// One line.
+pub fn login(path: &Path) -> Result<ScoutConnection, String> {
+    let display = path.display();
+    let connect_error = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            format!("the scout session at {display} is gone")
+        }
+        _ => format!("the scout session at {display}: {error}"),
+    };
+    let stream = UnixStream::connect(path).map_err(connect_error)?;
+    let (hosts, decoder) = handshake(&stream).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => {
+            format!("the scout session at {display} is another user's, or it is ending")
+        }
+        io::ErrorKind::WouldBlock => format!("the scout session at {display} does not answer"),
+        io::ErrorKind::Other => error.to_string(),
+        _ => format!("the scout session at {display}: {error}"),
+    })?;
+    Ok(ScoutConnection { stream, decoder, hosts })
+}
+
+fn handshake(mut stream: &UnixStream) -> io::Result<(Vec<HostSpec>, ServerMessageDecoder)> {
+    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    let mut hello = Vec::new();
+    frame::encode(&ClientMessage::Hello { version: PROTOCOL_VERSION }, &mut hello)
+        .map_err(io::Error::other)?;
+    stream.write_all(&hello)?;
+    let mut decoder = ServerMessageDecoder::default();
+    let mut chunk = [0; 4096];
+    loop {
+        match decoder.next().map_err(io::Error::other)?.map(|job_message| job_message.message) {
+            Some(ServerMessage::Hosts(hosts)) if !hosts.is_empty() => {
+                stream.set_read_timeout(None)?;
+                stream.set_write_timeout(None)?;
+                return Ok((hosts, decoder));
+            }
+            Some(ServerMessage::Refused { reason, .. }) => return Err(io::Error::other(reason)),
+            Some(ServerMessage::Hello { version }) if version != PROTOCOL_VERSION => {
+                return Err(io::Error::other(format!(
+                    "the session's scored speaks protocol {version}, this command \
+                     {PROTOCOL_VERSION}"
+                )));
+            }
+            Some(_) => {}
+            None => match stream.read(&mut chunk)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => decoder.push(&chunk[..count]),
+            },
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! A process that writes garbage into what it shares, tries to resize it, or dies half-way through
+//! a message costs its own job, with a reason; nobody else crashes, the daemon lives to the end.
+
+use std::time::Duration;
+
+use score_tests::{Outcome, TestEnv};
+
+fn run(mode: &str) -> Option<Outcome> {
+    let env = TestEnv::new();
+    let program = env.test_program("hostile")?;
+    let job = env.scrun(&["-nodes=3", program.to_str().unwrap(), mode]);
+    let outcome = job.timeout(Duration::from_secs(20)).run();
+    assert_ne!(outcome.code, 0, "{outcome}");
+    for word in ["panicked", "SIGBUS", "SIGSEGV", "scored has died", "scored died"] {
+        assert!(!outcome.stderr.contains(word), "{mode}: {word}: {outcome}");
+    }
+    assert!(!outcome.stderr.is_empty() || outcome.code == 5, "no reason: {outcome}");
+    Some(outcome)
+}
+
+#[test]
+fn garbage_over_everything_shared_costs_only_this_job() {
+    let Some(outcome) = run("garbage") else { return };
+    assert!([5, 9].contains(&outcome.code), "{outcome}");
+}
+
+#[test]
+fn zeros_over_everything_shared_cost_only_this_job() {
+    let Some(outcome) = run("zeros") else { return };
+    assert!([5, 9].contains(&outcome.code), "{outcome}");
+}
+
+#[test]
+fn shared_objects_cannot_be_resized() {
+    let Some(outcome) = run("resize") else { return };
+    assert_eq!(outcome.text(), "resizing was tried\n");
+    assert_eq!(outcome.code, 5, "{outcome}");
+}
+
+#[test]
+fn a_death_between_buffer_and_send_ends_the_job() {
+    let Some(outcome) = run("halfway") else { return };
+    let _ = outcome.expect_code(137).assert_stderr(&["node 0", "SIGKILL"]);
+}

@@ -1,0 +1,42 @@
+//! Messages between hosts: `scatter` gives every node of two to sixteen hosts the input, bit by
+//! bit, some by shared memory and most over the network; `pmtest` measures between two hosts.
+
+use score_tests::TestEnv;
+use serde_json::Value;
+use std::time::Duration;
+
+/// For sixteen hosts on a busy machine: they share its processors.
+const JOB_TIMEOUT: Duration = Duration::from_secs(180);
+
+#[test]
+fn scatter_gives_every_node_of_several_hosts_the_same_bytes() {
+    let env = TestEnv::new();
+    for (hosts, nodes, count, size) in
+        [("2", "2x1", 2, 1_000_003), ("3", "3x3", 9, 100_003), ("16", "16x2", 32, 10_007)]
+    {
+        let bytes: Vec<u8> =
+            (0..size).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let group = format!("-group=local:{hosts},nodes={nodes},message=quiet");
+        let args = [&group, "scatter", "==", "system", "cksum"];
+        let outcome = env.scrun(&args).input(bytes).timeout(JOB_TIMEOUT).run().expect_code(0);
+        let sums = outcome.sorted_lines();
+        assert_eq!(sums.len(), count, "{outcome}");
+        let size_suffix = format!(" {size}");
+        assert!(sums.iter().all(|sum| *sum == sums[0] && sum.ends_with(&size_suffix)), "{outcome}");
+    }
+}
+
+#[test]
+fn pmtest_measures_between_two_hosts_without_a_floor() {
+    let env = TestEnv::new();
+    let args = ["-group=local:2,nodes=2x1,message=quiet", "pmtest", "-latency", "-rounds", "1"];
+    let job = env.scrun(&args).args(&["-size", "8", "-json"]).timeout(JOB_TIMEOUT);
+    let outcome = job.run().expect_code(0);
+    let Ok(Value::Array(rows)) = serde_json::from_slice(&outcome.stdout) else {
+        panic!("no array: {outcome}")
+    };
+    let [row] = &rows[..] else { panic!("not one row: {outcome}") };
+    assert_eq!(row["size"], 8, "{outcome}");
+    assert!(row["floor_ns"].is_null(), "{outcome}");
+    assert!(row["one_way_ns_min"].as_f64().is_some_and(|min| min > 0.0), "{outcome}");
+}

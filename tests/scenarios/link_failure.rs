@@ -1,0 +1,101 @@
+//! The cable of a host is pulled for five seconds and put back: the job goes on, every message
+//! arrives in its turn, no host is given up, and the user reads of it once. A host whose cable
+//! stays out is named.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use score_tests::netns::{self, NetNs};
+use score_tests::{Running, TestEnv};
+
+/// The longest game, as `pingpong` has it, and some time to begin and to end.
+const PING_PONG_TIMEOUT: Duration = Duration::from_secs(280);
+
+fn set_link_state(switch: &NetNs, host: u32, state: &str) {
+    switch.ip(&format!("link set p{host}.0 {state}"));
+}
+
+fn count_rounds(job: &Running) -> usize {
+    job.stdout().matches("round ").count()
+}
+
+/// Waits until the game has got on from where it was. How fast it is depends on who else wants the
+/// processors.
+fn assert_progress(job: &Running) {
+    let (started_at, rounds_before) = (Instant::now(), count_rounds(job));
+    while count_rounds(job) < rounds_before + 2 {
+        let timed_out = started_at.elapsed() > Duration::from_secs(60);
+        assert!(!timed_out, "stands still: {}{}", job.stdout(), job.stderr());
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_link_that_is_down_for_five_seconds_only_delays_the_job() {
+    if !netns::can_enter("cables_for_five_seconds") {
+        return;
+    }
+    let env = TestEnv::new();
+    let Some(program) = env.test_program("pingpong") else { return };
+    let file = env.dir().join("over");
+    let args = ["-group=local:3,nodes=3x1", program.to_str().unwrap(), file.to_str().unwrap()];
+    let job = env.scrun(&args).timeout(PING_PONG_TIMEOUT).start();
+    assert_progress(&job);
+    let switch = NetNs::for_switch(&env);
+    set_link_state(&switch, 1, "down");
+    sleep(Duration::from_millis(500));
+    let rounds_before = count_rounds(&job);
+    sleep(Duration::from_millis(4500));
+    assert!(count_rounds(&job) <= rounds_before + 1, "the cable carries: {}", job.stdout());
+    set_link_state(&switch, 1, "up");
+    assert_progress(&job);
+    // Longer than the limit of silence between daemons: nobody has been given up meanwhile.
+    sleep(Duration::from_secs(12));
+    assert_progress(&job);
+    env.write_file("over", "");
+    let outcome = job.wait().expect_code(0);
+    assert!(outcome.text().contains("played "), "{outcome}");
+    let warning = "host local1, node 1: network link eth0 carries nothing now";
+    let warnings = outcome.stderr.matches(warning).count();
+    assert_eq!(warnings, 1, "{outcome}");
+}
+
+#[test]
+fn a_host_whose_link_stays_down_is_named_and_the_job_ends() {
+    if !netns::can_enter("cables_for_ever") {
+        return;
+    }
+    let env = TestEnv::new();
+    let script = "echo up; exec sleep 300";
+    let args = ["-group=local:3,nodes=3x1", "system", "sh", "-c", script];
+    let mut job = env.scrun(&args).start();
+    job.wait_for("up", 3);
+    set_link_state(&NetNs::for_switch(&env), 2, "down");
+    let started_at = Instant::now();
+    let outcome = job.wait().assert_stderr(&["host local2 is lost", "nothing was heard"]);
+    assert_ne!(outcome.code, 0, "{outcome}");
+    // Silence for 16 s, and what a slow machine adds; not the minutes for which the job would run.
+    assert!(started_at.elapsed() < Duration::from_secs(50), "it took {:?}", started_at.elapsed());
+    // Virtual hosts share this machine: also what the lost one ran is ended.
+    env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT)
+        .unwrap_or_else(|left| panic!("{left:#?}"));
+}
+
+#[test]
+fn a_job_can_be_terminated_while_a_link_is_down() {
+    if !netns::can_enter("cables_and_signals") {
+        return;
+    }
+    let env = TestEnv::new();
+    let script = "echo up; exec sleep 300";
+    let args = ["-group=local:3,nodes=3x1", "system", "sh", "-c", script];
+    let mut job = env.scrun(&args).start();
+    job.wait_for("up", 3);
+    set_link_state(&NetNs::for_switch(&env), 1, "down");
+    job.signal(Signal::SIGTERM);
+    // The host that cannot be told is waited for no longer than one that is lost.
+    assert_ne!(job.wait().code, 0);
+    env.wait_until_clean(score_tests::test_env::CLEANUP_TIMEOUT)
+        .unwrap_or_else(|left| panic!("{left:#?}"));
+}

@@ -1,0 +1,64 @@
+//! The reader of scrun's output goes early, the disk is full, descriptors run out: scrun behaves
+//! as any Unix pipeline would. No hang, a clear line, nothing lost before it.
+
+use std::time::Duration;
+
+use score_tests::TestEnv;
+use score_tests::job::open_dev_full;
+
+#[test]
+fn head_takes_one_line_and_the_job_ends() {
+    let env = TestEnv::new();
+    let outcome = env.sh("scrun -nodes=4 system yes | head -1").run().expect_code(0);
+    assert_eq!(outcome.text(), "y\n");
+    let clean = env.wait_until_clean(Duration::from_secs(3));
+    clean.unwrap_or_else(|left| panic!("{left:#?}"));
+}
+
+#[test]
+fn the_writers_code_is_that_of_a_broken_pipe() {
+    let env = TestEnv::new();
+    let line = "(scrun -nodes=2 system yes; echo code $? >&2) | head -1";
+    let outcome = env.sh(line).run().expect_code(0).assert_stderr(&["code "]);
+    assert!(!outcome.stderr.contains("panicked"), "{outcome}");
+    assert!(!outcome.stderr.contains("code 0\n"), "yes did not end by itself: {outcome}");
+}
+
+#[test]
+fn a_full_disk_is_reported_and_ends_the_job() {
+    let env = TestEnv::new();
+    let job = env.scrun(&["-nodes=2", "system", "yes"]).output_to(open_dev_full());
+    let outcome = job.run();
+    assert_ne!(outcome.code, 0, "{outcome}");
+    let _ = outcome.assert_stderr(&["No space left"]);
+}
+
+#[test]
+fn too_few_descriptors_are_reported_without_a_hang() {
+    let env = TestEnv::new();
+    for limit in [4, 6, 8, 10, 12, 16, 24, 32] {
+        let line = format!("ulimit -n {limit}; exec scrun -nodes=8 system echo here");
+        let outcome = env.sh(&line).timeout(Duration::from_secs(20)).run();
+        assert!(!outcome.stderr.contains("panicked"), "ulimit -n {limit}: {outcome}");
+        if outcome.code == 0 {
+            assert_eq!(outcome.text(), "here\n".repeat(8), "ulimit -n {limit}: {outcome}");
+        } else {
+            assert!(!outcome.stderr.is_empty(), "ulimit -n {limit}: no word: {outcome}");
+        }
+        let clean = env.wait_until_clean(Duration::from_secs(3));
+        clean.unwrap_or_else(|left| panic!("ulimit -n {limit}: {left:#?}"));
+    }
+}
+
+#[test]
+fn closed_standard_streams_do_no_harm() {
+    let env = TestEnv::new();
+    for line in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        let command_line = format!("scrun -nodes=2 system echo here {line}");
+        let outcome = env.sh(&command_line).timeout(Duration::from_secs(20)).run();
+        assert!(!outcome.stderr.contains("panicked"), "{line}: {outcome}");
+        if line == "<&-" || line == "2>&-" {
+            assert_eq!((outcome.code, outcome.text()), (0, "here\nhere\n".into()), "{line}");
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! A scenario's private place: folders, environment, marker, and the check that nothing is left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::job::Job;
+use crate::process::{self, MARKER_ENV, Process};
+use crate::{binaries, skip};
+
+/// How long the end of a job may take to clear everything away. The promise is a second; test
+/// machines that run several scenarios at once get some more before it counts as broken.
+pub const CLEANUP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A variable that the first process of the virtual machine sets.
+pub const IN_VM_ENV: &str = "SCORE_VM";
+
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// Helper programs that have been compiled by this test program.
+static COMPILED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A private place for one scenario. Dropped, it checks that no process and no file is left.
+pub struct TestEnv {
+    marker: String,
+    dir: PathBuf,
+    files_before: Vec<String>,
+    leftovers_ignored: AtomicBool,
+}
+
+impl Default for TestEnv {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TestEnv {
+    /// Makes the folders.
+    pub fn new() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let marker = format!("{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(format!("score-test-{marker}"));
+        for name in ["", "run", "tmp", "home"] {
+            fs::create_dir_all(dir.join(name)).expect("the temporary folder can be written");
+        }
+        Self {
+            marker,
+            dir,
+            files_before: shared_files(),
+            leftovers_ignored: AtomicBool::new(false),
+        }
+    }
+
+    /// The working directory of this scenario's commands.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The marker in the environment of everything that this scenario starts.
+    pub fn marker(&self) -> &str {
+        &self.marker
+    }
+
+    /// A file in the working directory.
+    pub fn write_file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.dir.join(name);
+        fs::write(&path, content).expect("the scenario's folder can be written");
+        path
+    }
+
+    /// A command in this scenario's environment.
+    pub fn command(&self, program: impl AsRef<Path>) -> Job {
+        let mut command = Command::new(program.as_ref());
+        self.configure(&mut command);
+        Job::new(self.marker.clone(), command)
+    }
+
+    /// Gives a command this scenario's environment.
+    pub fn configure(&self, command: &mut Command) {
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .current_dir(&self.dir)
+            .env(MARKER_ENV, &self.marker)
+            .env("PATH", format!("{}:{path}", binaries::folder().display()))
+            .env("XDG_RUNTIME_DIR", self.dir.join("run"))
+            .env("TMPDIR", self.dir.join("tmp"))
+            .env("LC_ALL", "C")
+            .env_remove("SCORE_OPTIONS")
+            .env_remove("PM_DEBUG")
+            .env_remove("DISPLAY");
+    }
+
+    /// `scrun` with these arguments.
+    pub fn scrun<S: AsRef<str>>(&self, args: &[S]) -> Job {
+        let mut job = self.command(binaries::program("scrun"));
+        for arg in args {
+            job = job.arg(arg.as_ref());
+        }
+        job
+    }
+
+    /// A command line as a user types it, with our programs first in PATH.
+    pub fn sh(&self, line: &str) -> Job {
+        self.command("/bin/sh").arg("-c").arg(line)
+    }
+
+    /// The helper program `tests/programs/NAME.c`, compiled by scorecc; `None`, and a skip, where
+    /// there is no C compiler.
+    pub fn test_program(&self, name: &str) -> Option<PathBuf> {
+        // In the virtual machine it is compiled already.
+        if std::env::var_os(IN_VM_ENV).is_some() {
+            return Some(binaries::program(name));
+        }
+        if !is_installed("gcc") {
+            skip(name, "gcc is not installed");
+            return None;
+        }
+        let folder = binaries::folder().join("test-programs");
+        let program = folder.join(name);
+        let mut compiled = COMPILED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !compiled.contains(&program) {
+            fs::create_dir_all(&folder).expect("the build folder can be written");
+            let source = binaries::root().join(format!("tests/programs/{name}.c"));
+            let outcome = self
+                .command(binaries::program("scorecc"))
+                .args(&["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+                .arg(program.to_str().expect("the build folder has a plain name"))
+                .arg(source.to_str().expect("the source tree has a plain name"))
+                .run();
+            assert_eq!(outcome.code, 0, "scorecc {name}.c: {outcome}");
+            compiled.push(program.clone());
+        }
+        Some(program)
+    }
+
+    /// What is left has been told already: the end need not say it again.
+    pub fn ignore_leftovers(&self) {
+        self.leftovers_ignored.store(true, Ordering::Relaxed);
+    }
+
+    /// This scenario's living processes.
+    pub fn processes(&self) -> Vec<Process> {
+        process::with_marker(&self.marker)
+    }
+
+    /// Waits until a process of this scenario satisfies `wanted`.
+    pub fn wait_for_process(
+        &self,
+        description: &str,
+        predicate: impl Fn(&Process) -> bool,
+    ) -> Process {
+        let started_at = Instant::now();
+        while started_at.elapsed() < Duration::from_secs(20) {
+            if let Some(found) = self.processes().into_iter().find(&predicate) {
+                return found;
+            }
+            sleep(Duration::from_millis(5));
+        }
+        panic!("no {description} within 20 s; there are {:#?}", self.processes());
+    }
+
+    /// What is there that should not be: processes, and files outside the working directory's own.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut found: Vec<String> = self
+            .processes()
+            .iter()
+            .map(|process| {
+                format!("process {} ({}): {}", process.pid, process.state, process.command)
+            })
+            .collect();
+        for folder in ["run", "tmp"] {
+            files_below(&self.dir.join(folder), &mut found);
+        }
+        let after = shared_files();
+        found.extend(after.into_iter().filter(|name| !self.files_before.contains(name)));
+        found
+    }
+
+    /// Waits until nothing is left.
+    ///
+    /// # Errors
+    /// What is still there after `limit`.
+    pub fn wait_until_clean(&self, timeout: Duration) -> Result<Duration, Vec<String>> {
+        let started_at = Instant::now();
+        loop {
+            let left = self.leftovers();
+            if left.is_empty() {
+                return Ok(started_at.elapsed());
+            }
+            if started_at.elapsed() > timeout {
+                return Err(left);
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for TestEnv {
+    fn drop(&mut self) {
+        let clean = self.wait_until_clean(CLEANUP_TIMEOUT);
+        for left in self.processes() {
+            left.signal(Signal::SIGKILL);
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+        if let Err(left) = clean
+            && !std::thread::panicking()
+            && !self.leftovers_ignored.load(Ordering::Relaxed)
+        {
+            panic!("left {} s after the scenario's end: {left:#?}", CLEANUP_TIMEOUT.as_secs());
+        }
+    }
+}
+
+/// Regular files below `folder`, and folders that stay empty; lock files that guard a folder for
+/// later jobs are no leftovers of this one.
+fn files_below(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files_below(&path, found);
+            // The common folder `scored` may stay; a job's own folder below it may not.
+            if path.parent().is_some_and(|parent| parent.ends_with("scored")) {
+                found.push(path.display().to_string());
+            }
+        } else {
+            found.push(path.display().to_string());
+        }
+    }
+}
+
+/// Names in places that all users share and where a job could leave something.
+fn shared_files() -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["/dev/shm", "/tmp", "/var/scored"] {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // Other scenarios and other programs put files into /tmp, too.
+            if folder == "/tmp" && !name.starts_with("scored") {
+                continue;
+            }
+            // Jobs of others: a directory bears the process id of its scored, and is no leftover
+            // while that lives.
+            let pid = name.strip_prefix("job-").and_then(|rest| rest.split('-').next());
+            // What else is there belongs to a service.
+            if folder == "/var/scored"
+                && pid.is_none_or(|pid| Path::new("/proc").join(pid).exists())
+            {
+                continue;
+            }
+            found.push(format!("{folder}/{name}"));
+        }
+    }
+    found
+}
+
+/// Whether PATH has this program.
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}

@@ -1,0 +1,92 @@
+//! The range tree: position `p` owns the range `p..end`; its children split `p+1..end` into at
+//! most `k` ranges of nearly equal size. A subtree is a range, so the way to any position is one
+//! search, and sets of positions merge into few ranges.
+
+use std::ops::Range;
+
+/// Children of one position at most.
+pub const FAN_OUT: u32 = 8;
+
+/// The part of the tree that one position is the root of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subtree(Range<u32>);
+
+impl Subtree {
+    /// The whole tree of `count` positions (at least 1).
+    pub fn whole(count: u32) -> Subtree {
+        Subtree(0..count.max(1))
+    }
+
+    /// The position at the root of this branch.
+    pub fn root(&self) -> u32 {
+        self.0.start
+    }
+
+    /// All positions of this branch, the root first.
+    pub fn positions(&self) -> Range<u32> {
+        self.0.clone()
+    }
+
+    /// The branches of the children, in order, none empty.
+    pub fn children(&self) -> impl Iterator<Item = Subtree> + use<> {
+        let rest = self.0.start + 1..self.0.end;
+        let descendant_count = rest.end - rest.start;
+        let count = descendant_count.min(FAN_OUT);
+        let boundary = move |i: u32| {
+            rest.start
+                + (u64::from(descendant_count) * u64::from(i) / u64::from(count.max(1))) as u32
+        };
+        (0..count).map(move |i| Subtree(boundary(i)..boundary(i + 1)))
+    }
+
+    /// The child's branch that `position` lies in; None for the root and for outsiders.
+    pub fn child_containing(&self, position: u32) -> Option<Subtree> {
+        self.children().find(|child| child.0.contains(&position))
+    }
+
+    /// The ancestors of `position` from this branch's root to its parent.
+    pub fn ancestors(&self, position: u32) -> Vec<u32> {
+        let mut ancestors = Vec::new();
+        let mut subtree = self.clone();
+        while let Some(next) = subtree.child_containing(position) {
+            ancestors.push(subtree.root());
+            subtree = next;
+        }
+        ancestors
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visit(subtree: &Subtree, depth: u32, seen: &mut Vec<u32>) -> u32 {
+        seen.push(subtree.root());
+        subtree.children().map(|child| visit(&child, depth + 1, seen)).max().unwrap_or(depth)
+    }
+
+    #[test]
+    fn every_count_has_every_position_once_and_logarithmic_depth() {
+        for count in 1..=4096 {
+            let mut seen = Vec::new();
+            let depth = visit(&Subtree::whole(count), 0, &mut seen);
+            assert!(seen.iter().copied().eq(0..count), "{count}");
+            assert!(depth <= 5, "{count}: {depth}");
+        }
+    }
+
+    #[test]
+    fn the_ancestors_of_a_position_precede_it_in_order() {
+        for count in [1, 2, 9, 10, 73, 74, 1000] {
+            let whole = Subtree::whole(count);
+            for position in 0..count {
+                let ancestors = whole.ancestors(position);
+                assert_eq!(ancestors.is_empty(), position == 0);
+                assert!(ancestors.windows(2).all(|pair| pair[0] < pair[1]));
+                assert!(ancestors.iter().all(|ancestor| *ancestor < position));
+            }
+            assert_eq!(whole.child_containing(count), None);
+            assert_eq!(whole.child_containing(0), None);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The queue of reports on their way up: what can be counted becomes one report while it waits.
+//!
+//! A report merges into a queued one of its kind, however far ahead that stands, but never past
+//! one that concerns the same nodes: reports about one node arrive in the order in which they
+//! were made.
+
+use std::collections::VecDeque;
+
+/// What travels up the tree.
+pub trait Mergeable: Sized {
+    /// Takes `other`, which came later, in. False: they are of different kinds, or the result
+    /// would be too long; nothing has changed.
+    fn merge(&mut self, other: &Self) -> bool;
+
+    /// Whether the two concern a node in common, so that their order matters.
+    fn concerns(&self, other: &Self) -> bool;
+}
+
+/// Reports in order, at most so many.
+#[derive(Debug)]
+pub struct CoalescingQueue<R> {
+    reports: VecDeque<R>,
+    limit: usize,
+}
+
+impl<R: Mergeable> CoalescingQueue<R> {
+    /// A queue that holds at most `limit` reports.
+    pub fn new(limit: usize) -> Self {
+        Self { reports: VecDeque::new(), limit }
+    }
+
+    /// Adds a report, merged if it can be.
+    ///
+    /// # Errors
+    /// Gives it back when the queue is full: then whoever makes reports has to wait.
+    pub fn push(&mut self, report: R) -> Result<(), R> {
+        for queued in self.reports.iter_mut().rev() {
+            if queued.merge(&report) {
+                return Ok(());
+            }
+            if queued.concerns(&report) {
+                break;
+            }
+        }
+        if self.reports.len() >= self.limit {
+            return Err(report);
+        }
+        self.reports.push_back(report);
+        Ok(())
+    }
+
+    /// The next report to be sent.
+    pub fn pop(&mut self) -> Option<R> {
+        self.reports.pop_front()
+    }
+
+    /// Reports that wait.
+    pub fn len(&self) -> usize {
+        self.reports.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.reports.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use score_proto::nodeset::NodeSet;
+
+    /// Nodes that have reached a step of their lives; `Line` never merges.
+    #[derive(Debug, Clone, PartialEq)]
+    enum TestReport {
+        Step(u32, NodeSet),
+        Line(u32, u32),
+    }
+
+    impl TestReport {
+        fn nodes(&self) -> NodeSet {
+            match self {
+                TestReport::Step(_, nodes) => nodes.clone(),
+                TestReport::Line(node, _) => NodeSet::one(*node),
+            }
+        }
+    }
+
+    impl Mergeable for TestReport {
+        fn merge(&mut self, other: &Self) -> bool {
+            match (self, other) {
+                (TestReport::Step(one, nodes), TestReport::Step(two, more)) if one == two => {
+                    nodes.union(more);
+                    true
+                }
+                _ => false,
+            }
+        }
+
+        fn concerns(&self, other: &Self) -> bool {
+            self.nodes().intersects(&other.nodes())
+        }
+    }
+
+    #[test]
+    fn equal_reports_of_many_nodes_become_one() {
+        let mut queue = CoalescingQueue::new(4);
+        for node in 0..1000 {
+            queue.push(TestReport::Step(1, NodeSet::one(node))).unwrap();
+            queue.push(TestReport::Step(2, NodeSet::one(node))).unwrap();
+        }
+        assert_eq!(queue.len(), 2);
+        assert_eq!(queue.pop(), Some(TestReport::Step(1, NodeSet::from(0..1000))));
+        assert_eq!(queue.pop(), Some(TestReport::Step(2, NodeSet::from(0..1000))));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_report_never_overtakes_one_about_the_same_node() {
+        let mut queue = CoalescingQueue::new(9);
+        queue.push(TestReport::Step(1, NodeSet::one(0))).unwrap();
+        queue.push(TestReport::Line(5, 0)).unwrap();
+        queue.push(TestReport::Step(1, NodeSet::one(4))).unwrap();
+        queue.push(TestReport::Step(1, NodeSet::one(5))).unwrap();
+        let all: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(
+            all,
+            [
+                TestReport::Step(1, [0, 4].into_iter().collect()),
+                TestReport::Line(5, 0),
+                TestReport::Step(1, NodeSet::one(5)),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_full_queue_gives_back_what_does_not_merge() {
+        let mut queue = CoalescingQueue::new(1);
+        queue.push(TestReport::Line(1, 1)).unwrap();
+        assert_eq!(queue.push(TestReport::Line(2, 2)), Err(TestReport::Line(2, 2)));
+        queue.pop();
+        queue.push(TestReport::Step(1, NodeSet::one(1))).unwrap();
+        queue.push(TestReport::Step(1, NodeSet::one(2))).unwrap();
+        assert!(queue.push(TestReport::Line(2, 2)).is_err());
+    }
+
+    proptest! {
+        /// What each node has reported arrives complete and in the node's own order.
+        #[test]
+        fn every_node_is_heard_in_its_own_order(
+            events in proptest::collection::vec((0u32..5, 0u32..3), 0..60),
+            taken in proptest::collection::vec(any::<bool>(), 60),
+        ) {
+            let mut queue = CoalescingQueue::new(100);
+            let (mut sent, mut heard) = (vec![Vec::new(); 5], vec![Vec::new(); 5]);
+            let mut hear = |report: Option<TestReport>| match report {
+                Some(TestReport::Step(step, nodes)) => {
+                    nodes.iter().for_each(|node| heard[node as usize].push((step, 0)));
+                }
+                Some(TestReport::Line(node, line)) => heard[node as usize].push((9, line)),
+                None => {}
+            };
+            let mut last = [u32::MAX; 5];
+            for (number, (node, step)) in events.into_iter().enumerate() {
+                // A step is reached once in a row: merging keeps sets, not counts.
+                let report = if step == 2 || last[node as usize] == step {
+                    last[node as usize] = 9;
+                    sent[node as usize].push((9, number as u32));
+                    TestReport::Line(node, number as u32)
+                } else {
+                    last[node as usize] = step;
+                    sent[node as usize].push((step, 0));
+                    TestReport::Step(step, NodeSet::one(node))
+                };
+                queue.push(report).unwrap();
+                if taken[number] {
+                    hear(queue.pop());
+                }
+            }
+            while !queue.is_empty() {
+                hear(queue.pop());
+            }
+            prop_assert_eq!(heard, sent);
+        }
+    }
+}

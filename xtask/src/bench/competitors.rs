@@ -1,0 +1,196 @@
+//! The other libraries, as far as they are installed.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::bench::command::{command_stdout, split_words};
+use crate::run;
+
+/// An MPI.
+pub struct MpiImplementation {
+    /// Its name.
+    pub name: &'static str,
+    /// The words before a program's name, for N processes at the place of `N`.
+    launch_command: &'static str,
+    compiler: &'static str,
+    packages: &'static str,
+    version_command: &'static str,
+    /// The compiled ping-pong, once there.
+    pingpong_path: Option<PathBuf>,
+}
+
+const OPEN_MPI: MpiImplementation = MpiImplementation {
+    name: "Open MPI",
+    launch_command: "mpiexec.openmpi --bind-to none --oversubscribe -n N",
+    compiler: "mpicc.openmpi",
+    packages: "openmpi-bin libopenmpi-dev",
+    version_command: "mpiexec.openmpi --version",
+    pingpong_path: None,
+};
+
+const MPICH: MpiImplementation = MpiImplementation {
+    name: "MPICH",
+    launch_command: "mpiexec.hydra -n N",
+    compiler: "mpicc.mpich",
+    packages: "mpich libmpich-dev",
+    version_command: "mpichversion",
+    pingpong_path: None,
+};
+
+const SOURCE: &str = include_str!("pingpong.c");
+
+/// Everybody who is there.
+pub struct Competitors {
+    /// The MPIs whose ping-pong compiled.
+    pub mpis: Vec<MpiImplementation>,
+    /// Whether ucx_perftest is there.
+    pub has_ucx: bool,
+    /// Whether iperf3 is there.
+    pub has_iperf3: bool,
+    /// A line about each, for the head of the result.
+    pub version_lines: Vec<String>,
+}
+
+impl MpiImplementation {
+    /// The command that runs `program` on that many processes.
+    pub fn command_line(&self, processes: u32, program: &str) -> String {
+        format!("{} {program}", self.launch_command.replace('N', &processes.to_string()))
+    }
+
+    /// The command that runs the ping-pong with these arguments.
+    pub fn pingpong_command(&self, args: &str) -> Option<String> {
+        let program = self.pingpong_path.as_ref()?;
+        Some(self.command_line(2, &format!("{} {args}", program.display())))
+    }
+
+    fn set_up(mut self, folder: &Path) -> Result<(Self, String), String> {
+        let not_installed =
+            || format!("{}: not installed; apt-get install {}", self.name, self.packages);
+        let launcher = self.launch_command.split(' ').next().unwrap_or_default();
+        if !run::is_installed(launcher) || !run::is_installed(self.compiler) {
+            return Err(not_installed());
+        }
+        let source = folder.join("pingpong.c");
+        std::fs::write(&source, SOURCE)
+            .map_err(|error| format!("{}: {error}", source.display()))?;
+        let name = format!("pingpong.{}", self.compiler);
+        let program = folder.join(&name);
+        let compiled = run::run_checked(
+            Command::new(self.compiler).arg("-O2").arg("-o").arg(&program).arg(&source),
+        );
+        compiled.map_err(|error| format!("{}: {error}", self.name))?;
+        // As a user types it, at the top of the tree.
+        self.pingpong_path = Some(Path::new(crate::bench::WORK_DIR).join(name));
+        let version = command_stdout(&split_words(self.version_command)).unwrap_or_default();
+        let version = version.lines().next().unwrap_or("version unknown").to_owned();
+        let version: Vec<&str> = version.split_whitespace().collect();
+        let version_line = format!("{}: {}", self.name, version.join(" "));
+        Ok((self, version_line))
+    }
+}
+
+impl Competitors {
+    /// Looks for them; compiles the ping-pong into `folder`.
+    pub fn find(folder: &Path) -> Self {
+        let (has_ucx, has_iperf3) =
+            (run::is_installed("ucx_perftest"), run::is_installed("iperf3"));
+        let mut competitors =
+            Self { mpis: Vec::new(), has_ucx, has_iperf3, version_lines: Vec::new() };
+        for mpi in [OPEN_MPI, MPICH] {
+            match mpi.set_up(folder) {
+                Ok((mpi, version_line)) => {
+                    competitors.mpis.push(mpi);
+                    competitors.version_lines.push(version_line);
+                }
+                Err(version_line) => competitors.version_lines.push(version_line),
+            }
+        }
+        competitors.version_lines.push(if competitors.has_ucx {
+            let version = command_stdout(&split_words("ucx_info -v")).unwrap_or_default();
+            let version = version.lines().next().unwrap_or("version unknown");
+            format!("UCX: {}", version.trim_start_matches('#').trim())
+        } else {
+            "UCX: not installed; apt-get install ucx-utils".into()
+        });
+        competitors.version_lines.push(if competitors.has_iperf3 {
+            let version = command_stdout(&split_words("iperf3 --version")).unwrap_or_default();
+            version.lines().next().unwrap_or("iperf3, version unknown").to_owned()
+        } else {
+            "iperf3: not installed; apt-get install iperf3".into()
+        });
+        competitors
+    }
+}
+
+/// The words of a UCX test, without what joins its two processes. Of times one way the first
+/// percentile is taken, of times between messages the median: the average has the kernel's pauses.
+pub fn ucx_command_line(test: &str, size: u32) -> String {
+    let transport = match test {
+        "tag_lat" => String::new(),
+        // Short messages up to what its rings hold beside their headers.
+        _ if size <= 64 => "-d memory -x posix -D short".into(),
+        _ => "-d memory -x posix -D bcopy".into(),
+    };
+    let percentile = if test == "am_bw" { 50 } else { 1 };
+    let count = if test == "am_bw" { 1_000_000 } else { 100_000 };
+    let line = format!(
+        "ucx_perftest -t {test} -s {size} -n {count} -w 2000 -R {percentile} -f {transport}"
+    );
+    line.trim_end().to_owned()
+}
+
+/// The same test, the median of its times.
+pub fn ucx_median_command_line(line: &str) -> String {
+    line.replace(" -R 1 ", " -R 50 ")
+}
+
+/// Runs both processes of a UCX test on these cores; nanoseconds a message.
+///
+/// # Errors
+/// One of them failed.
+pub fn run_ucx_test(line: &str, cores: [u32; 2]) -> Result<f64, String> {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let port = port.map_err(|error| format!("no free port: {error}"))?.port();
+    let server = split_words(&format!("timeout 60 {line} -p {port} -c {}", cores[0]));
+    let mut server =
+        ucx_server_command(&server).spawn().map_err(|error| format!("{line}: {error}"))?;
+    let client = split_words(&format!("{line} -p {port} -c {} 127.0.0.1", cores[1]));
+    let output = run_ucx_client(&mut server, &client);
+    if output.is_err() {
+        // Its `timeout` passes this on; it may have gone already.
+        let _ = server.kill();
+    }
+    let _ = server.wait();
+    let output = output?;
+    let value = output.lines().rev().find_map(|line| {
+        let numbers: Vec<f64> =
+            line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        (numbers.len() >= 8).then_some(numbers[1])
+    });
+    let microseconds = value.ok_or_else(|| format!("{line}: no figures in its output"))?;
+    Ok(microseconds * 1e3)
+}
+
+fn ucx_server_command(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).env("UCX_TLS", "posix,self,cma");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// The server takes a moment until it listens, and says nothing when it does.
+fn run_ucx_client(server: &mut Child, client: &[String]) -> Result<String, String> {
+    let mut words = client.to_vec();
+    words.splice(0..0, ["env".into(), "UCX_TLS=posix,self,cma".into()]);
+    let mut result = Err(String::new());
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(50));
+        result = command_stdout(&words);
+        if result.is_ok() || !matches!(server.try_wait(), Ok(None)) {
+            break;
+        }
+    }
+    result
+}

@@ -1,0 +1,255 @@
+//! What was measured, by whom, by which command, and how it compares.
+
+/// Several rounds of one measurement.
+#[derive(Debug, Clone, Default)]
+pub struct Samples(pub Vec<f64>);
+
+impl Samples {
+    /// The smallest.
+    pub fn min(&self) -> f64 {
+        self.0.iter().copied().fold(f64::NAN, f64::min)
+    }
+
+    /// The largest.
+    pub fn max(&self) -> f64 {
+        self.0.iter().copied().fold(f64::NAN, f64::max)
+    }
+
+    /// The one in the middle.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Round by round, this by the other.
+    pub fn ratio_to(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect())
+    }
+}
+
+/// Whether small or large figures are good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Times.
+    LowerIsBetter,
+    /// Rates.
+    HigherIsBetter,
+}
+
+/// A comparison inside one run. The machine's own speed may change between rounds, so the judged
+/// ratio is the median of the rounds' ratios, not the ratio of figures from different rounds.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// With what.
+    pub other: String,
+    /// Own by other: the median of the rounds.
+    pub ratio: f64,
+    /// The best figure by the other's best.
+    pub best_ratio: f64,
+    /// The smallest and the largest ratio of a round.
+    pub ratio_range: (f64, f64),
+    /// The ratio that is aimed at.
+    pub target: Option<f64>,
+}
+
+impl Comparison {
+    /// Compares two rows round by round.
+    pub fn new(subject: &BenchResult, other: &BenchResult, target: Option<f64>) -> Self {
+        let ratios = subject.samples.ratio_to(&other.samples);
+        Self {
+            other: other.contender.clone(),
+            ratio: ratios.median(),
+            best_ratio: subject.best() / other.best(),
+            ratio_range: (ratios.min(), ratios.max()),
+            target,
+        }
+    }
+}
+
+/// One line of the result.
+#[derive(Debug, Clone)]
+pub struct BenchResult {
+    /// Which measurement.
+    pub bench: &'static str,
+    /// What exactly, such as the size.
+    pub case: String,
+    /// Whose figure.
+    pub contender: String,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Which direction is good.
+    pub direction: Direction,
+    /// The figures, round by round.
+    pub samples: Samples,
+    /// The bound that the median itself aims at.
+    pub target: Option<f64>,
+    /// Comparisons with others.
+    pub comparisons: Vec<Comparison>,
+    /// How to get it again.
+    pub command_line: String,
+}
+
+impl BenchResult {
+    /// A row without aim and comparisons.
+    pub fn new(
+        bench: &'static str,
+        case: &str,
+        contender: &str,
+        (unit, direction): (&'static str, Direction),
+        samples: Vec<f64>,
+        command_line: &str,
+    ) -> Self {
+        Self {
+            bench,
+            case: case.into(),
+            contender: contender.into(),
+            unit,
+            direction,
+            samples: Samples(samples),
+            target: None,
+            comparisons: Vec::new(),
+            command_line: command_line.into(),
+        }
+    }
+
+    /// The best round.
+    pub fn best(&self) -> f64 {
+        match self.direction {
+            Direction::LowerIsBetter => self.samples.min(),
+            Direction::HigherIsBetter => self.samples.max(),
+        }
+    }
+
+    fn verdict(&self, value: f64, target: Option<f64>) -> &'static str {
+        match (target, self.direction) {
+            (None, _) => "",
+            (Some(aim), Direction::LowerIsBetter) if value <= aim => "met",
+            (Some(aim), Direction::HigherIsBetter) if value >= aim => "met",
+            (Some(_), _) => "MISSED",
+        }
+    }
+
+    /// "aim <= 1.4: met", or nothing.
+    fn target_text(&self, value: f64, target: Option<f64>) -> String {
+        let sign = if self.direction == Direction::LowerIsBetter { "<=" } else { ">=" };
+        let describe = |target| {
+            format!(" (aim {sign} {}: {})", format_value(target), self.verdict(value, Some(target)))
+        };
+        target.map(describe).unwrap_or_default()
+    }
+}
+
+/// A figure with as many digits as tell something.
+pub fn format_value(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1e7 => format!("{:.2}M", value / 1e6),
+        size if size >= 1e4 => format!("{value:.0}"),
+        size if size >= 100.0 => format!("{value:.1}"),
+        size if size >= 0.01 || size == 0.0 => format!("{value:.3}"),
+        _ => format!("{value:.6}"),
+    }
+}
+
+/// The rows as a table with their comparisons, then the commands.
+pub fn format_table(rows: &[BenchResult]) -> String {
+    let mut text = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        if index == 0 || rows[index - 1].bench != row.bench {
+            text += &format!("\n{} ({})\n", row.bench, row.unit);
+            text += &format!("  {:<34}{:>12}{:>12}{:>12}\n", "", "best", "median", "worst");
+        }
+        let worst = match row.direction {
+            Direction::LowerIsBetter => row.samples.max(),
+            Direction::HigherIsBetter => row.samples.min(),
+        };
+        let name = format!("{:<18} {}", row.case, row.contender);
+        text += &format!(
+            "  {name:<34}{:>12}{:>12}{:>12}{}\n",
+            format_value(row.best()),
+            format_value(row.samples.median()),
+            format_value(worst),
+            row.target_text(row.samples.median(), row.target),
+        );
+        for Comparison { other, ratio, best_ratio, ratio_range: (low, high), target } in
+            &row.comparisons
+        {
+            let range_text = format!("rounds {low:.2} to {high:.2}, best by best {best_ratio:.2}");
+            let target_text = row.target_text(*ratio, *target);
+            text += &format!("      {ratio:.2} x {other}: {range_text}{target_text}\n");
+        }
+    }
+    text += "\nby these commands:\n";
+    let mut seen: Vec<&str> = Vec::new();
+    for row in rows.iter().filter(|row| !row.command_line.is_empty()) {
+        if !seen.contains(&row.command_line.as_str()) {
+            seen.push(&row.command_line);
+            text += &format!("  {}\n", row.command_line);
+        }
+    }
+    text
+}
+
+/// The rows as CSV.
+pub fn format_csv(rows: &[BenchResult]) -> String {
+    let mut text =
+        String::from("bench,what,who,unit,best,median,least,most,aim,verdict,beside,command\n");
+    for row in rows {
+        let mut comparisons_text = String::new();
+        for Comparison { other, ratio, best_ratio, ratio_range: (low, high), target } in
+            &row.comparisons
+        {
+            let verdict = row.verdict(*ratio, *target);
+            let values = format!("{ratio:.3} [{low:.3}..{high:.3}, best {best_ratio:.3}]");
+            comparisons_text += &format!("{values} x {other} {verdict};");
+        }
+        let target = row.target.map(|aim| aim.to_string()).unwrap_or_default();
+        let values = [row.best(), row.samples.median(), row.samples.min(), row.samples.max()]
+            .map(|value| format!("{value:.3}"));
+        let words = [row.bench, &row.case, &row.contender, row.unit].map(quote_csv);
+        text += &format!(
+            "{},{},{target},{},{},{}\n",
+            words.join(","),
+            values.join(","),
+            row.verdict(row.samples.median(), row.target),
+            quote_csv(&comparisons_text),
+            quote_csv(&row.command_line),
+        );
+    }
+    text
+}
+
+fn quote_csv(word: &str) -> String {
+    format!("\"{}\"", word.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(samples: &[f64], direction: Direction) -> BenchResult {
+        BenchResult::new("bench", "what", "who", ("ns", direction), samples.to_vec(), "say \"x\"")
+    }
+
+    #[test]
+    fn best_follows_the_direction() {
+        assert_eq!(row(&[3.0, 1.0, 2.0], Direction::LowerIsBetter).best(), 1.0);
+        assert_eq!(row(&[3.0, 1.0, 2.0], Direction::HigherIsBetter).best(), 3.0);
+        assert_eq!(row(&[3.0, 1.0, 2.0], Direction::HigherIsBetter).samples.median(), 2.0);
+    }
+
+    #[test]
+    fn a_missed_target_is_marked_in_table_and_csv() {
+        let mut subject = row(&[2.0, 4.0, 3.0], Direction::LowerIsBetter);
+        let mut other = row(&[1.0, 1.0, 1.5], Direction::LowerIsBetter);
+        other.contender = "floor".into();
+        subject.comparisons.push(Comparison::new(&subject, &other, Some(1.4)));
+        assert_eq!(subject.comparisons[0].ratio_range, (2.0, 4.0));
+        let table_text = format_table(&[subject.clone()]);
+        let line = "2.00 x floor: rounds 2.00 to 4.00, best by best 2.00 (aim <= 1.400: MISSED)";
+        assert!(table_text.contains(line), "{table_text}");
+        let text = format_csv(&[subject]);
+        assert!(text.contains("2.000 [2.000..4.000, best 2.000] x floor MISSED;"), "{text}");
+        assert!(text.ends_with("\"say \"\"x\"\"\"\n"), "{text}");
+    }
+}

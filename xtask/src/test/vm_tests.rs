@@ -1,0 +1,184 @@
+//! Tests that need an RDMA device or another kernel, and what needs all cgroups in version 2, in
+//! the virtual machine of `vm`: all in one boot. What goes between two machines, in another one.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::summary::TestSummary;
+use crate::{run, vm};
+
+/// The tests of pm that run there. Emulated processors are slow: what waits for an event has to
+/// have them to itself.
+const PM_TESTS: &[&str] = &[
+    "pinning_single_threaded",
+    "pinning",
+    "verbs",
+    "conformance",
+    "verbs_processes",
+    "verbs_remote",
+];
+const ONE_AT_A_TIME: &str = "--test-threads=1";
+/// The whole-system scenarios that run there, and what they run: a user's programs, and programs of
+/// `tests/programs`.
+const SCENARIO_FILTER: &str = "rdma_jobs::";
+const USER_PROGRAMS: &[&str] = &["scored", "scrun", "scatter", "gather", "system", "pmtest"];
+const TEST_PROGRAMS: &[&str] =
+    &["deadlock", "figures", "pingpong", "regions", "remote", "traffic", "turns", "two_networks"];
+/// After them the adapters are removed; and one that runs again then.
+const ADAPTER_REMOVAL_TEST: &str = "verbs_removal";
+const WAIT_FOR_REMOVAL: &str = "for i in $(seq 300); do [ -z \"$(ls /sys/class/infiniband)\" ] && exit; \
+                       sleep 0.1; done; exit 1";
+const RERUN_INDEX: usize = 2;
+/// For how long jobs take turns there.
+const SLICE_SECONDS_ENV: &str = "HARNESS_SLICES_SECONDS";
+/// What runs on two machines at a time, joined by wires: scenarios, and tests of pm.
+const TWO_MACHINE_SCENARIOS: &str = "two_machines::";
+/// Of these the ones that wait for what takes its time, or measure it: `cargo xtask soak machines`.
+const SLOW_SCENARIOS: [&str; 2] = ["jobs_take_turns_on_both", "the_machine_that_is_lost"];
+const TWO_MACHINE_PM_TESTS: &str = "verbs_machines";
+/// A service there, and a job of a user that exceeds its memorylimit.
+const MEMORY_LIMIT: &str = include_str!("../vm/memory_limit.sh");
+/// Seconds that all of it may take, on a machine that has much else to do.
+const VM_TIMEOUT_S: &str = "900";
+/// What ends by itself.
+const NO_TIMEOUT_S: &str = "86400";
+/// MiB of memory: contexts of 64 nodes in one process; half of it is room for files.
+const VM_MEMORY_MIB: &str = "1536";
+/// The names of this step, and of what needs a module of its own, where they cannot be had.
+const STEP_NAME: &str = "virtual_machine";
+const SOFT_IWARP: &str = "soft_iwarp";
+
+/// Runs them, or says why not.
+///
+/// # Errors
+/// They could not be built, or one failed.
+pub fn run(summary: &mut TestSummary) -> Result<(), String> {
+    match vm::prepare() {
+        Ok(None) => {}
+        Ok(Some(reason)) => summary.add_skip(SOFT_IWARP, &reason),
+        Err(reason) => {
+            summary.add_skip(STEP_NAME, &reason);
+            return Ok(());
+        }
+    }
+    let build_pm_test = |name: &&str| build_test("score-pm", name);
+    let programs = PM_TESTS.iter().map(build_pm_test).collect::<Result<Vec<_>, _>>()?;
+    let scenarios = build_test("score-tests", "scenarios")?;
+    let files = payload_files(&scenarios)?;
+    let xtask_path = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(xtask_path);
+    command.args(["vm", "-limit", VM_TIMEOUT_S, "-memory", VM_MEMORY_MIB]);
+    for file in &files {
+        command.arg("-give").arg(file);
+    }
+    for program in &programs {
+        command.arg(program).args([ONE_AT_A_TIME, "--"]);
+    }
+    let scenarios = vm::path_in_vm(&scenarios);
+    command.args([
+        "env",
+        "HARNESS_BIN_DIR=/given",
+        &scenarios,
+        SCENARIO_FILTER,
+        ONE_AT_A_TIME,
+        "--",
+    ]);
+    command
+        .args(["sh", "-c", MEMORY_LIMIT, "--"])
+        .arg(build_test("score-pm", ADAPTER_REMOVAL_TEST)?);
+    command.args(["--", "sh", "-c", WAIT_FOR_REMOVAL, "--"]);
+    command.arg(&programs[RERUN_INDEX]).arg(ONE_AT_A_TIME);
+    let mut two_machine_command = command_on_two_machines(&scenarios, &files)?;
+    SLOW_SCENARIOS.iter().for_each(|name| _ = two_machine_command.args(["--skip", name]));
+    two_machine_command
+        .arg("--")
+        .arg(build_test("score-pm", TWO_MACHINE_PM_TESTS)?)
+        .arg(ONE_AT_A_TIME);
+    summary.run_and_count(&mut command).and(summary.run_and_count(&mut two_machine_command))
+}
+
+/// All that runs on two machines but the tests of pm: `cargo xtask soak machines`.
+///
+/// # Errors
+/// They could not be had, or one failed.
+pub fn soak_on_two_machines() -> Result<(), String> {
+    vm::prepare()?;
+    let scenarios = build_test("score-tests", "scenarios")?;
+    let files = payload_files(&scenarios)?;
+    run::run_checked(
+        command_on_two_machines(&vm::path_in_vm(&scenarios), &files)?.arg("--nocapture"),
+    )
+}
+
+/// The soak program with these arguments, on one machine, where it ends by its own limits: each of
+/// its jobs has one.
+///
+/// # Errors
+/// It could not be had, or has found something.
+pub fn soak(args: &[String]) -> Result<(), String> {
+    vm::prepare()?;
+    let release = run::build_release()?;
+    let soak = release.join("score-soak");
+    let files = payload_files(&soak)?;
+    let xtask_path = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(xtask_path);
+    command.args(["vm", "-limit", NO_TIMEOUT_S, "-memory", VM_MEMORY_MIB]);
+    files.iter().for_each(|file| _ = command.arg("-give").arg(file));
+    command.args(["env", "HARNESS_BIN_DIR=/given", &vm::path_in_vm(&soak)]).args(args);
+    run::run_checked(&mut command)
+}
+
+/// What scenarios or a soak need, and their program.
+fn payload_files(program: &Path) -> Result<Vec<PathBuf>, String> {
+    let release = run::build_release()?;
+    let mut files: Vec<PathBuf> = USER_PROGRAMS.iter().map(|name| release.join(name)).collect();
+    files.extend(compile_test_programs(&release)?);
+    files.push(program.to_path_buf());
+    Ok(files)
+}
+
+/// Jobs over two machines.
+fn command_on_two_machines(scenarios: &str, files: &[PathBuf]) -> Result<Command, String> {
+    let xtask_path = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(xtask_path);
+    command.args(["vm", "-machines", "2", "-limit", VM_TIMEOUT_S, "-memory", VM_MEMORY_MIB]);
+    files.iter().for_each(|file| _ = command.arg("-give").arg(file));
+    command.args(["env", "HARNESS_BIN_DIR=/given"]);
+    if let Ok(seconds) = std::env::var(SLICE_SECONDS_ENV) {
+        command.arg(format!("{SLICE_SECONDS_ENV}={seconds}"));
+    }
+    command.args([scenarios, TWO_MACHINE_SCENARIOS, ONE_AT_A_TIME]);
+    Ok(command)
+}
+
+/// The C programs of the scenarios: there is no compiler in the machine.
+fn compile_test_programs(release: &Path) -> Result<Vec<PathBuf>, String> {
+    let folder = release.join("test-programs");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let compile = |name: &&str| {
+        let (program, source) =
+            (folder.join(name), run::source_root().join(format!("tests/programs/{name}.c")));
+        let mut command = Command::new(release.join("scorecc"));
+        run::run_checked(command.args(["-O1", "-o"]).arg(&program).arg(source))?;
+        Ok(program)
+    };
+    TEST_PROGRAMS.iter().map(compile).collect()
+}
+
+/// The program of one test.
+fn build_test(package: &str, name: &str) -> Result<PathBuf, String> {
+    let args = ["test", "-q", "-p", package, "--test", name, "--no-run"];
+    let mut command = run::cargo(&args);
+    let output = command
+        .args(["--message-format", "json"])
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo test: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let mut programs = lines.filter_map(|line: serde_json::Value| {
+        let is_test = line["target"]["name"] == name;
+        line["executable"].as_str().filter(|_| is_test).map(PathBuf::from)
+    });
+    programs.next().ok_or_else(|| format!("cargo built no program of the test {name}"))
+}
