@@ -107,7 +107,7 @@ pub struct CreditWindow {
 }
 
 impl CreditWindow {
-    /// For a hop whose largest message carries `piece` bytes of data, and on which `window` bytes
+    /// For a hop whose largest message carries `max_payload` bytes of data, and on which `window` bytes
     /// may be under way.
     pub fn new(max_payload: usize, window: usize) -> Self {
         Self { max_payload: max_payload as u64, window: window as u64, outstanding: 0 }
@@ -118,7 +118,7 @@ impl CreditWindow {
         max_payload * MIN_RING_MESSAGES
     }
 
-    /// What to grant when the queue has `room` bytes free; only sums worth a message.
+    /// What to grant when the queue has `free` bytes free; only sums worth a message.
     pub fn next_grant(&self, free: usize) -> Option<u64> {
         let allowed = (free as u64).min(self.window);
         let grantable = allowed.saturating_sub(self.outstanding);

@@ -191,7 +191,7 @@ pub fn is_under_scrun() -> bool {
 }
 
 /// The life of a command that must be invoked by scrun: starts SCore, reads the options, runs
-/// `part`.
+/// `run_node`.
 pub fn run_command(
     name: &str,
     usage: &str,

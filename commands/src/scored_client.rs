@@ -39,7 +39,7 @@ pub enum Reply {
     End,
 }
 
-/// Whether there is something to read, or the end, within `limit`.
+/// Whether there is something to read, or the end, within `timeout`.
 ///
 /// # Errors
 /// As ppoll(2).
@@ -106,7 +106,7 @@ impl QueryStream {
         }
     }
 
-    /// The next part of the answer, if it comes within `limit`.
+    /// The next part of the answer, if it comes within `timeout`.
     ///
     /// # Errors
     /// As [`QueryStream::next_reply`].

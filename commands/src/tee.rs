@@ -46,7 +46,7 @@ impl Tee {
         self.bytes.len() - max_pending
     }
 
-    /// Free memory to read into; tell with [`Tee::filled`] how much of it was used.
+    /// Free memory to read into; tell with [`Tee::commit`] how much of it was used.
     pub fn write_slice(&mut self) -> &mut [u8] {
         let start = (self.write_offset % self.bytes.len() as u64) as usize;
         let end = self.bytes.len().min(start + self.free_len());
@@ -81,7 +81,7 @@ impl Tee {
         &self.bytes[start..end]
     }
 
-    /// The reader has used the first `count` bytes of [`Tee::front`].
+    /// The reader has used the first `count` bytes of [`Tee::read_slice`].
     pub fn advance(&mut self, reader: Reader, count: usize) {
         let pending = self.pending_len(reader);
         if let Some(read_offset) = &mut self.read_offsets[reader as usize] {

@@ -42,10 +42,10 @@ pub trait Transport {
     /// The network is of no more use.
     fn send(&mut self, node: u32, message: Message<'_>) -> Result<bool, NodeError>;
 
-    /// Hands the next message to `take`; false when there is none now.
+    /// Hands the next message to `on_message`; false when there is none now.
     ///
     /// # Errors
-    /// Those of the network, of the message, and of `take`.
+    /// Those of the network, of the message, and of `on_message`.
     fn receive(
         &mut self,
         on_message: &mut dyn FnMut(Message<'_>) -> Result<(), NodeError>,

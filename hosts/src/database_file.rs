@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// How files are read; [`disk`] outside tests.
+/// How files are read; [`read_from_disk`] outside tests.
 pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 
 /// The environment variable that names the database (score_doc 7, scorehosts.db).

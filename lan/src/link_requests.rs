@@ -93,7 +93,7 @@ pub fn bridges(plan: &LanPlan) -> Vec<Request> {
     (0..plan.links).map(bridge).collect()
 }
 
-/// Makes the veth pair between this namespace and a host's: `near` here, the NIC there.
+/// Makes the veth pair between this namespace and a host's: `local_end` here, the NIC there.
 fn veth(
     plan: &LanPlan,
     local_end: LinkMessage,

@@ -30,7 +30,7 @@ pub struct Request {
 /// What was refused.
 #[derive(Debug)]
 pub struct NetlinkError {
-    /// The [`Request::what`] of the request.
+    /// The [`Request::label`] of the request.
     pub label: &'static str,
     /// Why.
     pub source: io::Error,

@@ -66,7 +66,7 @@ impl Lan {
     /// and cannot be left again.
     ///
     /// # Errors
-    /// [`BuildError::Plan`]: nothing has happened. [`BuildError::Refused`]: the thread may be in an empty
+    /// [`BuildError::InvalidSpec`]: nothing has happened. [`BuildError::Refused`]: the thread may be in an empty
     /// network namespace, with loopback only, from then on.
     pub fn build(plan: &LanPlan) -> Result<Lan, BuildError> {
         plan.check().map_err(BuildError::InvalidSpec)?;

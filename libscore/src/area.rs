@@ -17,7 +17,7 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// `mapping` covers exactly one area; `bell`: where the shepherd is rung for.
+    /// `mapping` covers exactly one area; `notifier`: where the shepherd is rung for.
     pub(crate) fn new(mapping: MmapRaw, notifier: ShepherdNotifier) -> Self {
         debug_assert_eq!(mapping.len(), AREA_BYTES);
         Self { mapping: SharedMapping::new(mapping), notifier }

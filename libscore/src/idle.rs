@@ -83,7 +83,7 @@ fn job_time_ns(session: &Session) -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(stopped)
 }
 
-/// Does `change` with the calling thread and the session: nothing before score_initialize, in
+/// Does `action` with the calling thread and the session: nothing before score_initialize, in
 /// local execution, in a forked child, and in a thread that is ending.
 fn with_thread<T>(action: impl FnOnce(&ThreadIdleState, &Session) -> T) -> Option<T> {
     let session = session::of_this_process()?;

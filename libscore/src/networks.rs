@@ -49,7 +49,7 @@ pub(crate) fn check_networks(welcome: &Welcome) -> Result<usize, String> {
     Ok(members)
 }
 
-/// Attaches the members and joins those of each set. `descriptors` are as many as `check` said.
+/// Attaches the members and joins those of each set. `descriptors` are as many as `check_networks` said.
 ///
 /// # Errors
 /// One line that names the set, and the node where one is at fault.

@@ -21,7 +21,7 @@ impl SharedMapping {
 
     /// The byte at `offset`, which lies in the mapping.
     pub(crate) fn u8(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: `at` has checked the range; the mapping lives as long as `self`, and its
+        // SAFETY: `checked_ptr` has checked the range; the mapping lives as long as `self`, and its
         // bytes are only ever used as atomics.
         unsafe { AtomicU8::from_ptr(self.checked_ptr(offset, 1)) }
     }

@@ -91,7 +91,7 @@ impl LiveContext {
         self.lock(is_only_app_thread(), |locks| &locks.receive)
     }
 
-    /// `alone`: this process has one thread.
+    /// `single_threaded`: this process has one thread.
     #[inline(always)]
     fn lock(
         &self,

@@ -24,7 +24,7 @@ pub(crate) struct CopyHazards([AtomicU64; HAZARD_SLOTS]);
 /// A copy that is written down, until this is dropped.
 pub(crate) struct CopyGuard<'a>(&'a AtomicU64);
 
-/// A region of a node, in one word; `name`: 1 + the node.
+/// A region of a node, in one word; `owner`: 1 + the node.
 #[inline(always)]
 fn hazard(owner: u32, region_bits: u32) -> u64 {
     u64::from(owner) << 32 | u64::from(region_bits)
@@ -55,7 +55,7 @@ impl CopyHazards {
     }
 
     /// By the owner of the region, after it has withdrawn it and fenced: waits until it is written
-    /// down no more, or `is_enough` says so.
+    /// down no more, or `should_stop` says so.
     pub(crate) fn wait(&self, owner: u32, region_bits: u32, should_stop: impl Fn() -> bool) {
         let hazard_value = hazard(owner, region_bits);
         for slot in &self.0 {

@@ -34,7 +34,7 @@ pub fn level() -> i32 {
     }
 }
 
-/// Prints one line when the level is at least `at`. The words are made only then.
+/// Prints one line when the level is at least `min_level`. The words are made only then.
 #[cold]
 pub fn log(min_level: i32, message: impl FnOnce() -> String) {
     if level() >= min_level {

@@ -78,7 +78,7 @@ pub use idle::{IdleCallback, set_idle_word};
 pub use rma::AddrHandle;
 
 /// Whether `bytes` are a saved shmem context, as far as bytes alone tell: for the fuzz targets.
-/// The attach message's parser is [`segment::attach::Attach::decode`].
+/// The attach message's parser is [`segment::attach::AttachMessage::decode`].
 #[cfg(not(loom))]
 #[doc(hidden)]
 pub fn is_saved_context(bytes: &[u8]) -> bool {

@@ -210,7 +210,7 @@ impl PollOwner {
         stalled && self.owned_by_thread.swap(1, Ordering::Relaxed) == 0
     }
 
-    /// Under the lock, when the application goes to sleep: as `give`, at once.
+    /// Under the lock, when the application goes to sleep: as `hand_to_thread_if_stalled`, at once.
     pub(crate) fn hand_to_thread(&self) -> bool {
         self.owned_by_thread.swap(1, Ordering::Relaxed) == 0
     }

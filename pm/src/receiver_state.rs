@@ -23,7 +23,7 @@ pub(crate) const NEEDS_FENCE: u32 = 4;
 pub(crate) struct ReceiverState(pub(crate) AtomicU32);
 
 impl ReceiverState {
-    /// By a sender, after it has published: what it has to do (`ARMED`, `EXITED`).
+    /// By a sender, after it has published: what it has to do (`SLEEPING`, `EXITED`).
     #[inline(always)]
     pub(crate) fn load_after_publish(&self, sender_always_fences: bool) -> u32 {
         // SYNC: door
@@ -41,7 +41,7 @@ impl ReceiverState {
         self.0.load(Ordering::Relaxed) & (SLEEPING | EXITED)
     }
 
-    /// By a sender that never fences, after it has published: whether it has to `knock`.
+    /// By a sender that never fences, after it has published: whether it has to `load_after_publish`.
     #[inline(always)]
     #[cfg(not(loom))]
     pub(crate) fn needs_attention(&self) -> bool {
@@ -50,7 +50,7 @@ impl ReceiverState {
         self.0.load(Ordering::Relaxed) != 0
     }
 
-    /// By a sender that saw `ARMED`: true for exactly one, who then rings the bell.
+    /// By a sender that saw `SLEEPING`: true for exactly one, who then rings the bell.
     pub(crate) fn clear_sleeping(&self) -> bool {
         self.0.fetch_and(!SLEEPING, Ordering::AcqRel) & SLEEPING != 0
     }

@@ -54,7 +54,7 @@ fn is_single_threaded() -> bool {
 fn has_only_pm_threads() -> bool {
     // SYNC: counts
     let counts = COUNTS.load(Ordering::Acquire);
-    // SAFETY: null, or leaked by `count`.
+    // SAFETY: null, or leaked by `pm_thread_count`.
     unsafe { counts.as_ref() }.is_some_and(|counts| {
         let pm_threads = counts.pm_threads.load(Ordering::Relaxed);
         // One that has ended before it was counted makes it less than none.

@@ -43,7 +43,7 @@ impl<'a> Memory<'a> {
         unsafe { std::slice::from_raw_parts(self.addr, self.len) }.to_vec()
     }
 
-    /// `with` is asked for the first 4096, which then come again: all is slow in the machine.
+    /// `byte_at` is asked for the first 4096, which then come again: all is slow in the machine.
     fn fill(&self, byte_at: impl Fn(usize) -> u8) {
         let block: Vec<u8> = (0..self.len.min(4096)).map(byte_at).collect();
         for begin in (0..self.len).step_by(4096) {

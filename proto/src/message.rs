@@ -408,7 +408,7 @@ impl NetworkSet {
         Self { members: vec![NetworkMember { device: NetworkDevice::Shmem, node_ranges }] }
     }
 
-    /// The `own` host's nodes by shared memory, where it has more than one; those of others by
+    /// The `local_nodes` host's nodes by shared memory, where it has more than one; those of others by
     /// devices that know every node by its own number.
     pub fn many_hosts(local_nodes: Range<u32>, others: &[(NetworkDevice, NodeSet)]) -> Self {
         let mut members = Vec::new();

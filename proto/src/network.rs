@@ -110,7 +110,7 @@ impl HostSpec {
     }
 }
 
-/// The networks of a job, one for each network set. `named`: what the user asks for, `least`: how
+/// The networks of a job, one for each network set. `named`: what the user asks for, `min_sets`: how
 /// many sets the programs ask for.
 ///
 /// # Errors

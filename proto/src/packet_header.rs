@@ -18,9 +18,9 @@ pub const MAX_LINKS: u8 = 8;
 /// Sequence numbers that one bitmap of selective acknowledgement covers.
 pub const SACK_BLOCK: u32 = 64;
 
-/// Flag: `ack`, `window`, `block` and `received` say something.
+/// Flag: `ack`, `window`, `sack_block` and `sack_bitmap` say something.
 pub const ACK: u8 = 1;
-/// Flag: `echo` says something.
+/// Flag: `timestamp_echo` says something.
 pub const TIMESTAMP_ECHO: u8 = 2;
 /// Flag: the sender can send no more until it is answered.
 pub const ACK_REQUESTED: u8 = 4;
@@ -92,7 +92,7 @@ pub struct Header {
     pub flags: u8,
     /// The link over which it was sent.
     pub link: u8,
-    /// Which 64 numbers `received` is about.
+    /// Which 64 numbers `sack_bitmap` is about.
     pub sack_block: u8,
     /// Bytes of payload.
     pub len: u16,
@@ -110,7 +110,7 @@ pub struct Header {
     pub ack: u32,
     /// The first number that the other side must not send yet.
     pub window: u32,
-    /// Bit i: `ack + 1 + 64 * block + i` has been received.
+    /// Bit i: `ack + 1 + 64 * sack_block + i` has been received.
     pub sack_bitmap: u64,
     /// The sender's clock, in units of its own.
     pub timestamp: u32,

@@ -3,7 +3,7 @@
 //!
 //! Every link begins with [`PeerMessage::Hello`], both ways. Then come messages of membership
 //! ([`PeerMessage::Join`] to [`PeerMessage::Refused`]), of the sessions of scrun ([`PeerMessage::Login`] to
-//! [`PeerMessage::SessionOver`]) and of jobs ([`PeerMessage::Order`], [`PeerMessage::Report`]), in any order.
+//! [`PeerMessage::SessionEnded`]) and of jobs ([`PeerMessage::Order`], [`PeerMessage::Report`]), in any order.
 //!
 //! What may come when is told in docs/ARCHITECTURE.md, "Many hosts".
 
@@ -98,7 +98,7 @@ pub enum PeerMessage {
     Order {
         /// The job.
         job: u32,
-        /// Which of all jobs that ever had this number: [`crate::job_control::Placement::life`].
+        /// Which of all jobs that ever had this number: [`crate::job_control::Placement::job_incarnation`].
         job_incarnation: u64,
         /// The encoded order.
         #[serde(with = "serde_bytes")]

@@ -4,7 +4,7 @@
 //! An origin writes by a chain of [`Frame::WriteData`], which [`Frame::WriteAck`] answers; it reads by
 //! [`Frame::ReadRequest`], which a chain of [`Frame::ReadResponse`] answers. Frames of one pair of nodes arrive
 //! once and in order: so what follows a frame of a chain goes without these 16 bytes
-//! ([`More`](crate::packet_header::PacketKind::Continuation)), but for the last of the chain. Where bytes were lost
+//! ([`Continuation`](crate::packet_header::PacketKind::Continuation)), but for the last of the chain. Where bytes were lost
 //! ([`Lost`](crate::packet_header::PacketKind::PayloadLost)) what follows belongs nowhere, until the next frame.
 
 use crate::packet_header::PACKET_HEADER_LEN;

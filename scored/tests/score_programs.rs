@@ -17,7 +17,7 @@ use score_proto::message::*;
 const ROLE_ENV: &str = "SCORE_TEST_ROLE";
 const CONTROL: RawFd = 3;
 
-/// An element that runs the role of [`ROLE`] on every node.
+/// An element that runs the role of [`ROLE_ENV`] on every node.
 fn role_element(kind: ProgramKind) -> ElementSpec {
     let test_binary = std::env::current_exe().unwrap();
     element(

@@ -34,7 +34,7 @@ impl HostAssignment {
     }
 }
 
-/// Settles hosts and number of nodes. `say` hears what the user should know.
+/// Settles hosts and number of nodes. `warn` hears what the user should know.
 ///
 /// # Errors
 /// Hosts that are not there, or a number that the requests do not allow; both numbers are named.

@@ -1,5 +1,5 @@
 //! Monitors: `scrun -monitor` shows on a terminal, or in an xterm, what each process does; `scmon
-//! JOB` asks a cluster for one's own jobs; `stat=detail` says at the end what there was.
+//! JOB` asks a cluster for process's own jobs; `stat=detail` says at the end what there was.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

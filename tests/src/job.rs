@@ -27,7 +27,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Wraps a command whose environment carries `mark`.
+    /// Wraps a command whose environment carries `marker`.
     pub fn new(marker: String, command: Command) -> Self {
         Self { marker, command, input: None, stdout_redirected: false, timeout: COMMAND_TIMEOUT }
     }

@@ -149,7 +149,7 @@ impl TestEnv {
         process::with_marker(&self.marker)
     }
 
-    /// Waits until a process of this scenario satisfies `wanted`.
+    /// Waits until a process of this scenario satisfies `predicate`.
     pub fn wait_for_process(
         &self,
         description: &str,
@@ -185,7 +185,7 @@ impl TestEnv {
     /// Waits until nothing is left.
     ///
     /// # Errors
-    /// What is still there after `limit`.
+    /// What is still there after `timeout`.
     pub fn wait_until_clean(&self, timeout: Duration) -> Result<Duration, Vec<String>> {
         let started_at = Instant::now();
         loop {

@@ -57,7 +57,7 @@ pub struct LinkTimeouts {
 pub struct Link {
     state: State,
     timeouts: LinkTimeouts,
-    /// Records as they came, from `start` on.
+    /// Records as they came, from `consumed` on.
     received: Vec<u8>,
     consumed: usize,
     /// The pieces of a message that is not whole.

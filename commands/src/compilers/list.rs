@@ -165,7 +165,7 @@ impl Compilers {
         Ok(entries)
     }
 
-    /// The path of a script's compiler; `said` is the option or variable that named it.
+    /// The path of a script's compiler; `source` is the option or variable that named it.
     pub fn path(&self, script: &str, name: &str, source: &'static str) -> Result<&str, ListError> {
         let compilers = self.for_script(script, true)?;
         if let Some((_, path)) = compilers.iter().find(|entry| entry.0 == name) {

@@ -10,7 +10,7 @@ use crate::transport::{IoProgress, NodeError, NodeTask, Transport, try_read};
 
 /// What becomes of the input.
 enum InputMode {
-    /// It goes to the collector once it is this node's turn. `eager`: read before that, too.
+    /// It goes to the collector once it is this node's turn. `read_ahead`: read before that, too.
     Forward { spool: Spool, read_ahead: bool, warned: bool },
     /// Nobody wants it; it is read all the same, so that the program on the left runs on.
     Discard,
@@ -30,7 +30,7 @@ pub struct Contributor<R> {
 }
 
 impl<R: Read + AsFd> Contributor<R> {
-    /// A node that gives what it reads to the collector. With `eager` it reads on into the spool
+    /// A node that gives what it reads to the collector. With `read_ahead` it reads on into the spool
     /// while others are served.
     pub fn forwarding(
         input: (R, String),

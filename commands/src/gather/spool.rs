@@ -29,7 +29,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// An empty queue that puts up to `limit` bytes into the file that `maker` gives.
+    /// An empty queue that puts up to `max_file_len` bytes into the file that `open_file` gives.
     pub fn new(max_file_len: u64, open_file: OpenSpoolFile) -> Self {
         Self {
             head: Vec::new(),
@@ -131,7 +131,7 @@ impl Spool {
         Ok(&self.head[self.head_offset..])
     }
 
-    /// The first `count` bytes of [`Spool::front`] have been used.
+    /// The first `count` bytes of [`Spool::read_slice`] have been used.
     pub fn advance(&mut self, count: usize) {
         self.head_offset = self.head.len().min(self.head_offset + count);
     }

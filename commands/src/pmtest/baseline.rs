@@ -33,7 +33,7 @@ pub struct FloorProbe {
 }
 
 impl FloorProbe {
-    /// Maps the line. All nodes call; only the two that measure map it, `first` makes it. Nothing,
+    /// Maps the line. All nodes call; only the two that measure map it, `is_first` makes it. Nothing,
     /// when there are several hosts: they have no line in common.
     ///
     /// # Errors

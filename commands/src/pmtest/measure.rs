@@ -34,7 +34,7 @@ pub struct MeasuringNode<'a> {
 }
 
 impl<'a> MeasuringNode<'a> {
-    /// `mtu` is the longest message; `bare`: the latency of a bare ring instead of PM's.
+    /// `mtu` is the longest message; `bare_ring`: the latency of a bare ring instead of PM's.
     pub fn new(channel: &'a Channel, is_first: bool, mtu: usize, bare_ring: bool) -> Self {
         let send_buffer = (0..mtu).map(|i| i as u8).collect();
         Self { channel, is_first, send_buffer, receive_buffer: vec![0; mtu], bare_ring }

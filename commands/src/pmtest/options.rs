@@ -81,7 +81,7 @@ impl PmtestOptions {
     /// Reads the arguments, without the program's own name.
     ///
     /// # Errors
-    /// See [`OptionError`].
+    /// See [`PmtestOptionError`].
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, PmtestOptionError> {
         let mut options = Self {
             latency: false,

@@ -27,7 +27,7 @@ impl Samples {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
-    /// The smallest sample that `share` of all do not exceed; NaN when there is none.
+    /// The smallest sample that `fraction` of all do not exceed; NaN when there is none.
     pub fn quantile(&self, fraction: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

@@ -428,7 +428,7 @@ fn await_word(word: &AtomicU64, value: u64) {
 /// Why a size cannot be measured.
 ///
 /// # Errors
-/// The size: it is more than `most`.
+/// The size: it is more than `max_size`.
 pub fn sizes(requested: &[usize], max_size: usize) -> Result<Vec<usize>, usize> {
     if requested.is_empty() {
         return Ok(SIZES.into_iter().filter(|size| *size <= max_size).collect());

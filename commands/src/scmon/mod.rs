@@ -139,7 +139,7 @@ impl MonitoredJob {
     }
 }
 
-/// Takes what comes within `limit`. False: the job has ended, which is no error.
+/// Takes what comes within `timeout`. False: the job has ended, which is no error.
 fn receive_reports(
     source: &mut MetricsSource,
     timeout: Duration,

@@ -38,7 +38,7 @@ impl MetricsSource {
         QueryStream::open(request, options.socket.clone()).map(Self::Scored)
     }
 
-    /// What comes next, if it comes within `limit`.
+    /// What comes next, if it comes within `timeout`.
     ///
     /// # Errors
     /// One line: it has ended, and not well.

@@ -50,7 +50,7 @@ fn build() -> PathBuf {
     folder.to_path_buf()
 }
 
-/// The C compilers that are here, C++ ones by `plus`; says once which are missing.
+/// The C compilers that are here, C++ ones by `is_cxx`; says once which are missing.
 pub fn compilers(is_cxx: bool) -> Vec<&'static str> {
     let all = if is_cxx { ["g++", "clang++"] } else { ["gcc", "clang"] };
     let is_installed = |name: &&str| {

@@ -2,8 +2,8 @@
 //! between processes that know each other. One look at everything that could be different, and the
 //! message or word itself. Whatever is different is left to the long way in `message.rs` and
 //! `remote.rs`, untouched, so that these functions call no other and keep nothing on the stack. A
-//! longer message joins this way where it was reserved or taken directly: `send_short` and
-//! `release_short` serve both.
+//! longer message joins this way where it was reserved or taken directly: `send_fast` and
+//! `release_fast` serve both.
 
 #![forbid(unsafe_code)]
 
@@ -71,7 +71,7 @@ impl LiveContext {
         false
     }
 
-    /// Ends `send_short` when its receiver sleeps or has gone.
+    /// Ends `send_fast` when its receiver sleeps or has gone.
     #[cold]
     #[inline(never)]
     fn finish_send_notifying(&self, composite: &Composite, target: &Target) -> bool {
@@ -127,7 +127,7 @@ impl LiveContext {
         source.count_empty_poll();
         self.fetch_ahead();
         if self.poll_backoff.is_cpu_contended() {
-            // Empty polls measure a turn (`lose_patience`). Two that run side by side hardly have
+            // Empty polls measure a turn (`back_off`). Two that run side by side hardly have
             // any: they would have ten times the messages of others in each of theirs, and with a
             // pause in every poll a hundred times.
             self.poll_backoff.set_empty_polls(empty_polls + self.poll_backoff.charge_message());
@@ -150,7 +150,7 @@ impl LiveContext {
         }
     }
 
-    /// As `receive_short` for a long message, and where there are other threads: between a glance
+    /// As `receive_fast` for a long message, and where there are other threads: between a glance
     /// and the lock one of them may have taken the message.
     #[inline(always)]
     pub(super) fn receive_direct(&self) -> Option<(*mut u8, usize)> {

@@ -118,7 +118,7 @@ impl Context {
         fd
     }
 
-    /// Joins channel `channel` of the device as node `own`; on a composite only the own node is
+    /// Joins channel `channel` of the device as node `self_node`; on a composite only the own node is
     /// set. Invalid: no such channel or node. Busy: bound already, or somebody else is there.
     pub fn bind_channel(&self, channel: u32, self_node: u32) -> PmResult<()> {
         let inner = self.live()?;

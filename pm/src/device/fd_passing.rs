@@ -32,7 +32,7 @@ pub(crate) fn pack(message: &[u8], fds: &[BorrowedFd<'_>]) -> PmResult<OwnedFd> 
     if sent == message.len() { Ok(read) } else { Err(Error::Io) }
 }
 
-/// What was packed, `most` bytes at most. Invalid: anything else, or it was read before.
+/// What was packed, `max_len` bytes at most. Invalid: anything else, or it was read before.
 pub(crate) fn unpack(fd: &OwnedFd, max_len: usize) -> PmResult<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; max_len + 1];
     let mut control_buffer = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);

@@ -1,5 +1,5 @@
 //! Devices: the ways that messages take. Learn one, read all: every device's folder has the same
-//! files; those of ethernet and verbs are in `network/`, but for what makes them differ.
+//! files; those of ethernet and verbs are in `net_common/`, but for what makes them differ.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `receive.rs` | find, take, release |
 //! | `control.rs` | control messages |
 //! | `select.rs` | blocking receive |
-//! | `remote.rs` | remote memory, where the device has it |
+//! | `rma.rs` | remote memory, where the device has it |
 //! | `state.rs` | queue status, reset, save, restore, dump |
 //!
 //! A worked example: one message through a composite. `Context::get_send_buffer` takes the send
@@ -119,7 +119,7 @@ pub(crate) trait Transport {
 
     /// Io: a link broke.
     fn is_send_done(&self) -> PmResult<()>;
-    /// `held`: a message was taken and not released.
+    /// `has_held_message`: a message was taken and not released.
     fn queue_status(&self, has_held_message: bool) -> QueueStatus;
     /// Both locks. Drops what is queued here.
     fn reset(&self);

@@ -95,7 +95,7 @@ impl MappingMonitor {
         (!cursors.monitored.is_wiped()).then_some(cursors)
     }
 
-    /// Where a cache begins to read. None: as `now`.
+    /// Where a cache begins to read. None: as `current_cursors`.
     pub(super) fn initial_cursors(&self) -> Option<LogCursors> {
         let cursors = LogCursors {
             monitored: self.logs.monitored.initial_cursor(),
@@ -104,7 +104,7 @@ impl MappingMonitor {
         (!cursors.monitored.is_wiped()).then_some(cursors)
     }
 
-    /// Tells all that has happened since `read`.
+    /// Tells all that has happened since `cursors`.
     pub(super) fn catch_up(
         &self,
         cursors: &mut LogCursors,

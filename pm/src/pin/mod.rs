@@ -5,13 +5,13 @@
 //! |---|---|
 //! | `mod.rs` | the cache as a device uses it |
 //! | `regions.rs` | which regions there are, who uses them, which goes first; pure |
-//! | `log.rs` | what happened to memory, from one thread to all; modelled in loom |
-//! | `watch.rs` | the process's watch over its memory |
-//! | `thread.rs` | the thread that watches |
+//! | `invalidation_log.rs` | what happened to memory, from one thread to all; modelled in loom |
+//! | `mapping_monitor.rs` | the process's watch over its memory |
+//! | `monitor_thread.rs` | the thread that watches |
 //! | `uffd.rs` | userfaultfd |
 //! | `maps.rs` | which memory can be watched |
-//! | `query.rs` | the kernel's answer about one address |
-//! | `own.rs` | memory of `pmAlloc`, which needs no watching |
+//! | `procmap_query.rs` | the kernel's answer about one address |
+//! | `own_mappings.rs` | memory of `pmAlloc`, which needs no watching |
 //!
 //! A hit looks up one region and compares the words of the logs with what the cache has seen of
 //! them; it calls neither the kernel nor the registrar. Only where the program has, or had, other

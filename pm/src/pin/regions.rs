@@ -6,7 +6,7 @@
 //! covers), so that regions in the order of their starts are also in that of their ends: the last
 //! one that starts at or before a span is the one that reaches farthest, and the only one to ask.
 //!
-//! What is to be unpinned is handed out by [`Regions::next_unpin`], each registration once.
+//! What is to be unpinned is handed out by [`PinnedRegions::next_unpin`], each registration once.
 
 #![forbid(unsafe_code)]
 
@@ -62,7 +62,7 @@ pub struct PinnedRegions<R> {
 }
 
 impl<R: Clone> PinnedRegions<R> {
-    /// None yet. Of more than `limit` bytes together those without users are given up.
+    /// None yet. Of more than `max_bytes` bytes together those without users are given up.
     pub fn new(max_bytes: usize) -> PinnedRegions<R> {
         PinnedRegions {
             slots: Vec::new(),

@@ -51,7 +51,7 @@ impl InlineMessage {
     }
 }
 
-/// See [`Consumer::watch`].
+/// See [`Consumer::poll_target`].
 pub(crate) struct PollTarget {
     pub(crate) slot: *const AtomicU64,
     pub(crate) empty_header: SlotHeader,

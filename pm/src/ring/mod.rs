@@ -160,7 +160,7 @@ pub(crate) struct Ring {
     mask: u64,
     /// From twice an entry of [`SLOT_ORDER`] to the place of a slot, in lines.
     shift: u32,
-    /// As `Shape::inline`.
+    /// As `RingGeometry::inline`.
     max_inline_len: usize,
     geometry: RingGeometry,
 }
@@ -169,7 +169,7 @@ impl Ring {
     /// The ring whose head is at `base`, followed by its slots and its data area.
     ///
     /// # Safety
-    /// `base` points to `shape.bytes()` bytes, aligned to 128, that stay mapped as long as the
+    /// `base` points to `geometry.bytes()` bytes, aligned to 128, that stay mapped as long as the
     /// ring or an end of it is used, and that nobody uses otherwise than by these types.
     #[cfg(not(loom))]
     pub(crate) unsafe fn new(base: NonNull<u8>, geometry: RingGeometry) -> Ring {

@@ -60,7 +60,7 @@ impl Producer {
         producer
     }
 
-    /// Sets `next` to the slot of `index`.
+    /// Sets `next_slot` to the slot of `index`.
     #[inline(always)]
     fn cache_next_slot(&self, index: u64) {
         self.next_slot.store(self.ring.slot_ptr(index).as_ptr(), Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Producer {
         self.reserve_data(index, len)
     }
 
-    /// The longest message for `reserve_short`.
+    /// The longest message for `reserve_inline`.
     #[inline(always)]
     pub(crate) fn max_inline_len(&self) -> usize {
         self.ring.max_inline_len()
@@ -169,7 +169,7 @@ impl Producer {
         true
     }
 
-    /// As `publish`, after `reserve_short`. Answers the message's index.
+    /// As `publish`, after `reserve_inline`. Answers the message's index.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, len: usize) -> u64 {
         let index = &self.ring.cursors().producer.index;
@@ -296,7 +296,7 @@ impl Producer {
         Ok(Reservation { payload: self.ring.data_at(start), position: start })
     }
 
-    /// Where a message goes when the data area is used up to `head`. A message never wraps: what is
+    /// Where a message goes when the data area is used up to `data_position`. A message never wraps: what is
     /// left at the end is skipped. Behind the one before a gap is left, so that a processor that
     /// reads or writes on beyond its end does not fetch the lines of this one.
     #[inline(always)]

@@ -26,7 +26,7 @@ impl Saved<'_> {
 }
 
 impl Ring {
-    /// Whether `refill` will do. Messages lie as they lay before, so they fit if they did then.
+    /// Whether `restore` will do. Messages lie as they lay before, so they fit if they did then.
     pub(crate) fn can_restore(&self, messages: &[Saved<'_>]) -> bool {
         let data_len = u64::from(self.geometry.data_len);
         let first = messages.iter().find_map(Saved::in_data).unwrap_or(0);
@@ -53,7 +53,7 @@ impl Ring {
             })
     }
 
-    /// Puts `messages` into this empty ring. Both ends must be quiet. Invalid: see `can_refill`;
+    /// Puts `messages` into this empty ring. Both ends must be quiet. Invalid: see `can_restore`;
     /// nothing has happened then.
     pub(crate) fn restore(&self, messages: &[Saved<'_>]) -> PmResult<()> {
         if !self.can_restore(messages) {
@@ -85,7 +85,7 @@ impl Ring {
                 slot.position.store(position, Ordering::Relaxed);
                 self.credit_word(index).store(0, Ordering::Relaxed);
             }
-            // SAFETY: `can_refill` has checked that the payload fits there.
+            // SAFETY: `can_restore` has checked that the payload fits there.
             unsafe { std::ptr::copy_nonoverlapping(message.payload.as_ptr(), target, len) };
             let header = SlotHeader::new(self.mark(index), len, position.is_some());
             slot.header.store(header.0, Ordering::Release);

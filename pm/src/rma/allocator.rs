@@ -77,12 +77,12 @@ fn block_containing(
     (addr - start + len <= block.len).then_some(block)
 }
 
-/// A region is locked; true: all of it is ours, and is not freed until `let_go`.
+/// A region is locked; true: all of it is ours, and is not freed until `release`.
 pub(crate) fn retain(addr: usize, len: usize) -> bool {
     block_containing(&mut blocks(), addr, len).map(|block| block.locked_regions += 1).is_some()
 }
 
-/// Undoes a `hold` that answered true.
+/// Undoes a `retain` that answered true.
 pub(crate) fn release(addr: usize, len: usize) {
     if let Some(block) = block_containing(&mut blocks(), addr, len) {
         block.locked_regions = block.locked_regions.saturating_sub(1);

@@ -9,7 +9,7 @@ use std::io;
 /// The calls take at most 2 GiB less a page.
 const MAX_COPY_LEN: usize = 1 << 30;
 
-/// Copies `len` bytes here to `there` in process `pid`.
+/// Copies `len` bytes here to `remote_addr` in process `pid`.
 pub(crate) fn copy_to(
     pid: i32,
     local_addr: usize,
@@ -22,7 +22,7 @@ pub(crate) fn copy_to(
     })
 }
 
-/// Copies `len` bytes at `there` in process `pid` to here.
+/// Copies `len` bytes at `remote_addr` in process `pid` to here.
 ///
 /// # Safety
 /// Whoever uses the `len` bytes here expects them to change.

@@ -199,7 +199,7 @@ pub(crate) struct RmaAccess {
 }
 
 impl RmaAccess {
-    /// By node `by`, before it copies for the first time.
+    /// By node `node`, before it copies for the first time.
     pub(crate) fn mark_copier(&self, node: usize) {
         let bit = node % COPIER_BITS;
         self.copiers[bit / 64].fetch_or(1 << (bit % 64), Ordering::SeqCst);

@@ -185,7 +185,7 @@ impl Segment {
             .filter(move |&source| source < nodes)
     }
 
-    /// The ring from one node to another. Reading it allocates its pages: see `active`.
+    /// The ring from one node to another. Reading it allocates its pages: see `active_sources`.
     pub(crate) fn ring(&self, from: usize, to: usize, kind: RingKind) -> Ring {
         assert!(from < self.geometry.nodes && to < self.geometry.nodes);
         let (offset, geometry) = match kind {

@@ -55,7 +55,7 @@ pub struct ClusterHost {
 #[derive(Debug)]
 enum HostState {
     Absent,
-    /// `kept`: it was Up before under this incarnation, and may run jobs.
+    /// `was_up`: it was Up before under this incarnation, and may run jobs.
     Joining {
         deadline: MonotonicTime,
         was_up: bool,

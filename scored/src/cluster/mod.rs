@@ -6,16 +6,16 @@
 //!
 //! | event | actions |
 //! |---|---|
-//! | a daemon dials: `Heard(Join)` | `Send(Place)`: your parent is host 0 |
-//! | it dials its parent, the server: `Heard(Child)` | `Up`; from then on `Send(Beat)` |
-//! | its scrun logs in: `Login` | none; or `Dismissed` with the reason |
+//! | a daemon dials: `Received(Join)` | `Send(Place)`: your parent is host 0 |
+//! | it dials its parent, the server: `Received(AttachChild)` | `HostUp`; from then on `Send(Heartbeat)` |
+//! | its scrun logs in: `Login` | none; or `SessionClosed` with the reason |
 //! | `Submit` with a tag | `Start` with the hosts; or `Queued`, then `Start`; or `Refused` |
 //! | the job's logic is done: `Finished` | none: the hosts have not said that they are clean |
 //! | hosts have reclaimed it all: `Released` | `Ended` for the session |
 //! | scrun goes: `Logout` | none; `End` for each job that it still has |
-//! | a link of the tree is dead: `Unlinked`, or a parent's `Lost` | none: the host has its grace |
-//! | the host did not come back: `Tick` | `Down`; `End` for its jobs, with its name |
-//! | it comes back after that: `Heard(Join)` | `Send(Reset)`; it cleans up and joins anew |
+//! | a link of the tree is dead: `LinkLost`, or a parent's `Lost` | none: the host has its grace |
+//! | the host did not come back: `Tick` | `HostDown`; `End` for its jobs, with its name |
+//! | it comes back after that: `Received(Join)` | `Send(Reset)`; it cleans up and joins anew |
 //!
 //! The shell calls [`ServerState::on`] with everything that happens, `Tick` at
 //! [`ServerState::deadline`], and carries every action out in order. Messages may be late, doubled or
@@ -25,9 +25,9 @@
 //!
 //! - A daemon refuses to start a share for another incarnation than its own, and says that it is
 //!   free of it. One that is asked to kill what it does not have says the same.
-//! - Kill orders are repeated until `Released` or `Down`: the link may have broken under one.
+//! - Kill orders are repeated until `Released` or `HostDown`: the link may have broken under one.
 //! - When a link of a job breaks, the daemon below it kills what it runs of that job, and the
-//!   server is told: `Broken`, with the host.
+//!   server is told: `JobHostFailed`, with the host.
 //! - What has come is read before `Tick` is reported, and a machine that was stopped reads first.
 //! - [`Timeouts::silence`] is longer than an interruption that shall do no harm: TCP tries again some
 //!   6 s after the beginning of one that lasts 5 s.
@@ -110,7 +110,7 @@ pub struct HostConfig {
 /// when its parent in the tree died with it, `2 * silence + grace`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// The limit of [`score_tree::link::Limits::silence`].
+    /// The limit of [`score_tree::link::LinkTimeouts::silence_timeout`].
     pub silence: Duration,
     /// From the loss of a host until it is down: it may dial again.
     pub grace: Duration,
@@ -142,7 +142,7 @@ pub struct ClusterLimits {
     pub queued: usize,
     /// Jobs of one user that wait.
     pub queued_per_user: usize,
-    /// Bytes of all jobs ([`Request::bytes`]).
+    /// Bytes of all jobs ([`JobRequest::spec_bytes`]).
     pub spec_bytes: u64,
     /// Bytes of one user's jobs.
     pub spec_bytes_per_user: u64,
@@ -279,7 +279,7 @@ pub enum ClusterEvent {
 /// What the shell shall do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterAction {
-    /// Send this, over the link there is or by dialling. When it cannot be sent: `Unlinked`.
+    /// Send this, over the link there is or by dialling. When it cannot be sent: `LinkLost`.
     Send {
         /// To whom.
         to: HostId,
@@ -293,7 +293,7 @@ pub enum ClusterAction {
         /// Its daemon.
         incarnation: Incarnation,
     },
-    /// A host is given up: close its link. [`Action::End`] follows for each of its jobs.
+    /// A host is given up: close its link. [`ClusterAction::End`] follows for each of its jobs.
     HostDown {
         /// The host.
         host: HostId,
@@ -348,7 +348,7 @@ pub enum ClusterAction {
         tag: u64,
         /// The job.
         job: JobId,
-        /// What [`Event::Finished`] said, if it did.
+        /// What [`ClusterEvent::Finished`] said, if it did.
         code: Option<u8>,
         /// Why it was ended before its time, if it was.
         reason: Option<String>,

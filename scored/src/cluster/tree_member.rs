@@ -4,14 +4,14 @@
 //! | event | actions |
 //! |---|---|
 //! | it starts: `Tick` | `Send(Join)` to the server; or, started by its parent, `Send(Child)` |
-//! | `Heard(Place)` | `Book` of the parent's address, `Send(Child)` |
+//! | `Received(AssignParent)` | `SetAddress` of the parent's address, `Send(Child)` |
 //! | a child says `Child`, or `Joined` or `Lost` | a moment later one `Send` of all such news |
-//! | `Heard(Beat)` | `Send(Beat)` to each child, `Send(Present)` to the parent |
+//! | `Received(Heartbeat)` | `Send(Heartbeat)` to each child, `Send(PresenceReport)` to the parent |
 //! | that beat was for a predecessor | `Send(Child)` as well |
-//! | `Unlinked` of the parent, `Heard(Orphaned)` | `Send(Orphaned)` to all children, `Send(Join)` |
+//! | `LinkLost` of the parent, `Received(ParentLost)` | `Send(ParentLost)` to all children, `Send(Join)` |
 //! | no beat for one and a half times the limit of silence | the same, without that parent |
-//! | `Heard(Reset)`, another server, or no beat for twice that limit and the grace | `Clean` |
-//! | `Cleaned` with a new incarnation | `Send(Join)` |
+//! | `Received(Reset)`, another server, or no beat for twice that limit and the grace | `ResetHost` |
+//! | `ResetDone` with a new incarnation | `Send(Join)` |
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -63,7 +63,7 @@ pub enum MemberEvent {
         /// What the link said.
         reason: String,
     },
-    /// What [`Action::ResetHost`] asked for is done; the daemon's new incarnation.
+    /// What [`MemberAction::ResetHost`] asked for is done; the daemon's new incarnation.
     ResetDone(Incarnation),
     /// [`Member::deadline`] has come.
     Tick,
@@ -72,7 +72,7 @@ pub enum MemberEvent {
 /// What the shell shall do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberAction {
-    /// Send this, over the link there is or by dialling. When it cannot be sent: `Unlinked`.
+    /// Send this, over the link there is or by dialling. When it cannot be sent: `LinkLost`.
     Send {
         /// To whom.
         to: HostId,
@@ -86,7 +86,7 @@ pub enum MemberAction {
         /// Where it accepts links.
         address: SocketAddr,
     },
-    /// End every job here, close every session, and report [`Event::ResetDone`].
+    /// End every job here, close every session, and report [`MemberEvent::ResetDone`].
     ResetHost {
         /// Why.
         reason: String,
@@ -99,7 +99,7 @@ pub enum MemberAction {
 enum State {
     /// Asks the server for a place at this time (again).
     Joining { retry_at: MonotonicTime },
-    /// Has a parent. `sure` once something was heard from it.
+    /// Has a parent. `confirmed` once something was heard from it.
     Attached { parent: HostId, confirmed: bool },
     /// Waits for the shell to have cleaned up.
     Resetting,
@@ -178,7 +178,7 @@ impl Member {
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`Event::Tick`] is due.
+    /// When [`MemberEvent::Tick`] is due.
     pub fn deadline(&self) -> MonotonicTime {
         let next = match self.state {
             State::Joining { retry_at } => retry_at,

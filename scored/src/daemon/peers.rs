@@ -384,7 +384,7 @@ impl Peers {
         }
     }
 
-    /// When [`Peers::hear`] is to be called, also if nothing comes.
+    /// When [`Peers::receive_events`] is to be called, also if nothing comes.
     pub fn deadline(&self) -> Option<Duration> {
         let now = self.now();
         let due = self.connections.values().map(|connection| connection.link.deadline()).min()?;

@@ -33,7 +33,7 @@ const EXIT_FAILED: u8 = 1;
 pub struct ClientJob {
     /// The session.
     pub session_key: usize,
-    /// The number that scrun has given the job; [`LOGIN`] for the session itself.
+    /// The number that scrun has given the job; [`SESSION_JOB`] for the session itself.
     pub job: u32,
 }
 
@@ -147,7 +147,7 @@ impl ClientSession {
         }
     }
 
-    /// Whether [`Session::hear`] may find something without a further report.
+    /// Whether [`ClientSession::next_request`] may find something without a further report.
     pub fn may_have_more(&self) -> bool {
         let more = match &self.transport {
             Transport::Local(link) => link.may_have_more() && link.backlog() < self.max_backlog(),

@@ -143,7 +143,7 @@ impl ShepherdHandle {
         self.switch_link.mark_readable();
     }
 
-    /// Whether [`Shepherd::hear`] may find more without a further report of mio's.
+    /// Whether [`ShepherdHandle::next_report`] may find more without a further report of mio's.
     pub fn may_have_more(&self) -> bool {
         self.control_link.may_have_more() || self.switch_link.may_have_more()
     }

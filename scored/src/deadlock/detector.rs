@@ -37,7 +37,7 @@ pub enum DetectorAction {
         /// They are stopped: threads are looked at, too.
         stopped: bool,
     },
-    /// Stop the job, and say `Held`.
+    /// Stop the job, and say `GangStopped`.
     StopGang,
     /// It goes on.
     Release,

@@ -376,7 +376,7 @@ impl Model {
         }
     }
 
-    /// Somebody in a process wakes a helper, other than `but`.
+    /// Somebody in a process wakes a helper, other than `except_helper`.
     fn wake_helpers(&mut self, state: &ModelState, p: usize, except_helper: usize) {
         for (h, helper) in state.processes[p].helpers.iter().enumerate() {
             if let Helper::Asleep(runs) = helper

@@ -15,7 +15,7 @@
 //! | a job has nothing to do: `Idle`, or gives way: `Yield` | the slice ends for it alone |
 //! | somebody stops it for longer: `Hold` | `Stop`, then `Held`; no row has it until `Release` |
 //! | it sleeps: `Sleep` | `Stop`; no row has it until then |
-//! | a host does not answer: `Tick` | `Late`, and the job runs on for another slice |
+//! | a host does not answer: `Tick` | `StopTimedOut`, and the job runs on for another slice |
 //! | the job has ended, or lost a host: `Leave` | `Run` for whoever waited |
 //!
 //! # Who runs
@@ -30,7 +30,7 @@
 //! # Turns
 //!
 //! Where all jobs that run are equals on one host, and nothing has happened for some slices, that
-//! host has them take turns without asking, for half a second: `Turns`. Only the stop of the last
+//! host has them take turns without asking, for half a second: `StartRotation`. Only the stop of the last
 //! turn is told; then the machine decides anew. Whatever happens before ends the turns: `Stop` for
 //! all of them, and nobody runs before all have `Stopped`.
 
@@ -178,7 +178,7 @@ pub enum GangAction {
     },
     /// A job with `Hold` has stopped everywhere.
     Held(JobId),
-    /// Some host has not stopped this job within [`GangConfig::patience`]: it is to be asked for, and
+    /// Some host has not stopped this job within [`GangConfig::stop_timeout`]: it is to be asked for, and
     /// named. The job runs on.
     StopTimedOut(JobId),
     /// This row begins.

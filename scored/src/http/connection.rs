@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// Bytes have come, at most [`Connection::room`].
+    /// Bytes have come, at most [`Connection::capacity`].
     pub fn push(&mut self, bytes: &[u8], now: ConnectionTime) {
         if self.state == State::Lingering {
             return;

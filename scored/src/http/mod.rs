@@ -1,5 +1,5 @@
 //! The page of a cluster, and its figures for Prometheus: HTTP/1.1 as far as that needs it, and
-//! what is shown to whom. Sockets are in `daemon/service/visitors.rs`; here nothing does I/O and
+//! what is shown to whom. Sockets are in `daemon/service/http_connections.rs`; here nothing does I/O and
 //! time is given.
 //!
 //! Whoever connects is nobody until a token says which user it is; what it sends is hostile until
@@ -11,8 +11,8 @@
 //! | `connection.rs` | one connection: bytes in, one answer after the other out, deadlines |
 //! | `tokens.rs` | which user a token stands for |
 //! | `response.rs` | answers with their headers |
-//! | `history.rs` | the rows of the gang scheduler, and shares of the last minute |
-//! | `view.rs` | what a user may see, as JSON |
+//! | `row_history.rs` | the rows of the gang scheduler, and shares of the last minute |
+//! | `status_json.rs` | what a user may see, as JSON |
 //! | `metrics.rs` | the same as OpenMetrics |
 //! | `files/` | the page itself |
 

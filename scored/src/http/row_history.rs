@@ -52,7 +52,7 @@ impl History {
     }
 
     /// Of 1000, how much of the last minute each job had its processors; from a job's own beginning
-    /// on, which `born` tells.
+    /// on, which `started_at` tells.
     pub fn shares(
         &self,
         now: MonotonicTime,

@@ -14,7 +14,7 @@ type Token = [u8; 16];
 pub struct Tokens(BTreeMap<u32, Token>);
 
 impl Tokens {
-    /// The token of a user; `fresh` makes a new one. None when there are too many, or when the
+    /// The token of a user; `generate` makes a new one. None when there are too many, or when the
     /// system gives none.
     pub fn token_of(
         &mut self,

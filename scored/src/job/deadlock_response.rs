@@ -4,7 +4,7 @@
 //!
 //! | phase | event | steps |
 //! |---|---|---|
-//! | watching | verdict | `Explain`; the job goes on, since it has to hear the signal |
+//! | watching | verdict | `QueryWaits`; the job goes on, since it has to hear the signal |
 //! | explaining | every process has been explained, or 2 s | lines for the user, SIGHUP |
 //! | grace | 5 s | the end |
 //!
@@ -89,7 +89,7 @@ impl DeadlockResponse {
         self.step_detector(DetectorEvent::Stopped, now)
     }
 
-    /// When [`DeadlockResponse::tick`] is wanted.
+    /// When [`DeadlockResponse::on_tick`] is wanted.
     pub fn deadline(&self) -> Option<MonotonicTime> {
         match &self.phase {
             Phase::Watching => self.detector.deadline(),

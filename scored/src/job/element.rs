@@ -92,7 +92,7 @@ impl Element {
         self.exit_summary.code()
     }
 
-    /// Something has happened to some of its nodes. `expected` are the signals that the user has
+    /// Something has happened to some of its nodes. `expected_signals` are the signals that the user has
     /// caused.
     pub fn on_report(
         &mut self,

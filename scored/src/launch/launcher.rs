@@ -67,7 +67,7 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Prepares to start an order's daemons; `ground` is for [`LaunchMethod::Virtual`]. Nothing is started
+    /// Prepares to start an order's daemons; `virtual_hosts` is for [`LaunchMethod::Virtual`]. Nothing is started
     /// before [`Launcher::advance`].
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Launcher {
     }
 
     /// Starts what may be started now, and gives up what has taken too long. To be called at first,
-    /// at [`Launcher::deadline`], and after every [`Launcher::arrived`] and [`Launcher::ended`].
+    /// at [`Launcher::deadline`], and after every [`Launcher::on_arrived`] and [`Launcher::ended`].
     pub fn advance(&mut self, now: Instant) -> Vec<Failure> {
         let mut failures = Vec::new();
         for action in self.queue.next_actions(now) {
@@ -235,7 +235,7 @@ impl Launcher {
     }
 
     /// Nobody is needed any more: daemons see the end of their standard input, and launchers that
-    /// still wait for them go. Whoever has time lets them ([`Launcher::is_gone`]) before this value
+    /// still wait for them go. Whoever has time lets them ([`Launcher::all_exited`]) before this value
     /// is dropped: a launcher that is killed may leave its batch system waiting.
     pub fn close(&mut self) {
         for (pid, launcher) in &mut self.launchers {

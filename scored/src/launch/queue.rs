@@ -37,7 +37,7 @@ pub struct LaunchQueue {
 }
 
 impl LaunchQueue {
-    /// Nothing has begun. `limit` is how long a host may take to arrive from its launch on.
+    /// Nothing has begun. `arrival_timeout` is how long a host may take to arrive from its launch on.
     pub fn new(hosts: Vec<Vec<usize>>, arrival_timeout: Duration) -> Self {
         let count = hosts.iter().flatten().max().map_or(0, |last| last + 1);
         let states = vec![State::Waiting; hosts.len()];
@@ -70,7 +70,7 @@ impl LaunchQueue {
         actions
     }
 
-    /// When [`LaunchQueue::due`] has something to say without any other event.
+    /// When [`LaunchQueue::next_actions`] has something to say without any other event.
     pub fn deadline(&self) -> Option<Instant> {
         let since = self.states.iter().filter_map(|state| match state {
             State::Running(since) => Some(*since),

@@ -66,12 +66,12 @@ fn deleted_open_files(directory: &Path) -> (u64, HashSet<Inode>) {
 }
 
 /// The bytes that a folder takes on disk, if these are no more than `limit`. What lies too deep to
-/// be counted is as good as too much. Beyond `most` files nothing is counted.
+/// be counted is as good as too much. Beyond `max_files` files nothing is counted.
 pub fn bytes_used(directory: &Path, limit: u64, max_files: usize) -> Option<u64> {
     walk(directory, limit, max_files, &HashSet::new())
 }
 
-/// As [`used`], without the files of these inodes.
+/// As [`bytes_used`], without the files of these inodes.
 fn walk(
     directory: &Path,
     limit: u64,

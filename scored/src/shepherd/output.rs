@@ -187,7 +187,7 @@ impl OutputMux {
     }
 
     /// Reads the pipes of one element, or of all, up to what lies in them now; [`OutputMux::drained`]
-    /// then reports `purpose`.
+    /// then reports `reason`.
     pub fn drain(&mut self, reason: DrainReason, owner: Option<(usize, u32)>) {
         let serial = self.next_drain;
         self.next_drain += 1;
@@ -245,7 +245,7 @@ impl OutputMux {
         true
     }
 
-    /// Lets go of what is unfinished in a pipe, into `cut`.
+    /// Lets go of what is unfinished in a pipe, into `ready_bytes`.
     fn flush_lines(&mut self, index: usize) {
         if let Some(output) = &mut self.pipes[index] {
             self.pending_len -= output.lines.pending();

@@ -38,7 +38,7 @@ pub struct SharedMemory {
 
 impl SharedMemory {
     /// The first node of a parallel process has attached on this host: opens what other hosts need
-    /// to know the address of. Nothing, when there is no other host. `asker`: who opens what this
+    /// to know the address of. Nothing, when there is no other host. `raw_client`: who opens what this
     /// process may not.
     ///
     /// # Errors

@@ -112,7 +112,7 @@ impl ChildSetup {
     }
 }
 
-/// See the module. It may be dropped, or used again, when it [`PreExecChild::is_gone`]; one that is not
+/// See the module. It may be dropped, or used again, when it [`PreExecChild::is_released`]; one that is not
 /// has to be forgotten.
 pub struct PreExecChild {
     /// 1 while a process uses this; the kernel writes 0, and wakes nobody.

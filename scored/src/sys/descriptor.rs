@@ -34,7 +34,7 @@ pub fn close_on_exec_from(first: RawFd) {
     }
 }
 
-/// Closes every descriptor but the standard ones and `kept`, whoever owns it: for a fork that goes
+/// Closes every descriptor but the standard ones and `kept_fds`, whoever owns it: for a fork that goes
 /// another way than its parent and never returns to the owners.
 pub fn close_all_but(kept_fds: &[&OwnedFd]) {
     let mut kept_fds: Vec<RawFd> = kept_fds.iter().map(|fd| fd.as_raw_fd()).collect();

@@ -24,7 +24,7 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> i
     Ok(())
 }
 
-/// Receives one of `most` bytes at most; nothing in it: nobody is there to send any more.
+/// Receives one of `max_len` bytes at most; nothing in it: nobody is there to send any more.
 ///
 /// # Errors
 /// None came in time, or a longer one.

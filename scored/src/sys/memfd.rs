@@ -99,7 +99,7 @@ impl UntrustedMap {
 
     /// The same, to be written.
     pub fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: `at` has checked the range; nobody can shrink the object, and its words are
+        // SAFETY: `word_ptr` has checked the range; nobody can shrink the object, and its words are
         // only ever used as atomics.
         unsafe { AtomicU32::from_ptr(self.word_ptr(offset, 4).cast()) }
     }

@@ -97,7 +97,7 @@ fn exit_with_error(mut error_writer: File, error: &io::Error) -> ! {
     unsafe { libc::_exit(127) }
 }
 
-/// Starts this very binary again with `arguments`, on the given rung; `keep` stays open in it under
+/// Starts this very binary again with `arguments`, on the given rung; `inherited_fds` stays open in it under
 /// the same numbers. Returns its process id once it runs the new program.
 ///
 /// The caller must have one thread only.

@@ -115,7 +115,7 @@ impl Spawner {
         self.errors.clear();
     }
 
-    /// Starts process `number` in a session of its own and returns its process id. All signals
+    /// Starts process `index` in a session of its own and returns its process id. All signals
     /// must be blocked in the caller.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ impl LibrarySearchPath {
         Self { library_path, configuration, system_directories: None }
     }
 
-    /// Where the library `name` that the file `user` needs may stand, best first.
+    /// Where the library `name` that the file `needed_by` needs may stand, best first.
     pub fn candidates(&mut self, name: &[u8], needed_by: &Path, info: &ElfInfo) -> Vec<PathBuf> {
         let name = OsStr::from_bytes(name);
         if name.as_bytes().contains(&b'/') {

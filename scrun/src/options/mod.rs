@@ -93,7 +93,7 @@ impl ScrunOptions {
         self.add(list, "SCORE_OPTIONS: ", ErrorPosition::ScoreOptions)
     }
 
-    /// Adds a comma-separated list. `lead` is what the messages put before a name, `place` gives
+    /// Adds a comma-separated list. `prefix` is what the messages put before a name, `position` gives
     /// the place of a byte of the list.
     fn add(
         &mut self,

@@ -196,7 +196,7 @@ impl Parser<'_> {
         Ok(file)
     }
 
-    /// Ends the program at hand at the operator `by`, or at the end of the line.
+    /// Ends the program at hand at the operator `terminator`, or at the end of the line.
     fn end_element(&mut self, terminator: Option<&str>) -> Result<(), StartError> {
         if self.partial.words.is_empty() {
             return Err(match terminator {

@@ -135,7 +135,7 @@ impl OutputMerger {
     }
 
     /// The command has ended everywhere, or nothing more can come: what was kept, for both
-    /// streams. `end` then has the exit code of scout. `reader_gone`: a death of SIGPIPE is no
+    /// streams. `end` then has the exit code of scout. `reader_closed`: a death of SIGPIPE is no
     /// news.
     pub fn finish(&mut self, end: Option<&mut JobEnd>, reader_closed: bool) -> [Vec<u8>; 2] {
         let mut out = [self.flush_remaining(0), self.flush_remaining(1)];

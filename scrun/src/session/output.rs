@@ -70,7 +70,7 @@ impl OutputWriter {
         self.state.chunks.len() + 8 <= QUEUE_CAPACITY
     }
 
-    /// Queues bytes, so many of which are the job's; the caller has looked at [`Self::has_room`].
+    /// Queues bytes, so many of which are the job's; the caller has looked at [`Self::has_capacity`].
     pub fn push(&mut self, bytes: Vec<u8>, job_len: u64) {
         let chunk = OutputChunk { bytes, job_len };
         if self.state.chunks.push(chunk).is_err() {

@@ -93,7 +93,7 @@ fn index(stream: Stream) -> usize {
 }
 
 impl SessionState {
-    /// A session; `names` are the programs of its job by stage.
+    /// A session; `program_names` are the programs of its job by stage.
     pub fn new(statistics: Statistics, program_names: Vec<Vec<String>>) -> Self {
         Self {
             statistics,

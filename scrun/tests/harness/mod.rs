@@ -151,7 +151,7 @@ impl Running {
         text(&self.stderr.0.lock().unwrap().bytes)
     }
 
-    /// Waits until `is` holds; the watchdog panics.
+    /// Waits until `condition` holds; the watchdog panics.
     fn wait_until(&mut self, what: &str, condition: impl Fn(&mut Self) -> bool) {
         while !condition(self) {
             assert!(Instant::now() < self.deadline, "never {what}: stderr: {}", self.error());
@@ -195,7 +195,7 @@ impl Running {
             .expect("such a child")
     }
 
-    /// The exit code, or 128 + signal; `None` when it did not end within `limit`.
+    /// The exit code, or 128 + signal; `None` when it did not end within `timeout`.
     pub fn wait_for(&mut self, timeout: Duration) -> Option<i32> {
         use std::os::unix::process::ExitStatusExt;
         let deadline = Instant::now() + timeout;

@@ -109,7 +109,7 @@ fn pin_cache_rows(text: &str) -> BenchOutcome {
     Ok(rows)
 }
 
-/// What `read` finds behind each such mark, until the next mark.
+/// What `parse` finds behind each such mark, until the next mark.
 fn marked_values(text: &str, mark: &str, parse: impl Fn(&str) -> Option<f64>) -> Vec<f64> {
     let mut in_section = false;
     let mut found = Vec::new();

@@ -37,7 +37,7 @@ pub(super) struct CompositeReceiver {
     hot: AtomicPtr<Source>,
     /// The source whose short message is held, when it was taken directly; else null.
     held_inline: AtomicPtr<Source>,
-    /// The same for a message that `glance_longer` saw, and where that ends in the ring's data
+    /// The same for a message that `poll_hot_any` saw, and where that ends in the ring's data
     /// area, or [`HELD_IN_SLOT`]; null also when a member knows what is held.
     held_out_of_line: AtomicPtr<Source>,
     held_data_end: SingleWriterU64,
@@ -49,7 +49,7 @@ pub(super) struct CompositeReceiver {
 pub(crate) enum HotPoll<'a> {
     /// There is nothing from this source, and the only member is its.
     Empty(&'a Source),
-    /// A short message of this source, for `take_short`.
+    /// A short message of this source, for `take_inline`.
     Inline(&'a Source, InlineMessage),
     /// Ask `find`.
     Unknown,
@@ -77,28 +77,28 @@ impl Composite {
         }
     }
 
-    /// No lock, after `Glance::Nothing`. Whether there is no other source.
+    /// No lock, after `HotPoll::Empty`. Whether there is no other source.
     #[inline(always)]
     pub(crate) fn has_single_source(&self) -> bool {
         self.member(0).is_some_and(Member::has_single_source)
     }
 
-    /// No lock, after `Glance::Nothing`. The hot source, if those that are looked at are silent.
+    /// No lock, after `HotPoll::Empty`. The hot source, if those that are looked at are silent.
     #[inline(always)]
     pub(crate) fn hot_if_others_silent(&self) -> Option<&Source> {
         self.member(0).filter(|member| member.are_others_silent())?;
         // SYNC: member
         let hot = self.receive.hot.load(Ordering::Acquire);
-        // SAFETY: as in `glance`.
+        // SAFETY: as in `poll_hot`.
         unsafe { hot.as_ref() }
     }
 
-    /// No lock. As `glance`, for a message of any length.
+    /// No lock. As `poll_hot`, for a message of any length.
     #[inline(always)]
     pub(crate) fn poll_hot_any(&self) -> Option<(&Source, TakenMessage)> {
         // SYNC: member
         let hot = self.receive.hot.load(Ordering::Acquire);
-        // SAFETY: as in `glance`.
+        // SAFETY: as in `poll_hot`.
         let source = unsafe { hot.as_ref() }?;
         Some((source, source.peek_any()?))
     }
@@ -109,14 +109,14 @@ impl Composite {
         ptr::eq(self.receive.hot.load(Ordering::Relaxed), source) && source.is_next(message)
     }
 
-    /// Receive lock. Takes what `glance` saw and nobody else has taken.
+    /// Receive lock. Takes what `poll_hot` saw and nobody else has taken.
     #[inline(always)]
     pub(crate) fn take_inline(&self, source: &Source, len: usize) {
         source.take_next(len);
         self.receive.held_inline.store(ptr::from_ref(source).cast_mut(), Ordering::Relaxed);
     }
 
-    /// Receive lock. The same for what `glance_longer` saw.
+    /// Receive lock. The same for what `poll_hot_any` saw.
     #[inline(always)]
     pub(crate) fn take_direct(&self, source: &Source, message: &TakenMessage) {
         source.take_next(message.len);
@@ -126,17 +126,17 @@ impl Composite {
         self.receive.held_data_end.set(message.data_end().unwrap_or(HELD_IN_SLOT));
     }
 
-    /// Receive lock. The source whose message `take_short` took, and nobody released since.
+    /// Receive lock. The source whose message `take_inline` took, and nobody released since.
     #[inline(always)]
     pub(crate) fn held_inline(&self) -> Option<&Source> {
-        // SAFETY: as in `glance`.
+        // SAFETY: as in `poll_hot`.
         unsafe { self.receive.held_inline.load(Ordering::Relaxed).as_ref() }
     }
 
     /// Receive lock, where no short message is held. The same of `take_direct`.
     #[inline(always)]
     fn held_out_of_line(&self) -> Option<&Source> {
-        // SAFETY: as in `glance`.
+        // SAFETY: as in `poll_hot`.
         unsafe { self.receive.held_out_of_line.load(Ordering::Relaxed).as_ref() }
     }
 
@@ -160,7 +160,7 @@ impl Composite {
         Some(ReadySource { member: member_index as u32, source })
     }
 
-    /// As `find_in`, but without a system call.
+    /// As `find_in_member`, but without a system call.
     fn peek_in_member(&self, member_index: u64) -> Option<ReadySource> {
         let source = self.member(member_index)?.peek()?;
         Some(ReadySource { member: member_index as u32, source })

@@ -153,11 +153,11 @@ impl Composite {
     /// Send lock, where no short message is pending. The same for a longer one.
     #[inline(always)]
     fn pending_out_of_line(&self) -> Option<&Target> {
-        // SAFETY: as in `pending_short`.
+        // SAFETY: as in `pending_inline`.
         unsafe { self.send.pending_out_of_line.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// Whether `fetch_ahead` has something to do.
+    /// Whether `prefetch_lines` has something to do.
     #[inline(always)]
     pub(crate) fn can_prefetch(&self) -> bool {
         self.send.lines_to_prefetch.get() != 0
@@ -176,13 +176,13 @@ impl Composite {
         self.send.lines_to_prefetch.set(if has_prefetched { start } else { 0 });
     }
 
-    /// Send lock. Sends what is pending; true: `knock` has to follow.
+    /// Send lock. Sends what is pending; true: `check_receiver` has to follow.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, target: &Target) -> bool {
         target.publish_inline(self.send.direct_len.get() as usize)
     }
 
-    /// After `publish_short`: the receiver sleeps, or has gone.
+    /// After `publish_inline`: the receiver sleeps, or has gone.
     #[cold]
     pub(crate) fn check_receiver(&self, target: &Target) {
         self.check_receiver_of(target, IN_SLOT);

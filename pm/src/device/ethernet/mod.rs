@@ -7,11 +7,11 @@
 //! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs` | the network; its ends, here and given away |
 //! | `reliability/` | the machine: what to send when, what has arrived. Sans I/O |
 //! | `wire/` | how packets travel |
-//! | `engine.rs`, `letters.rs` | progress: between wires, machine, sender and receiver |
+//! | `engine.rs`, `control_queue.rs` | progress: between wires, machine, sender and receiver |
 //! | `send.rs` | when a message that was sent goes out |
-//! | `remote.rs`, `desk.rs` | remote memory: its callers |
-//! | `transfers/`, `pump.rs` | its machine, its bytes |
-//! | `links.rs`, `store.rs` | its wires; its received messages |
+//! | `rma.rs`, `rma_requests.rs` | remote memory: its callers |
+//! | `rma_protocol/`, `rma_data.rs` | its machine, its bytes |
+//! | `links.rs`, `receive_store.rs` | its wires; its received messages |
 //! | `progress.rs` | the thread that makes progress while the application computes |
 //! | `adopt.rs` | what the owner does for a process that has ended |
 

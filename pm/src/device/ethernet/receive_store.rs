@@ -27,7 +27,7 @@ pub(super) struct ReceiveStore {
 /// A packet as the machine looks at it.
 ///
 /// # Safety
-/// `at` is where a wire says that a packet of this length lies, or null, and the packet is not
+/// `ptr` is where a wire says that a packet of this length lies, or null, and the packet is not
 /// released while the bytes are used.
 #[inline]
 pub(super) unsafe fn packet_bytes<'a>(ptr: *mut u8, len: u32) -> &'a [u8] {
@@ -53,7 +53,7 @@ impl ReceiveStore {
         self.free_entries.last().copied()
     }
 
-    /// `next` holds the message of this packet, which lies at `at`, from now on; answers where
+    /// `next_entry` holds the message of this packet, which lies at `ptr`, from now on; answers where
     /// that lies. The packet is released, or is kept.
     #[inline]
     pub(super) fn keep(
@@ -97,7 +97,7 @@ impl ReceiveStore {
 /// Copies a control message out of its buffer.
 pub(super) fn copy_payload(ptr: *const u8, to: &mut [u8]) {
     if !ptr.is_null() {
-        // SAFETY: `at` is the payload of a kept packet, whose length the machine has checked
+        // SAFETY: `ptr` is the payload of a kept packet, whose length the machine has checked
         // against what `to` is long.
         unsafe { std::ptr::copy_nonoverlapping(ptr, to.as_mut_ptr(), to.len()) };
     }

@@ -1,5 +1,5 @@
 //! Remote memory: an operation is handed to whoever makes progress, who copies and sends its bytes
-//! (`pump.rs`). The target's process needs not call anything: its progress thread does the same.
+//! (`rma_data.rs`). The target's process needs not call anything: its progress thread does the same.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! The bytes of remote memory: from locked memory into frames that go out, and from frames that
-//! have come into locked memory, many frames by one copy. What is sent when `transfers` knows.
+//! have come into locked memory, many frames by one copy. What is sent when `rma_protocol` knows.
 
 // UNSAFETY: copies between locked memory and the own frames and buffers.
 #![expect(unsafe_code)]
@@ -31,7 +31,7 @@ pub(super) struct RmaEngine {
     frame_run: FrameRun,
     /// Operations that are just being taken.
     requests: Vec<(u32, LocalOperation)>,
-    /// Frames that have come since `settle`.
+    /// Frames that have come since `release_unlocked`.
     has_received_frames: bool,
     in_flight: u64,
     /// All frames there ever were.

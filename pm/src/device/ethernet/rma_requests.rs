@@ -54,7 +54,7 @@ impl RmaRequestQueue {
         self.queued_count.store(queue.len() as u64, Ordering::Release);
     }
 
-    /// Whether none has begun since `take`.
+    /// Whether none has begun since `drain_into`.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         // SYNC: operation

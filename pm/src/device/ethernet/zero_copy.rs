@@ -3,7 +3,7 @@
 //!
 //! The slab says that such a packet is lost: whoever adopts the slots of a dead process sends that.
 //! What has to go out again, or may not be lost with the process, is brought home before
-//! (`homing`), and so is all when memory is unlocked.
+//! (`copy_back`), and so is all when memory is unlocked.
 
 #![forbid(unsafe_code)]
 

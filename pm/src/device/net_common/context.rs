@@ -63,7 +63,7 @@ impl<N: NetworkDevice> NetworkContext<N> {
     fn active_endpoint(&self) -> Option<&NetworkEndpoint<N>> {
         // SYNC: endpoint
         let endpoint = self.endpoint.load(Ordering::Acquire);
-        // SAFETY: null or one of `kept`, which live as long as `self`.
+        // SAFETY: null or one of `endpoints`, which live as long as `self`.
         unsafe { endpoint.as_ref() }
     }
 

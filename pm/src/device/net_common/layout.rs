@@ -50,7 +50,7 @@ pub(crate) struct ControlSlot {
     pub(crate) words: [AtomicU64; CONTROL_MTU / 8],
 }
 
-/// What the owner asks a process to send. It writes `written`, the process `read`.
+/// What the owner asks a process to send. It writes `write_index`, the process `read_index`.
 #[repr(C, align(64))]
 pub(crate) struct ControlQueue {
     pub(crate) write_index: CacheAligned<AtomicU64>,

@@ -6,10 +6,10 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `bound.rs` | the context's part of the device, and its `Transport` |
+//! | `context.rs` | the context's part of the device, and its `Transport` |
 //! | `attach.rs` | what goes to the process that a context is given to |
-//! | `lanes.rs`, `queue.rs`, `pool.rs` | what sender, receiver and progress hand each other |
-//! | `slots.rs` | which frame of the slab the next message is written to |
+//! | `lanes.rs`, `spsc_queue.rs`, `receive_buffers.rs` | what sender, receiver and progress hand each other |
+//! | `slot_allocator.rs` | which frame of the slab the next message is written to |
 //! | `slab.rs`, `layout.rs`, `addresses.rs` | memory of the job |
 
 pub(crate) mod address_table;
@@ -104,7 +104,7 @@ pub(crate) trait NetworkDevice: Sized {
 
     // The owner.
 
-    /// An end of its own for who takes it into use; `port` stays.
+    /// An end of its own for who takes it into use; `socket` stays.
     fn duplicate(socket: &Self::LocalSockets) -> PmResult<Self::LocalSockets>;
     /// Where peers reach it: an address for each link.
     fn addresses(socket: &Self::LocalSockets) -> PmResult<Vec<Vec<u8>>>;

@@ -223,7 +223,7 @@ impl<N: NetworkDevice> Channels<N> {
         Ok(fd)
     }
 
-    /// From `own`, by its process. Invalid: bad node or length. NoBuffers: that has to send the
+    /// From `self_node`, by its process. Invalid: bad node or length. NoBuffers: that has to send the
     /// earlier ones first.
     pub(super) fn control_send(
         &self,
@@ -335,7 +335,7 @@ impl<N: NetworkDevice> Channels<N> {
     }
 }
 
-/// After the process at `place` has ended: what it had accepted and never read counts as received.
+/// After the process at `local_index` has ended: what it had accepted and never read counts as received.
 pub(crate) fn count_unread(slab: &Slab, local_index: usize) {
     let record = slab.record(local_index);
     let accepted_count = record.accepted_count.0.load(Ordering::Acquire);

@@ -124,7 +124,7 @@ impl Slab {
     /// Marks it, by the owner.
     pub(crate) fn set_exited(&self, node: usize) {
         assert!(node < self.geometry.nodes);
-        // SAFETY: as `is_gone`.
+        // SAFETY: as `is_exited`.
         let word =
             unsafe { self.ptr_at::<AtomicU64>(self.geometry.exited_word_offset(node)).as_ref() };
         let bit = 1 << (node % 64);
@@ -142,13 +142,13 @@ impl Slab {
         unsafe { self.ptr_at::<LocalNodeRecord>(self.geometry.record_offset(local_index)).as_ref() }
     }
 
-    /// Verbs: what the process at `place` has accepted from `source`.
+    /// Verbs: what the process at `local_index` has accepted from `source`.
     #[inline(always)]
     pub(crate) fn accepted(&self, local_index: usize, source: usize) -> &AtomicU64 {
         self.pair_counter(local_index, source)
     }
 
-    /// Ethernet: the number of the next packet from the process at `place` to `to`.
+    /// Ethernet: the number of the next packet from the process at `local_index` to `to`.
     pub(crate) fn next_sequence(&self, local_index: usize, to: usize) -> &AtomicU64 {
         self.pair_counter(local_index, to)
     }
@@ -236,7 +236,7 @@ impl Slab {
         self.slot_header(local_index, slot).state.store(0, Ordering::Release);
     }
 
-    /// Whether the process at `place` has sent anything that nobody has acknowledged.
+    /// Whether the process at `local_index` has sent anything that nobody has acknowledged.
     pub(crate) fn has_unacked(&self, local_index: usize) -> bool {
         (0..self.geometry.all_slots()).any(|slot| self.content(local_index, slot).is_some())
     }

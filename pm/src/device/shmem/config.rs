@@ -36,7 +36,7 @@ impl ShmemOptions {
     }
 }
 
-/// Reads `-name number` pairs; `set` refuses by false. Zero is never allowed.
+/// Reads `-name number` pairs; `set_option` refuses by false. Zero is never allowed.
 pub(crate) fn parse(
     options: &[&str],
     mut set_option: impl FnMut(&str, usize) -> bool,

@@ -35,7 +35,7 @@ impl ShmemEndpoint {
         self.segment.activate(self_node, to, RingKind::Control);
         let ring = Producer::new(self.segment.ring(self_node, to, RingKind::Control));
         let reserved = ring.reserve(len)?;
-        // SAFETY: `room` has `len` bytes in the ring, which nobody reads before publish.
+        // SAFETY: `reserved` has `len` bytes in the ring, which nobody reads before publish.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), reserved.payload, len) };
         ring.publish(reserved.position, len, 0);
         Ok(())

@@ -4,8 +4,8 @@
 //! messages in a row the others come first. Of the other active rings every poll that finds the
 //! hot one empty looks at [`COLD_RINGS_PER_POLL`], in turn: at the slot where the next message will come, and at
 //! a word of our own that says where that is, eight of them to a line. So while one source floods,
-//! another's message waits for at most `TURN` messages of each other source and its own turn in the
-//! sweep; and when nothing floods it is found within `active / SWEEP` polls.
+//! another's message waits for at most `RECEIVE_QUANTUM` messages of each other source and its own turn in the
+//! sweep; and when nothing floods it is found within `active / COLD_RINGS_PER_POLL` polls.
 
 // UNSAFETY: points into the segment.
 #![expect(unsafe_code)]
@@ -48,7 +48,7 @@ pub(crate) struct Source {
     node_plus_one: u32,
     /// The way back.
     reverse_target: NonNull<Target>,
-    /// Where in `Receiver::order` it stands, or [`NOT_ORDERED`].
+    /// Where in `ShmemReceiver::activation_order` it stands, or [`NOT_ORDERED`].
     order_index: SingleWriterU64,
 }
 
@@ -107,7 +107,7 @@ impl Source {
         self.release_out_of_line(HELD_IN_SLOT);
     }
 
-    /// The same; the message ends at `end` in the data area, or [`HELD_IN_SLOT`].
+    /// The same; the message ends at `data_end` in the data area, or [`HELD_IN_SLOT`].
     #[inline(always)]
     pub(crate) fn release_out_of_line(&self, data_end: u64) {
         self.self_record().receive.0.count_released();
@@ -139,10 +139,10 @@ pub(super) struct ShmemReceiver {
     /// The active sources, `count` of them, in the order of their first message; [`NO_SOURCE`] where
     /// one was corrupt.
     activation_order: Box<[SingleWriterU64]>,
-    /// For each place in `order` where the source's next message will come, in lines from `first`
+    /// For each place in `activation_order` where the source's next message will come, in lines from `first_ring`
     /// (lower half), and the upper half of what is there until then. A slot's word changes before
     /// its message can be taken; so where one was taken and this is not up to date (the hot source,
-    /// or after a reset), something seems to have come, and `settle` sets it right.
+    /// or after a reset), something seems to have come, and `begin_turn_if_waiting` sets it right.
     poll_targets: Box<[SingleWriterU64]>,
     /// The ring from node 0.
     first_ring: NonNull<u8>,
@@ -150,7 +150,7 @@ pub(super) struct ShmemReceiver {
     seen_generation: SingleWriterU64,
     /// The hot source.
     hot: SingleWriterU64,
-    /// The place in `order` that the sweep looks at next.
+    /// The place in `activation_order` that the sweep looks at next.
     cold_cursor: SingleWriterU64,
     /// Empty polls when a turn of the hot one last followed another.
     epoch_at_turn_start: SingleWriterU64,
@@ -204,7 +204,7 @@ impl ShmemReceiver {
         }
     }
 
-    /// Looks at the next `rings` places: the first where something has come, or may have. The next
+    /// Looks at the next `ring_count` places: the first where something has come, or may have. The next
     /// look begins there.
     #[inline(always)]
     fn poll_cold_rings(&self, ring_count: u64) -> Option<u64> {
@@ -299,7 +299,7 @@ impl ShmemEndpoint {
         self.generation().load(Ordering::Relaxed) == self.receive.seen_generation.get()
     }
 
-    /// Looks at the next `rings` rings in turn, not at the hot one.
+    /// Looks at the next `ring_count` rings in turn, not at the hot one.
     #[inline(never)]
     fn poll_cold_sources(&self, ring_count: u64) -> Option<u32> {
         for _ in 0..ring_count {

@@ -1,6 +1,6 @@
 //! Remote memory: one copy, by the process that asks for it, before the call returns. Where both
 //! regions are of PM's own allocator it copies in memory that both have mapped; else the kernel
-//! copies between the processes. Where that is refused, see `relay.rs`.
+//! copies between the processes. Where that is refused, see `rma_emulation.rs`.
 
 // UNSAFETY: copies between places in mappings, and lets the kernel write to the caller's memory.
 #![expect(unsafe_code)]

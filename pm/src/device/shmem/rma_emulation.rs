@@ -40,7 +40,7 @@ pub(super) struct RmaEmulation {
     state: Mutex<State>,
     /// Somebody wanted the state while another thread had it, who has to look again.
     must_repeat: AtomicU32,
-    /// Operations under way, by direction; by node they are in `Reach`.
+    /// Operations under way, by direction; by node they are in `PeerMemory`.
     pending_counts: [AtomicU32; 2],
 }
 

@@ -32,7 +32,7 @@ const BROKEN: u64 = 2;
 const WAITS: u64 = 3;
 
 /// The way to one node. All that a message needs is here, so that a composite can keep the
-/// address of it (see `direct`).
+/// address of it (see `direct_target`).
 #[repr(align(64))]
 pub(crate) struct Target {
     producer: Producer,
@@ -82,7 +82,7 @@ impl Target {
         self.producer.reserve_long(len)
     }
 
-    /// Send lock, after `reserve_short`. True when `Endpoint::knock` has to follow.
+    /// Send lock, after `reserve_inline`. True when `Endpoint::check_receiver` has to follow.
     #[inline(always)]
     pub(crate) fn publish_inline(&self, len: usize) -> bool {
         let counters = self.counters();
@@ -123,13 +123,13 @@ impl Target {
         unsafe { self.consumer_index.as_ref() }.load(Ordering::Acquire)
     }
 
-    /// See `Producer::credit`.
+    /// See `Producer::on_credit`.
     #[inline(always)]
     pub(super) fn on_credit(&self, consumer_index: u64) {
         self.producer.on_credit(consumer_index);
     }
 
-    /// See `Producer::fetch_home`.
+    /// See `Producer::prefetch_fixed_buffer`.
     pub(crate) fn prefetch_fixed_buffer(&self, lines: Range<u64>) -> bool {
         self.producer.prefetch_fixed_buffer(lines)
     }
@@ -372,7 +372,7 @@ impl ShmemEndpoint {
         multicast_id
     }
 
-    /// No later stamp of this endpoint is as low as `stamp`.
+    /// No later stamp of this endpoint is as low as `multicast_id`.
     pub(crate) fn raise_multicast_id(&self, multicast_id: u64) {
         self.send.multicast_id.set(self.send.multicast_id.get().max(multicast_id));
     }

@@ -19,7 +19,7 @@ const HEADER_WORDS: usize = 6;
 /// Words before each payload: source, length, position (as `Received::position`).
 const MESSAGE_HEADER_WORDS: usize = 3;
 
-/// Takes all that is queued for `own` out of its rings; answers how many messages, and bytes.
+/// Takes all that is queued for `self_node` out of its rings; answers how many messages, and bytes.
 pub(super) fn drop_received(segment: &Segment, self_node: usize) -> (u64, u64) {
     let (mut dropped_count, mut dropped_len) = (0, 0);
     for kind in [RingKind::Message, RingKind::Control, RingKind::Rma] {

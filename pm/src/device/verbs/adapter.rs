@@ -291,7 +291,7 @@ impl Adapter {
 impl Drop for Adapter {
     fn drop(&mut self) {
         let library = self.library;
-        // SAFETY: made by `make`, null where that did not come so far; nothing made of it is left.
+        // SAFETY: made by `create_queues`, null where that did not come so far; nothing made of it is left.
         unsafe {
             if !self.srq.is_null() {
                 (library.destroy_srq)(self.srq);
@@ -346,7 +346,7 @@ unsafe impl<T: Sync> Sync for MemoryRegion<T> {}
 
 impl<T> MemoryRegion<T> {
     /// # Safety
-    /// `keeps` keeps `len` bytes at `addr` mapped.
+    /// `memory` keeps `len` bytes at `addr` mapped.
     pub(super) unsafe fn new(
         adapter: &Arc<Adapter>,
         memory: T,
@@ -381,7 +381,7 @@ impl MemoryRegion<Arc<DmaBuffer>> {
 
 impl<T> Drop for MemoryRegion<T> {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, and before `keeps` goes.
+        // SAFETY: made in `new`, and before `memory` goes.
         unsafe { (self.adapter.library.dereg_mr)(self.registration.as_ptr()) };
     }
 }

@@ -82,7 +82,7 @@ pub(super) struct Connection {
     peer_epoch: u64,
     /// What the other's present queue pair is wired to, as it says.
     acknowledged_epoch: u64,
-    /// `Wire` only begins with it: `Joined` says that it is done.
+    /// `ConnectQp` only begins with it: `QpConnected` says that it is done.
     is_async: bool,
     /// When the next hello is due, and how long after that another.
     due_ns: u64,
@@ -106,7 +106,7 @@ impl Connection {
         self.state == State::Ready
     }
 
-    /// `Wire` was said, and neither `Joined` nor anything else came since.
+    /// `ConnectQp` was said, and neither `QpConnected` nor anything else came since.
     pub(super) fn is_connecting(&self) -> bool {
         self.state == State::Connecting
     }
@@ -146,7 +146,7 @@ impl Connection {
         }
     }
 
-    /// When `Tick` is due. None: nothing is.
+    /// When `Timer` is due. None: nothing is.
     pub(super) fn timer_due_ns(&self) -> Option<u64> {
         let has_timer = matches!(
             self.state,

@@ -315,7 +315,7 @@ impl VerbsEngine {
         }
     }
 
-    /// Nanoseconds until `attend` has something to do. None: nothing before something comes.
+    /// Nanoseconds until `service` has something to do. None: nothing before something comes.
     pub(super) fn time_to_timer_ns(&self) -> Option<u64> {
         let due_times = self
             .timer_peers

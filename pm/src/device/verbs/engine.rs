@@ -1,5 +1,5 @@
 //! Progress: what was sent is posted, what is done goes back, what has come is handed out. Whoever
-//! holds the engine's lock does all of it; `departures`, `arrivals` and `meeting` have the rest.
+//! holds the engine's lock does all of it; `send`, `receive_buffers` and `timer_peers` have the rest.
 
 // UNSAFETY: has the slots of the slab registered.
 #![expect(unsafe_code)]
@@ -70,7 +70,7 @@ pub(crate) struct VerbsEngine {
     pub(super) has_failed_rdma: [bool; 2],
     /// Those that were refused, since the beginning.
     pub(super) refused_rdma_count: u64,
-    /// Peers to which operations are held back, and until when; see `flow/caution.rs`.
+    /// Peers to which operations are held back, and until when; see `outgoing_queue/fault_isolation.rs`.
     pub(super) held_peers: VecDeque<(u32, u64)>,
     /// Slots for control messages.
     pub(super) control_slots: Vec<u32>,

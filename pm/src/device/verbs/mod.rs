@@ -5,19 +5,19 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `mod.rs`, `open.rs`, `attach.rs`, `config.rs` | the network; its ends, here and given away |
-//! | `choice.rs` | which port of which adapter, and how it is addressed; pure |
-//! | `library.rs`, `bindings.rs` | libibverbs, opened at run time; its declarations |
-//! | `adapter.rs`, `pair.rs` | what is made of it: queues, registered memory; queue pairs |
+//! | `port_selection.rs` | which port of which adapter, and how it is addressed; pure |
+//! | `ibverbs_library.rs`, `bindings.rs` | libibverbs, opened at run time; its declarations |
+//! | `adapter.rs`, `queue_pair.rs` | what is made of it: queues, registered memory; queue pairs |
 //! | `peer.rs` | what is kept for one peer |
 //! | `connection.rs`, `hello.rs` | how two processes come to a pair of queue pairs; pure |
-//! | `cm_library.rs`, `manager.rs`, `calls.rs` | on iWARP: librdmacm, and connecting by it |
-//! | `flow.rs` | what is under way to one peer; pure |
+//! | `rdmacm_library.rs`, `connection_manager.rs`, `cm_request.rs` | on iWARP: librdmacm, and connecting by it |
+//! | `outgoing_queue.rs` | what is under way to one peer; pure |
 //! | `engine.rs` | progress |
-//! | `departures.rs`, `arrivals.rs`, `meeting.rs` | of it: what goes, what comes, who is met |
-//! | `letters.rs` | control messages on their way through it |
-//! | `remote.rs`, `regions.rs` | remote memory; locked regions: pinned, and listed for peers |
+//! | `send.rs`, `receive.rs`, `connection_driver.rs` | of it: what goes, what comes, who is met |
+//! | `control_queue.rs` | control messages on their way through it |
+//! | `rma.rs`, `regions.rs` | remote memory; locked regions: pinned, and listed for peers |
 //! | `progress.rs` | the thread that makes progress while the application computes |
-//! | `trial.rs` | whether an owner can offer it |
+//! | `adapter_probe.rs` | whether an owner can offer it |
 //! | `adopt.rs` | what the owner does for a process that has ended |
 
 mod adapter;

@@ -39,7 +39,7 @@ pub(super) struct VerbsPeer {
 }
 
 impl VerbsPeer {
-    /// `reads`: as many as the adapter has under way at a time.
+    /// `max_reads`: as many as the adapter has under way at a time.
     pub(super) fn new(is_iwarp: bool, max_reads: u8) -> VerbsPeer {
         if !is_iwarp {
             return VerbsPeer::default();

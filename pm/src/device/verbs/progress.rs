@@ -64,7 +64,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Answers how long the thread may sleep. `came`: the adapter says that something has come.
+    /// Answers how long the thread may sleep. `has_event`: the adapter says that something has come.
     fn service_once(&self, has_event: bool) -> Duration {
         let mut max_sleep = MAX_SLEEP_INTERVAL;
         let mut must_ring = false;

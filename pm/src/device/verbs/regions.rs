@@ -127,7 +127,7 @@ impl VerbsRegions {
     }
 
     /// Where the `len` bytes at an own handle lie, and their key. Invalid: it is not locked, does
-    /// not reach, or may not be written to, where `written` says that it will be.
+    /// not reach, or may not be written to, where `will_be_written` says that it will be.
     pub(super) fn find(
         &self,
         handle: AddrHandle,

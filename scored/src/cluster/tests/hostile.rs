@@ -98,33 +98,32 @@ fn session() -> impl Strategy<Value = SessionId> {
 }
 
 fn request() -> impl Strategy<Value = JobRequest> {
-    let shape =
-        prop_oneof![
-            any::<(u32, u32)>()
-                .prop_map(|(hosts, procs)| AllocationRequest::HostsByProcs { hosts, procs }),
-            (0u32..4, 0u32..4)
-                .prop_map(|(hosts, procs)| AllocationRequest::HostsByProcs { hosts, procs }),
-            (0u32..30).prop_map(AllocationRequest::FewestHosts),
-            any::<(u32, u32)>().prop_map(|(min_nodes, max_nodes)| {
-                AllocationRequest::AllFreeSlots { min_nodes, max_nodes }
-            }),
-            any::<[u32; 3]>().prop_map(|[hosts, min_nodes, max_nodes]| {
-                AllocationRequest::Exclusive { hosts, min_nodes, max_nodes }
-            }),
-            (0u32..4).prop_map(|hosts| AllocationRequest::Exclusive {
-                hosts,
-                min_nodes: 1,
-                max_nodes: 99
-            }),
-            any::<[u32; 3]>().prop_map(|[procs, min_nodes, max_nodes]| {
-                AllocationRequest::EveryHost { procs, min_nodes, max_nodes }
-            }),
-            (0u32..4).prop_map(|procs| AllocationRequest::EveryHost {
-                procs,
-                min_nodes: 1,
-                max_nodes: 99
-            }),
-        ];
+    let shape = prop_oneof![
+        any::<(u32, u32)>()
+            .prop_map(|(hosts, procs)| AllocationRequest::HostsByProcs { hosts, procs }),
+        (0u32..4, 0u32..4)
+            .prop_map(|(hosts, procs)| AllocationRequest::HostsByProcs { hosts, procs }),
+        (0u32..30).prop_map(AllocationRequest::FewestHosts),
+        any::<(u32, u32)>().prop_map(|(min_nodes, max_nodes)| {
+            AllocationRequest::AllFreeSlots { min_nodes, max_nodes }
+        }),
+        any::<[u32; 3]>().prop_map(|[hosts, min_nodes, max_nodes]| {
+            AllocationRequest::Exclusive { hosts, min_nodes, max_nodes }
+        }),
+        (0u32..4).prop_map(|hosts| AllocationRequest::Exclusive {
+            hosts,
+            min_nodes: 1,
+            max_nodes: 99
+        }),
+        any::<[u32; 3]>().prop_map(|[procs, min_nodes, max_nodes]| {
+            AllocationRequest::EveryHost { procs, min_nodes, max_nodes }
+        }),
+        (0u32..4).prop_map(|procs| AllocationRequest::EveryHost {
+            procs,
+            min_nodes: 1,
+            max_nodes: 99
+        }),
+    ];
     let allowed = proptest::option::weighted(0.2, (0u32..16, 0u32..16));
     (shape, allowed, any::<bool>(), 0u8..18, any::<u32>()).prop_map(
         |(shape, allowed, wait, priority, bytes)| {

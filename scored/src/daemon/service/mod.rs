@@ -9,11 +9,11 @@
 //! | `logins.rs` | who logs in, and what goes to the server and back |
 //! | `membership.rs` | messages between daemons, to and from the pure machines |
 //! | `page.rs` | the page of the cluster: who sees what of it |
-//! | `placing.rs` | jobs: from a request to the hosts |
+//! | `job_requests.rs` | jobs: from a request to the hosts |
 //! | `numbers.rs` | job numbers that outlive a server |
-//! | `slices.rs` | how jobs take turns on this kind of machine |
-//! | `visitors.rs` | the sockets of the page |
-//! | `watched.rs` | figures of jobs for the page |
+//! | `gang_settings.rs` | how jobs take turns on this kind of machine |
+//! | `http_connections.rs` | the sockets of the page |
+//! | `page_metrics.rs` | figures of jobs for the page |
 
 pub mod config;
 mod console;
@@ -146,7 +146,7 @@ pub fn run(options: &ServiceOptions) -> io::Result<()> {
     let job_id_allocator = is_server.then(JobIdAllocator::load);
     let slots = (0..).zip(&config.hosts).map(|(host_id, host)| (host_id, host.slots));
     daemon.set_host_slots(slots.collect());
-    // On every host, orders to switch go through this loop. Why not, `slices` has said.
+    // On every host, orders to switch go through this loop. Why not, `gang_settings` has said.
     if realtime::enter(Inherit::Normal).is_ok() {
         realtime::pin_to_first_cpu();
     }

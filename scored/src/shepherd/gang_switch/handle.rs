@@ -24,8 +24,8 @@ pub struct SwitchHandle {
 }
 
 impl SwitchHandle {
-    /// `run`: as what the loop is woken that has asked for it by [`RunGate::wake_me`]; `order`: as
-    /// what it is told that [`SwitchHandle::hear`] has something to hear. `now`: this process loses the
+    /// `resumed_token`: as what the loop is woken that has asked for it by [`RunGate::wake_me`]; `order`: as
+    /// what it is told that [`SwitchHandle::receive_orders`] has something to hear. `start_now`: this process loses the
     /// right to be prompt, which it has taken, so that its thread has to be there at once.
     ///
     /// # Errors

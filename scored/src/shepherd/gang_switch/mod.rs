@@ -6,11 +6,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `dormant.rs` | the socket, as long as there is no thread |
-//! | `gate.rs` | what thread and loop share: whether the job is stopped |
-//! | `members.rs` | which processes there are, and their stops |
+//! | `handle.rs` | the socket, as long as there is no thread |
+//! | `run_gate.rs` | what thread and loop share: whether the job is stopped |
+//! | `processes.rs` | which processes there are, and their stops |
 //! | `thread.rs` | the thread |
-//! | `turn.rs` | when it looks next whether all processes are idle |
+//! | `idle_poll.rs` | when it looks next whether all processes are idle |
 
 mod handle;
 mod idle_poll;
@@ -34,7 +34,7 @@ pub use run_gate::RunGate;
 const STACK: usize = 256 * 1024;
 
 /// Starts the thread, which hears `Order::Stop` and `Order::Run` on a socket of its own, after
-/// `first`, and answers with `Report::Stopped`. In between it looks at `sight`. It keeps the
+/// `first`, and answers with `Report::Stopped`. In between it looks at `inspector`. It keeps the
 /// scheduling class of its caller, who becomes normal again.
 ///
 /// # Errors

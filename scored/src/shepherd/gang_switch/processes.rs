@@ -64,7 +64,7 @@ impl JobProcesses {
         }
     }
 
-    /// Stops all; [`JobProcesses::watch`] tells when they stand still. `first`: they run so far.
+    /// Stops all; [`JobProcesses::wait_stopped`] tells when they stand still. `first`: they run so far.
     pub fn stop(&mut self, is_first_stop: bool) {
         (self.is_first_stop, self.is_complete) = (is_first_stop, false);
         if is_first_stop {

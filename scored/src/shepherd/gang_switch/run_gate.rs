@@ -112,7 +112,7 @@ impl RunGate {
         true
     }
 
-    /// See [`RunGate::pace`].
+    /// See [`RunGate::poll_interval`].
     pub(super) fn set_poll_interval(&self, poll_interval_us: u32) {
         self.poll_interval_us.store(poll_interval_us, Ordering::SeqCst);
     }

@@ -5,11 +5,11 @@
 //! |---|---|
 //! | `areas.rs` | C-Areas as they are read |
 //! | `bell.rs` | where processes ring when their state changes |
-//! | `listen.rs` | whether all are idle, and who is asked to ring |
+//! | `idle_detection.rs` | whether all are idle, and who is asked to ring |
 //! | `pause.rs` | when it is looked next if nobody rings |
-//! | `tasks.rs` | threads, as the kernel sees them |
-//! | `descriptors.rs` | whether a descriptor is PM's |
-//! | `stands.rs` | the rules: where a thread stands that waits |
+//! | `proc_threads.rs` | threads, as the kernel sees them |
+//! | `fd_classes.rs` | whether a descriptor is PM's |
+//! | `thread_rules.rs` | the rules: where a thread stands that waits |
 //! | `look.rs` | a look at the threads of a process |
 //!
 //! A process is idle when all of its threads have set idle, or are in sc_barrier, *and* SCore has
@@ -233,7 +233,7 @@ impl ProcessInspector {
     }
 
     /// Looks whether all processes of an element are idle, and tells what has changed, before any
-    /// [`ProcessInspector::clear`] that comes later; `again`: also what has not, if they are. `now`: the job's
+    /// [`ProcessInspector::clear`] that comes later; `report_unchanged`: also what has not, if they are. `job_time`: the job's
     /// time. Nothing when somebody else is looking, who is not waited for.
     pub fn sample(
         &self,
@@ -298,7 +298,7 @@ impl ProcessInspector {
         MonitorReader(self.lock())
     }
 
-    /// What every process of an element waits for. `now_ns`: the job's time.
+    /// What every process of an element waits for. `job_time_ns`: the job's time.
     pub fn wait_states(&self, element: u32, job_time_ns: u64) -> Vec<WaitState> {
         let inner = self.lock();
         inner

@@ -29,7 +29,7 @@ pub fn cpu_ns(pid: i32) -> u64 {
 pub struct MemoryReader(Option<File>);
 
 impl MemoryReader {
-    /// Resident memory of a process in KiB; 0 when it has gone. `keep`: the file stays open, since
+    /// Resident memory of a process in KiB; 0 when it has gone. `keep_open`: the file stays open, since
     /// to find it takes several times as long as to read it.
     pub fn kib(&mut self, pid: i32, keep_open: bool) -> u64 {
         let file = self.0.take().map_or_else(|| File::open(format!("/proc/{pid}/statm")), Ok);

@@ -167,7 +167,7 @@ impl NetworkSetDevices {
         self.raw.as_ref().or(self.udp.as_ref())
     }
 
-    /// What reaches other hosts, in the order of `others`.
+    /// What reaches other hosts, in the order of `remote_nodes`.
     fn remote_devices(&self) -> impl Iterator<Item = &OpenDevice> {
         [self.verbs.as_ref(), self.ethernet()].into_iter().flatten()
     }
@@ -217,7 +217,7 @@ impl NetworkSetDevices {
 
 impl Networks {
     /// Opens what other hosts need to know the address of; answers that. Nothing, when there is
-    /// no other host. `asker`: who opens raw sockets that this process may not.
+    /// no other host. `raw_client`: who opens raw sockets that this process may not.
     ///
     /// # Errors
     /// One line for the user.

@@ -89,7 +89,7 @@ pub fn can_connect(one: &TransportOffer, other: &TransportOffer) -> bool {
     one.fabric == other.fabric && (is_requested && is_other_requested || one.subnet == other.subnet)
 }
 
-/// Where the nodes are reached that `own` meets; zeros stand for others, which are no address.
+/// Where the nodes are reached that `local_offer` meets; zeros stand for others, which are no address.
 pub fn address_table(
     placement: &Placement,
     local_offer: &TransportOffer,

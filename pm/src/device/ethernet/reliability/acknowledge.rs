@@ -202,7 +202,7 @@ impl PacketSender {
 
     /// Marks what others have overtaken: enough of the same link, or any that was sent much later.
     /// Only where this packet says what is missing: elsewhere, much may have arrived meanwhile.
-    /// `all`: everywhere, because a time-out's repetition has come. Else what is lost would fill
+    /// `everywhere`: everywhere, because a time-out's repetition has come. Else what is lost would fill
     /// the window until each has had a time-out of its own.
     #[inline(never)]
     fn detect_lost(

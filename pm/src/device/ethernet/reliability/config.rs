@@ -39,7 +39,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Node `own` of `nodes`, with defaults for the rest.
+    /// Node `self_node` of `nodes`, with defaults for the rest.
     pub fn new(self_node: u32, nodes: u32, secret: u64, incarnation: u32) -> Config {
         Config {
             self_node,

@@ -40,7 +40,7 @@ impl Congestion {
         }
     }
 
-    /// `count` packets have arrived; `full`: the window kept more from being sent.
+    /// `count` packets have arrived; `was_full`: the window kept more from being sent.
     #[inline]
     pub(super) fn on_acked(&mut self, count: u32, was_full: bool) {
         self.acked_count += count;

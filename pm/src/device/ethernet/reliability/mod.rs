@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `mod.rs` | the machine as its device sees it |
 //! | `config.rs` | its numbers |
-//! | `exchange.rs` | what device and machine hand to each other |
+//! | `types.rs` | what device and machine hand to each other |
 //! | `peer.rs` | one peer: which packet goes out next |
 //! | `send.rs` | messages to a peer: which may go out, time-outs |
 //! | `acknowledge.rs` | which of them have arrived, which are lost |
@@ -16,11 +16,11 @@
 //! | `rtt.rs` | round trips and time-outs |
 //! | `links.rs` | trunking: which link, and which is dead |
 //! | `timer.rs` | one heap of timers |
-//! | `table.rs` | node to peer |
-//! | `report.rs` | counters, and the dump for people |
+//! | `peer_index.rs` | node to peer |
+//! | `counters.rs` | counters, and the dump for people |
 //!
 //! How a device drives it: read what the wire has and give each packet to [`ReliabilityMachine::receive`];
-//! then [`ReliabilityMachine::expire`]. Where that says so, read once more before [`ReliabilityMachine::time_out`]: the
+//! then [`ReliabilityMachine::expire`]. Where that says so, read once more before [`ReliabilityMachine::on_timeout`]: the
 //! process may have lost the processor just before it read the clock, and the acknowledgement that
 //! prevents the time-out wait in its socket. Then send what [`ReliabilityMachine::poll_transmit`] answers
 //! until that is `None`. [`ReliabilityMachine::next_delivery`] answers messages for the application,
@@ -427,7 +427,7 @@ impl ReliabilityMachine {
     }
 
     /// Does what is due. Answers whether peers have not answered in time: what has come since the
-    /// wires were read last is looked at before [`Self::time_out`], which is to be called then.
+    /// wires were read last is looked at before [`Self::on_timeout`], which is to be called then.
     #[inline]
     pub fn expire(&mut self, now: u64) -> bool {
         while self.timers.is_due(now) {

@@ -28,7 +28,7 @@ pub(super) struct PacketReceiver {
     limit: u32,
     /// The limit that the peer was told last.
     advertised_limit: u32,
-    /// Messages beyond `next`.
+    /// Messages beyond `next_expected`.
     out_of_order_count: u32,
     /// The latest of these, and which block the next acknowledgement is about.
     latest_out_of_order: u32,
@@ -270,7 +270,7 @@ impl PacketReceiver {
         let base = self.next_expected.wrapping_add(1);
         let block_of = |sequence: u32| sequence.wrapping_sub(base) / SACK_BLOCK;
         let blocks = (self.limit.wrapping_sub(base) / SACK_BLOCK + 1).min(256);
-        // `latest` may lie behind `next` once holes are filled.
+        // `latest` may lie behind `next_expected` once holes are filled.
         let latest_block = if (self.latest_out_of_order.wrapping_sub(base) as i32) < 0 {
             0
         } else {

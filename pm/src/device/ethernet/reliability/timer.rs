@@ -46,7 +46,7 @@ impl Timers {
         self.heap.pop().map(unpack)
     }
 
-    /// The earliest deadline that holds. `hold` answers the true deadline of an entry, and
+    /// The earliest deadline that holds. `deadline_of` answers the true deadline of an entry, and
     /// remembers that it is armed for it; NEVER: there is none, or another entry is nearer.
     pub(super) fn next(
         &mut self,

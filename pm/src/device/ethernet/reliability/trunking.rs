@@ -254,7 +254,7 @@ impl LinkScheduler {
         self.probe_at = NO_DEADLINE;
     }
 
-    /// A probe has come over `link`; its sender calls that link `name`.
+    /// A probe has come over `link`; its sender calls that link `remote_link`.
     pub(super) fn on_probe(&mut self, link: u8, remote_link: u8) {
         self.probe_answers[usize::from(link)] = Some(remote_link);
         self.answers_due |= 1 << link;
@@ -320,7 +320,7 @@ mod tests {
         links
     }
 
-    /// Another probe stays unanswered, while the other link carries if it is `heard`.
+    /// Another probe stays unanswered, while the other link carries if it is `other_carries`.
     fn miss_probe(links: &mut LinkScheduler, other_carries: bool, delay_ns: u64) -> u8 {
         let now = links.probe_at + delay_ns;
         let sequence = links.on_sent(1);

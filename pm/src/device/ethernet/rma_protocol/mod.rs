@@ -99,7 +99,7 @@ pub(super) struct FragmentStream {
 }
 
 impl FragmentStream {
-    /// The frame whose bytes begin `at` further, and are `len`.
+    /// The frame whose bytes begin `offset` further, and are `len`.
     pub(super) fn frame(&self, offset: usize, len: usize) -> Frame {
         let (number, position, last) = (self.number, self.position, offset + len == self.remaining);
         match self.side {
@@ -116,7 +116,7 @@ impl FragmentStream {
         }
     }
 
-    /// How many bytes the packet has whose bytes begin `at` further, and whether they go without a
+    /// How many bytes the packet has whose bytes begin `offset` further, and whether they go without a
     /// head: neither the first of what follows another frame nor the last ones do.
     pub(super) fn next_packet_len(&self, offset: usize, max_len: usize) -> (usize, bool) {
         let (remaining, max_with_header) = (self.remaining - offset, max_len - RMA_HEADER_LEN);
@@ -190,7 +190,7 @@ impl RmaProtocol {
         self.mark_ready(node);
     }
 
-    /// Whether a message to `node` has to wait for operations: then [`Self::park`] takes it.
+    /// Whether a message to `node` has to wait for operations: then [`Self::defer`] takes it.
     #[inline]
     pub(super) fn must_wait(&self, node: u32) -> bool {
         // A message that waited for the last operation may wait for its turn still.

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub enum WirePreference {
     /// UDP.
     Udp,
-    /// AF_XDP, or AF_PACKET where it is refused ([`Endpoint::note`] says why).
+    /// AF_XDP, or AF_PACKET where it is refused ([`WireEndpoint::note`] says why).
     Raw,
     /// AF_PACKET.
     Packet,
@@ -88,7 +88,7 @@ impl fmt::Display for WireKind {
     }
 }
 
-/// What [`Endpoint::open`] needs to know.
+/// What [`WireEndpoint::open`] needs to know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WireOptions {
     /// The wire.
@@ -226,7 +226,7 @@ impl WireEndpoint {
         link::state(fd, &self.link)
     }
 
-    /// All descriptors, in the order in which [`Endpoint::rebuild`] wants them.
+    /// All descriptors, in the order in which [`WireEndpoint::rebuild`] wants them.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.descriptors.iter().map(OwnedFd::as_fd)
     }

@@ -48,7 +48,7 @@ pub fn header(to: MacEndpoint, from: [u8; 6], len: usize) -> [u8; HEADER] {
     out
 }
 
-/// The packet's length, where this is the header of a frame of `frame` bytes for `port`.
+/// The packet's length, where this is the header of a frame of `frame_len` bytes for `port`.
 pub fn packet_len(header: &[u8; HEADER], frame_len: usize, port: u16) -> Option<usize> {
     let word = |offset: usize| u16::from_be_bytes([header[offset], header[offset + 1]]);
     let len = usize::from(word(16));

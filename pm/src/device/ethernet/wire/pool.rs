@@ -79,7 +79,7 @@ impl BufferPool {
         Some(buffer)
     }
 
-    /// A large buffer for one packet; see [`Pool::hold`] for more.
+    /// A large buffer for one packet; see [`BufferPool::set_refcount`] for more.
     pub fn acquire_large(&mut self) -> Option<u32> {
         let buffer = self.free_large.pop()?;
         self.refcounts[buffer as usize] = 1;

@@ -46,7 +46,7 @@ impl SendMemory {
         (end <= self.len).then(|| unsafe { self.base.as_ptr().add(offset).cast_const() })
     }
 
-    /// Writes `parts` in front of the payload of `len` bytes at `at`, and zeros behind it until all
+    /// Writes `parts` in front of the payload of `len` bytes at `offset`, and zeros behind it until all
     /// of it together has `total` bytes. Answers where it begins; None where there is no room.
     #[inline]
     pub(super) fn frame_in_place(

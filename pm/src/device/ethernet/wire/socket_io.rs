@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// Nowhere in particular: what a connected socket sends to.
 pub const NO_ADDRESS: (*mut libc::c_void, libc::socklen_t) = (std::ptr::null_mut(), 0);
 
-/// Sends `len` bytes at `at` to the socket address `name`.
+/// Sends `len` bytes at `buf` to the socket address `name`.
 ///
 /// # Safety
 /// Both must be readable.
@@ -28,7 +28,7 @@ pub unsafe fn send(
     Errno::result(code).map(drop)
 }
 
-/// Receives up to `len` bytes at `at` and answers how many.
+/// Receives up to `len` bytes at `buf` and answers how many.
 ///
 /// # Safety
 /// They must be writable, and nobody else's.

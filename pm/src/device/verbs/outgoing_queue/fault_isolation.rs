@@ -53,7 +53,7 @@ impl OutgoingQueue {
     }
 
     /// As `fail`, where any operation that was under way may be the reason; answers one that is
-    /// given up. `asking`: the region of the next one was asked for. `is_down`: the port is the
+    /// given up. `is_entry_read_pending`: the region of the next one was asked for. `is_port_down`: the port is the
     /// reason.
     pub(in super::super) fn fail_and_suspect(
         &mut self,

@@ -73,7 +73,7 @@ impl PacketWire {
             let mut buf = [MaybeUninit::<u8>::uninit(); TX_COPYBREAK];
             let to = buf.as_mut_ptr().cast::<u8>();
             let machine_header_len = packet.header.len();
-            // SAFETY: the three parts fit `flat` by the line above; all are readable, the payload
+            // SAFETY: the three parts fit `buf` by the line above; all are readable, the payload
             // by the slab's promise.
             unsafe {
                 to.copy_from_nonoverlapping(header.as_ptr(), ether_header::HEADER);

@@ -43,7 +43,7 @@ fn stride(len: usize) -> usize {
     (LENGTH_PREFIX_LEN + len).next_multiple_of(16)
 }
 
-/// The longest packet on a way that carries datagrams of `room` bytes: one that needs no padding.
+/// The longest packet on a way that carries datagrams of `max_len` bytes: one that needs no padding.
 fn packet_mtu(max_len: usize) -> usize {
     (max_len.min(PACKET_MAX + 16) / 16 * 16).saturating_sub(LENGTH_PREFIX_LEN).min(PACKET_MAX)
 }

@@ -82,7 +82,7 @@ impl Udp {
         {
             let begin = buf.as_mut_ptr().cast::<u8>();
             let mut to = begin;
-            // SAFETY: all three fit `flat` by the line above; the payload is readable by the
+            // SAFETY: all three fit `buf` by the line above; the payload is readable by the
             // slab's promise.
             unsafe {
                 for header in headers {
@@ -318,7 +318,7 @@ fn stage(segment: &mut [u8], packet: &Packet<'_>, payload: *const u8) {
     prefix.copy_from_slice(&self::prefix(packet));
     header.copy_from_slice(packet.header);
     let (target, padding) = rest.split_at_mut(packet.len);
-    // SAFETY: readable by the slab's promise for as many bytes as `inside` has.
+    // SAFETY: readable by the slab's promise for as many bytes as `target` has.
     unsafe { target.as_mut_ptr().copy_from_nonoverlapping(payload, target.len()) };
     padding.fill(0);
 }

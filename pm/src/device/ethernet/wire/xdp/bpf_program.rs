@@ -36,7 +36,7 @@ const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) ->
     Instruction { code, registers: src << 4 | dst, offset, immediate }
 }
 
-/// `to` = the `size` at `from` + offset; sizes as the instruction set names them.
+/// `dst` = the `size` at `from` + offset; sizes as the instruction set names them.
 const fn load(size: u8, dst: u8, src: u8, offset: i16) -> Instruction {
     instruction(0x61 | size, dst, src, offset, 0)
 }
@@ -171,7 +171,7 @@ fn map(socket: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     Ok(map)
 }
 
-/// Loads the program that hands frames for `own` to `socket`, with a secret only those that carry
+/// Loads the program that hands frames for `local` to `socket`, with a secret only those that carry
 /// it.
 pub fn load_for(
     socket: BorrowedFd<'_>,

@@ -140,7 +140,7 @@ impl<T: Copy> XskRing<T> {
         self.atomic_at(self.producer_offset).store(self.local_index, Ordering::Release);
     }
 
-    /// Takes an entry; it stays the kernel's until `free`.
+    /// Takes an entry; it stays the kernel's until `release_taken`.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         if self.local_index == self.cached_kernel_index {

@@ -204,7 +204,7 @@ impl ChunkAllocator {
         }
     }
 
-    /// The kernel has `filled`, `arrived` and `outgoing`; `back` will come as completed.
+    /// The kernel has `filled`, `received` and `outgoing`; `completed` will come as completed.
     pub fn recover(
         &mut self,
         filled: &[u32],
